@@ -12,6 +12,10 @@ from safetensors.numpy import save as safetensors
 
 from hubbub._util.checks import Array
 from hubbub.errors import DataError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import build
+from hubbub.experiment.engine.folder import resolved
+from hubbub.experiment.planner import planned
 from hubbub.factorization import Optimized, strategy_file
 from hubbub.factorization.families import DESCRIPTIONS, Family, answer_of
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
@@ -273,3 +277,19 @@ def test_a_disk_that_refuses_keeps_the_file_that_was_there(tmp_path: Path, monke
     with pytest.raises(OSError, match="No space"):
         strategy_file.save(tmp_path / "s.safetensors", answer(Identity(3)))
     assert (tmp_path / "s.safetensors").read_bytes() == before
+
+
+def test_a_run_that_read_its_strategy_from_a_file_can_be_resumed_from_its_written_settings(tmp_path: Path) -> None:
+    strategy_file.save(tmp_path / "s.safetensors", answer(MADE["banded-toeplitz"]))
+    settings = {
+        "training": {"rounds": MADE["banded-toeplitz"].rounds},
+        "privacy": {
+            "mode": "dp-ftrl",
+            "noise_multiplier": 2.0,
+            "strategy": "file",
+            "matrix": str(tmp_path / "s.safetensors"),
+        },
+    }
+    run = build(configs.resolve(settings))
+    again = planned(resolved(run), clients=100)
+    assert again.mechanism == run.plan.mechanism

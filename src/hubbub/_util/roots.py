@@ -3,7 +3,7 @@
 Every answer but that of :func:`newton` was evaluated: a caller takes the side of a bracket that is safe for its purpose.
 
 :func:`first` finds the least integer in few evaluations of a cost, such as epsilon. The cost is read on a gauge: a function of
-the cost that is nearly a line in the searched coordinate, so that a secant needs about six evaluations. Costs fall only to the
+the cost that is nearly a line in the searched coordinate, so that secants need about five evaluations. Costs fall only to the
 tolerance of their accountant; so the answer is never what a line says: it was evaluated and met the budget, and its neighbor
 was evaluated and did not.
 """
@@ -164,9 +164,14 @@ class Line:
         if not self.points:
             return None
         value, coordinate = self.points[0]
-        slopes = [(other[1] - coordinate) / (other[0] - value) for other in self.points[1:] if abs(other[0] - value) > _APART]
-        slope = min(max(slopes[0], 1 / _STEEPEST), _STEEPEST) if slopes else 1.0
-        return coordinate - slope * value
+        others = [other for other in self.points[1:] if abs(other[0] - value) > _APART]
+        slopes = [min(max((at - coordinate) / (v - value), 1 / _STEEPEST), _STEEPEST) for v, at in others[:2]] or [1.0]
+        bend = 0.0
+        if len(slopes) == 2 and abs(others[0][0] - others[1][0]) > _APART:
+            # What the slopes of two secants say of the curve between them; no more than the line itself says.
+            bend = value * others[0][0] * (slopes[1] - slopes[0]) / (others[1][0] - others[0][0])
+            bend = math.copysign(min(abs(bend), abs(slopes[0] * value) / 2), bend)
+        return coordinate - slopes[0] * value + bend
 
 
 def first(cost: Callable[[int], float], line: Line, grid: Grid, start: int) -> int | None:

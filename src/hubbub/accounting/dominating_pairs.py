@@ -26,7 +26,6 @@ import numpy as np
 from scipy.special import betainc, betaincc, ndtr
 
 from hubbub._util.checks import Array
-from hubbub.accounting import balls_in_bins
 from hubbub.accounting.events import (
     BallsInBins,
     DiscreteGaussianShares,
@@ -41,7 +40,6 @@ from hubbub.accounting.events import (
 )
 from hubbub.accounting.pairs import LOW_TAIL, Blend, Law, LossLaw, LossPair, Pair, between
 from hubbub.mechanism.participation import MinSeparation
-from hubbub.mechanism.strategies.tree import BinaryTree
 
 __all__ = ["MixturePair", "as_gaussian", "directions", "unamplified_mu"]
 
@@ -209,6 +207,8 @@ def as_gaussian(event: TreeAggregation) -> Gaussian:
 @lru_cache(maxsize=256)
 def _squared_sensitivity(rounds: int, min_separation: int, max_participations: int) -> int:
     """Of hundreds of participations it takes seconds, and a search asks for the same tree again and again."""
+    from hubbub.mechanism.strategies import BinaryTree
+
     return round(BinaryTree(rounds).sensitivity(MinSeparation(min_separation, max_participations)).value ** 2)
 
 
@@ -246,6 +246,8 @@ def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, Lo
             mixed = MixturePair(probabilities, shifts, mirrored=relation == "replace-one")
             return _both(_one(mixed)) if mixed.mirrored else (_one(mixed), _one(replace(mixed, reverse=True)))
         case BallsInBins():
+            from hubbub.accounting import balls_in_bins
+
             return balls_in_bins.directions(event, relation)
         case DiscreteGaussianShares():
             raise ValueError(f"{event}: has no law of loss that is known, only Rényi divergences; use accountant = 'rdp'")

@@ -166,7 +166,7 @@ def _costs(made: _Planned) -> dict[str, Any]:
         "noise_rows": rows,
         "parameters": parameters,
         "noise_memory_bytes": None if numbers is None else estimates.remembered_bytes(rows, numbers),
-        "releases_bytes": estimates.release_bytes(plan, parameters) * plan.rounds
+        "releases_bytes": plan.release_bytes(parameters) * plan.rounds
         if parameters and made.config.training.keep_releases
         else None,
         "planning_cpu_seconds": made.cpu_seconds,

@@ -21,7 +21,6 @@ from hubbub.mechanism.strategies.strategy import memory_rows, progress
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
 from hubbub.mechanism.utility import largest_deviation, noising_matrix
 from hubbub.mechanism.workloads import Workload
-from hubbub.noise.steps import step_of
 from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
 
@@ -148,16 +147,6 @@ def remembered_bytes(rows: int, parameters: int) -> int:
         24000
     """
     return NUMBER_BYTES * rows * parameters
-
-
-def release_bytes(plan: RunPlan, parameters: int) -> int:
-    """What a release takes on disk: 4 bytes a number where it is whole steps that 32 bits are expected to hold, else 8."""
-    each, bound = NUMBER_BYTES, plan.clip_norms.bound(plan.clip_norms.first)
-    if plan.noise == "secure" and plan.mechanism is not None and bound is not None:
-        # No number of a million is likely to be six standard deviations off, or as far above the mean square of its sum.
-        far = largest_deviation(plan.mechanism) + plan.expected_cohort_size / math.sqrt(parameters)
-        each = 4 if 6 * far * bound / step_of(bound, plan.lattice_bits) < 2**31 else each
-    return each * (parameters + plan.clip_norms.further)
 
 
 def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients: int) -> dict[str, float]:

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hubbub import factorization
 from hubbub._util.checks import integer, one_of
 from hubbub.errors import ConfigError
-from hubbub.mechanism import utility
+from hubbub.mechanism import strategies
 from hubbub.mechanism.participation import (
     CyclicPoissonSampling,
     FixedEpochs,
@@ -18,7 +17,7 @@ from hubbub.mechanism.participation import (
     RandomParticipation,
     SingleParticipation,
 )
-from hubbub.mechanism.strategies import BinaryTree, Fourier, Identity, Strategy, dense, toeplitz
+from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.strategies.strategy import WithLeadingPart
 from hubbub.mechanism.workloads import Workload
 
@@ -53,12 +52,13 @@ _OPTIONS = {
     "matrix": ("dense", "file"),
 }
 _BUFFERS = {"blt": 4, "time-varying": 6}
-_CLOSED: dict[str, Callable[[int], Strategy]] = {
-    "identity": Identity,
-    "tree": BinaryTree,
-    "tree-online": partial(BinaryTree, decoder="online"),
-    "tree-full": partial(BinaryTree, decoder="full"),
-    "fourier": Fourier,
+# The class of each family in closed form, and its arguments.
+_CLOSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "identity": ("Identity", {}),
+    "tree": ("BinaryTree", {}),
+    "tree-online": ("BinaryTree", {"decoder": "online"}),
+    "tree-full": ("BinaryTree", {"decoder": "full"}),
+    "fourier": ("Fourier", {}),
 }
 # The modules whose ``optimize`` makes them.
 _OPTIMIZED = {
@@ -168,6 +168,8 @@ def answer_of(family: Family, workload: Workload, participation: Participation) 
             f"rounds = {workload.rounds}: the error of strategy {family.name!r} is computed from its matrix, of at most "
             f"{_MOST_BY_MATRIX:,} rounds; an optimized one such as blt has a closed form"
         )
+    from hubbub.mechanism import utility
+
     objective: Objective = family.objective or "mean"
     errors = utility.squared_errors(workload, made) * made.sensitivity(participation).value ** 2
     error = float(errors.mean() if objective == "mean" else errors.max())
@@ -180,12 +182,19 @@ def _closed_form(family: Family, workload: Workload, participation: Participatio
     if family.matrix is not None:
         return _from_file(family.matrix, rounds)
     if family.name == "banded-toeplitz":
+        from hubbub.mechanism.strategies import toeplitz
+
         return toeplitz.square_root(rounds, family.bands or default_bands(participation, rounds))
-    return _CLOSED[family.name](rounds) if family.name in _CLOSED else None
+    if family.name not in _CLOSED:
+        return None
+    name, arguments = _CLOSED[family.name]
+    closed: Strategy = getattr(strategies, name)(rounds, **arguments)
+    return closed
 
 
 def _from_file(matrix: str, rounds: int) -> Strategy:
     from hubbub.factorization import strategy_file
+    from hubbub.mechanism.strategies import dense
 
     strategy = strategy_file.load(matrix) if Path(matrix).suffix == ".safetensors" else dense.load(matrix)
     if strategy.rounds < rounds:

@@ -18,8 +18,9 @@ from hubbub.mechanism import Mechanism, NoiseBy
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity
+from hubbub.mechanism.utility import largest_deviation
 from hubbub.mechanism.workloads import Workload, momentum
-from hubbub.noise.steps import require_room
+from hubbub.noise.steps import require_room, step_of
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms, Clipping
 
 if TYPE_CHECKING:
@@ -179,6 +180,15 @@ class RunPlan:
         """The clip norm of each round, and how the noise is shared where it moves."""
         noise_multiplier = None if self.mechanism is None else self.mechanism.noise_multiplier
         return ClipNorms(self.clip_norm, noise_multiplier, self.expected_cohort_size)
+
+    def release_bytes(self, parameters: int) -> int:
+        """The size of a release on disk: 4 bytes a number if its whole steps are expected to fit into 32 bits, else 8."""
+        each, bound = 8, self.clip_norms.bound(self.clip_norms.first)
+        if self.noise == "secure" and self.mechanism is not None and bound is not None:
+            # No number of a million is likely to be six standard deviations off, or as far above the mean square of its sum.
+            far = largest_deviation(self.mechanism) + self.expected_cohort_size / math.sqrt(parameters)
+            each = 4 if 6 * far * bound / step_of(bound, self.lattice_bits) < 2**31 else each
+        return each * (parameters + self.clip_norms.further)
 
     def promise(self, **found: Any) -> Promise:
         """What the ledger holds the run to; ``found`` are facts about the clients and the model."""

@@ -22,7 +22,6 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
-from hubbub.experiment.estimates import release_bytes
 from hubbub.experiment.planner import strategy_word
 from hubbub.experiment.settings import hook_of
 from hubbub.ledger.chain import read_chain
@@ -37,7 +36,6 @@ from hubbub.mechanism.participation import (
     SingleParticipation,
     sampling_word,
 )
-from hubbub.mechanism.strategies import BandedToeplitz
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
@@ -156,7 +154,7 @@ class RunInFolder:
         if not training.keep_releases:
             return ""
         parameters = sum(p.numel() for p in self.run.model.parameters() if p.requires_grad)
-        each, disk = release_bytes(plan, parameters), shutil.disk_usage(self.folder)
+        each, disk = plan.release_bytes(parameters), shutil.disk_usage(self.folder)
         until = f", and stay while {training.free_disk:.0%} of the disk is free" if training.free_disk else ""
         whole, free = (filesize.decimal(size) for size in (each * plan.rounds, disk.free))
         return f"{plan.rounds:,} of {filesize.decimal(each)} take up to {whole} of the {free} that are free{until}"
@@ -307,7 +305,8 @@ def resolved(run: Run) -> configs.Config:
             privacy,
             noise_multiplier=plan.mechanism.noise_multiplier,
             strategy=name,
-            bands=strategy.bands if isinstance(strategy, BandedToeplitz) and ":" not in name else config.privacy.bands,
+            # Of a file that holds the same strategy, the file says it.
+            bands=getattr(strategy, "bands", None) if name in ("banded-toeplitz", "optimal-toeplitz") else config.privacy.bands,
             matrix=config.privacy.matrix and _whole(config.privacy.matrix),
             neighboring_relation=_promised(run).neighboring_relation,
         )

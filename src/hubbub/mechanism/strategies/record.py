@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hubbub._util.checks import Array, one_of
+from hubbub.mechanism import strategies
 from hubbub.mechanism.strategies import OWN
 from hubbub.mechanism.strategies.matrix_only import Described
 from hubbub.mechanism.strategies.strategy import Strategy
@@ -47,8 +48,7 @@ def from_parts(parts: Mapping[str, Any]) -> Strategy:
     Raises:
         ValueError, TypeError: No such strategy, or fields that make none.
     """
-    kinds: dict[str, Any] = {kind.__name__: kind for kind in (*OWN, Described)}
-    kind = kinds[one_of("strategy.name", parts.get("name"), kinds)]
+    kind = getattr(strategies, one_of("strategy.name", parts.get("name"), (*OWN.names, Described.__name__)))
     strategy: Strategy = kind(**{name: value for name, value in parts.items() if name != "name"})
     return strategy
 

@@ -33,7 +33,7 @@ import struct
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -47,8 +47,10 @@ from hubbub.errors import LedgerError, ParticipationError, RunFolderError
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.participations import cohorts_path
 from hubbub.noise import NoiseStream
-from hubbub.training.head_hook import HeadHook
 from hubbub.training.run_folder.state import Checkpoint, optimizer_state, parse, refusing
+
+if TYPE_CHECKING:
+    from hubbub.training.head_hook import HeadHook
 
 __all__ = ["EVALUATION", "RunStore"]
 
@@ -94,7 +96,7 @@ class RunStore:
         *,
         keep_releases: bool = True,
         free_share: float = 0.0,
-        head_hook: HeadHook | None = None,
+        head_hook: "HeadHook | None" = None,
     ) -> None:
         self.folder = Path(folder)
         self._free_share = non_negative("free_share", free_share)
