@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from conftest import oracle
 from hubbub import accounting
 from hubbub._util.roots import Grid, Line, first
-from hubbub.accounting.calibrate import calibrate_noise_multiplier
+from hubbub.accounting.calibrate import (
+    calibrate_cohort_size,
+    calibrate_min_separation,
+    calibrate_noise_multiplier,
+    calibrate_rounds,
+    calibrate_sampling_probability,
+)
 from hubbub.accounting.composition import epsilon as epsilon_of
 from hubbub.accounting.events import (
     BallsInBins,
@@ -22,12 +28,6 @@ from hubbub.accounting.events import (
     PoissonSampled,
     TreeAggregation,
     TruncatedPoissonSampled,
-)
-from hubbub.accounting.limits import (
-    calibrate_cohort_size,
-    calibrate_min_separation,
-    calibrate_rounds,
-    calibrate_sampling_probability,
 )
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, gaussian

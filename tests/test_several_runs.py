@@ -114,7 +114,7 @@ def test_what_is_worse_than_promised_is_reported_by_every_command(
     assert found["runs"][0]["worse_than_promised"] is True
     assert found["gdp_mu"] == pytest.approx(math.hypot(math.sqrt(6) / 3, BAND.after(3, 1e-5).gdp_mu), rel=1e-9)
     # Who would go on with it is refused.
-    with pytest.raises(LedgerError, match="breaks the promised"):
+    with pytest.raises(LedgerError, match="1 clients broke FixedEpochs"):
         Ledger(EVEN, bytes(32), run / "ledger.jsonl")
 
 

@@ -214,8 +214,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "hashes are read and not compared",
         "chain._believe",
-        "head.encode() != stated",
-        "len(stated) != 64",
+        "head.encode() != line[-_TAIL + len(_BETWEEN) : -len(_AFTER)]",
+        "len(head) != 64",
         "test_ledger.py::test_cra_10_a_record_from_another_ledger_of_the_same_run_is_refused",
     ),
     Mutant(

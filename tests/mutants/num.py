@@ -40,7 +40,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a budget takes any epsilon",
-        "calibrate.budget_of",
+        "_Budget.__init__",
         "scale('epsilon', epsilon)",
         "float(epsilon)",
         "test_bad_numbers.py::test_num_6_no_door_takes_a_budget_that_is_none[-1-noise]",

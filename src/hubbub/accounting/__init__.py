@@ -3,7 +3,14 @@
 from typing import TYPE_CHECKING
 
 from hubbub._util import lazily
-from hubbub.accounting.calibrate import calibrate, calibrate_noise_multiplier
+from hubbub.accounting.calibrate import (
+    calibrate,
+    calibrate_cohort_size,
+    calibrate_min_separation,
+    calibrate_noise_multiplier,
+    calibrate_rounds,
+    calibrate_sampling_probability,
+)
 from hubbub.accounting.composition import ACCOUNTANTS, delta, epsilon
 from hubbub.accounting.conversions import (
     bun_steinke_epsilon_from_zcdp,
@@ -35,12 +42,6 @@ from hubbub.accounting.wording import Assumption
 
 if TYPE_CHECKING:
     from hubbub.accounting.groups import group_epsilon, group_events, group_noise_multiplier
-    from hubbub.accounting.limits import (
-        calibrate_cohort_size,
-        calibrate_min_separation,
-        calibrate_rounds,
-        calibrate_sampling_probability,
-    )
 
 __all__ = [
     "ACCOUNTANTS",
@@ -85,16 +86,9 @@ __all__ = [
     "unprotected",
 ]
 
-# Who states a guarantee searches no limit and asks of no group.
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "groups": ("group_epsilon", "group_events", "group_noise_multiplier"),
-        "limits": (
-            "calibrate_cohort_size",
-            "calibrate_min_separation",
-            "calibrate_rounds",
-            "calibrate_sampling_probability",
-        ),
     },
 )

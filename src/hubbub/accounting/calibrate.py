@@ -1,9 +1,10 @@
-"""From a budget to the noise that meets it, alone or together with earlier runs over the same people.
+"""From a budget to the least noise that meets it, and from noise to the rounds, sampling and separation that a budget allows.
 
-The answer never exceeds the budget: it was accounted for and fits, and a millionth less noise was and does not. A guess
-of the noise, the rounds or the sampling to which a cost belongs is where a search starts, never what it answers.
+Every answer was accounted for and meets the budget, and its neighbor (a millionth less noise, a millionth more sampling, one
+round more) was accounted for and does not. Formulas for the noise, the rounds or the sampling of a budget are where a search
+starts, never what it answers.
 
-Letters: n rounds, q sampling probability, z noise multiplier, μ of the Gaussian whose cost is as high.
+Letters: n rounds, q sampling probability, z noise multiplier, μ of the Gaussian release with the same epsilon.
 
 Source: the central limit μ = q·√(n·(e^{1/z²} − 1)) of Bu, Dong, Long and Su 2020, https://arxiv.org/abs/1911.11607, which is
 no bound; of one round alone, Balle, Barthe and Gaboardi 2018, Theorem 8, https://arxiv.org/abs/1807.01647.
@@ -12,6 +13,8 @@ no bound; of one round alone, Balle, Barthe and Gaboardi 2018, Theorem 8, https:
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from hubbub._util.checks import integer, one_of, open_unit, scale
 from hubbub._util.roots import Grid, Line, bracket, first, grown, pushed
@@ -24,7 +27,6 @@ from hubbub.accounting.events import (
     FixedSizeSampled,
     Gaussian,
     MixtureOfGaussians,
-    NeighboringRelation,
     PoissonSampled,
     TreeAggregation,
     TruncatedPoissonSampled,
@@ -37,91 +39,138 @@ from hubbub.accounting.statement import rounded_up
 from hubbub.accounting.wording import UNITS
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares, gaussian
-from hubbub.mechanism.participation import Participation, RandomParticipation
+from hubbub.mechanism.participation import MinSeparation, Participation, RandomParticipation
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.strategies.strategy import Strategy
 
-__all__ = ["budget_of", "calibrate", "calibrate_noise_multiplier", "cost_of", "log_noise", "log_rounds", "log_whole"]
+__all__ = [
+    "calibrate",
+    "calibrate_cohort_size",
+    "calibrate_min_separation",
+    "calibrate_noise_multiplier",
+    "calibrate_rounds",
+    "calibrate_sampling_probability",
+]
 
-# Beyond these epsilon no Gaussian is asked for.
+# Of noise and of sampling, relatively.
+_WIDTH = 1e-6
+_MOST_NOISE, _LEAST_PROBABILITY = 1e12, 1e-12
+# Beyond these epsilons no Gaussian is asked for.
 _LEAST, _MOST = 1e-12, 1e12
+# How a search goes up from a first guess: noise in shares costs a little more than one Gaussian.
+_STRIDE, _STRIDE_OF_SHARES = 2.0, 1.2
 
 
-def log_whole(epsilon: float, delta: float, power: int = 1) -> float | None:
-    """−ln μ^power of the one Gaussian release that costs ``epsilon``; ``None`` where no float does.
+class _Budget:
+    """An epsilon at a delta under a relation, checked, and the search of what it allows."""
 
-    Example:
-        >>> round(math.exp(log_whole(2.0, 1e-6)), 3)
-        2.23
-    """
-    return power * math.log(gaussian.noise_multiplier(epsilon, delta)) if _LEAST <= epsilon <= _MOST else None
+    def __init__(self, epsilon: float, delta: float, neighboring_relation: str, accountant: str = "tight") -> None:
+        self.epsilon, self.delta = scale("epsilon", epsilon), open_unit("delta", delta)
+        self.relation, self.accountant = require_relation(neighboring_relation), accountant
+
+    def cost(self, *events: tuple[Event, int]) -> float:
+        """Epsilon of the events."""
+        return epsilon_once(events, self.delta, self.relation, self.accountant)
+
+    def gauge(self, power: int = 1) -> Callable[[float], float | None]:
+        """A coordinate of which μ^power is a constant multiple, as a function of epsilon."""
+
+        def coordinate(epsilon: float) -> float | None:
+            found = _log_inverse_mu(epsilon, self.delta)
+            return None if found is None else power * found
+
+        return coordinate
+
+    def first(
+        self,
+        cost: Callable[[int], float],
+        grid: Grid,
+        start: float,
+        gauge: Callable[[float], float | None],
+    ) -> int | None:
+        """The first index of a grid whose cost meets the budget; ``None`` where none does.
+
+        Args:
+            cost: Epsilon at an index; it falls as the index grows.
+            grid: Where to look.
+            start: A first guess of the coordinate.
+            gauge: About the coordinate that costs an epsilon, up to a constant.
+        """
+
+        def known(index: int) -> float:
+            try:
+                return cost(index)
+            except BudgetError:
+                return math.inf
+
+        return first(known, Line(gauge, self.epsilon), grid, grid.index(start))
+
+    def most(self, cost: Callable[[int], float], at_most: int, log_start: float, power: int = 1) -> int | None:
+        """The largest whole number whose cost, which grows with it, meets the budget; ``None`` if 1 does not.
+
+        Its logarithm grows about as ``power`` times that of μ.
+        """
+        grid = Grid(-at_most, -1, lambda i: -math.log(-i), lambda c: -_whole(-c, at_most))
+        found = self.first(lambda i: cost(-i), grid, -log_start, self.gauge(power))
+        return None if found is None else -found
+
+    def log_noise(self, event: Event, rounds: int, epsilon: float) -> float | None:
+        """About ln z with which that many events cost ``epsilon``."""
+        whole = _log_inverse_mu(epsilon, self.delta)
+        if whole is None:
+            return None
+        q, steps, factor = _sampling(event, rounds, self.relation)
+        unsampled = whole + math.log(steps) / 2 + math.log(factor)
+        if q == 1:
+            return unsampled
+        ratio = -whole - math.log(q) - math.log(steps) / 2
+        # ln(1 + ratio²) without overflow.
+        limit = -math.log(max(math.log1p(math.exp(2 * ratio)) if ratio < 300 else 2 * ratio, 1e-300)) / 2
+        # One sampled round costs ε where the release costs ln(1 + (e^ε − 1)/q) at δ/q; no more rounds need less noise.
+        inside = epsilon - math.log(q) if epsilon > 30 else math.log1p(math.expm1(epsilon) / q)
+        alone = None if self.delta >= q else _log_inverse_mu(inside, self.delta / q)
+        # Of both the third power is what fits.
+        both = limit if alone is None else float(np.logaddexp(3 * limit, 3 * alone)) / 3
+        return min(unsampled, both + math.log(factor))
+
+    def log_rounds(self, event: Event) -> float:
+        """About ln n with which n such events cost the budget."""
+        q, steps, factor = _sampling(event, 1, self.relation)
+        inverse = min((event.noise_multiplier / factor) ** -2, 1e300)
+        log_expm1 = math.log(math.expm1(inverse)) if inverse < 700 else inverse
+        per_round = math.log(inverse) if q == 1 else 2 * math.log(q) + log_expm1
+        return -2 * (_log_inverse_mu(self.epsilon, self.delta) or 0.0) - per_round - math.log(steps)
+
+    def log_sampling(self, event: Event, q: float, rounds: int) -> float:
+        """About ln of the sampling probability that costs the budget, from an event of probability q: n grows as q⁻²."""
+        return math.log(q) + (self.log_rounds(event) - math.log(rounds)) / 2
 
 
-def log_noise(event: Event, rounds: int, relation: str, epsilon: float, delta: float) -> float | None:
-    """About ln z with which that many events cost ``epsilon``; ``None`` where nothing is known.
-
-    Example:
-        >>> round(math.exp(log_noise(PoissonSampled(1.0, 0.01), 2000, "zero-out", 2.0, 1e-6)), 2)
-        1.26
-    """
-    whole = log_whole(epsilon, delta)
-    if whole is None:
-        return None
-    q, steps, doubled = _sampling(event, rounds)
-    unsampled = whole + math.log(steps) / 2
-    factor = math.log(2) if doubled or relation == "replace-one" else 0.0
-    if q == 1:
-        return unsampled + factor
-    ratio = -whole - math.log(q) - math.log(steps) / 2
-    # ln(1 + ratio²) without overflow.
-    limit = -math.log(max(math.log1p(math.exp(2 * ratio)) if ratio < 300 else 2 * ratio, 1e-300)) / 2
-    # What one sampled round alone needs.
-    inside = epsilon - math.log(q) if epsilon > 30 else math.log1p(math.expm1(epsilon) / q)
-    alone = None if delta >= q else log_whole(inside, delta / q)
-    if alone is None:
-        return min(unsampled, limit) + factor
-    top = max(limit, alone)
-    # Both count; the third power is what fits.
-    both = top + math.log(math.exp(3 * (limit - top)) + math.exp(3 * (alone - top))) / 3
-    return min(unsampled, both) + factor
+def _log_inverse_mu(epsilon: float, delta: float) -> float | None:
+    """−ln μ of the one Gaussian release that costs ``epsilon``; ``None`` where no float does."""
+    return math.log(gaussian.noise_multiplier(epsilon, delta)) if _LEAST <= epsilon <= _MOST else None
 
 
-def _sampling(event: Event, rounds: int) -> tuple[float, int, bool]:
-    """The chance of a unit to be in a step, how many steps there are, and whether the cohort's size doubles the sensitivity."""
+def _sampling(event: Event, rounds: int, relation: str) -> tuple[float, int, int]:
+    """The chance of a unit to be in a step, how many steps there are, and by how many clip norms it moves each."""
+    moved = 2 if relation == "replace-one" else 1
     match event:
         case Gaussian() | TreeAggregation() | DiscreteGaussianShares():
-            return 1.0, rounds, False
+            return 1.0, rounds, moved
         case PoissonSampled(_, q) | TruncatedPoissonSampled(_, q):
-            return q, rounds, False
+            return q, rounds, moved
         case FixedSizeSampled():
-            return event.sampling_probability, rounds, True
+            return event.sampling_probability, rounds, 2
         case MixtureOfGaussians(_, sensitivities, probabilities):
-            return max(p for p, s in zip(probabilities, sensitivities, strict=True) if s), rounds, False
+            return max(p for p, s in zip(probabilities, sensitivities, strict=True) if s), rounds, moved
         case BallsInBins(_, bins, steps):
-            return 1 / bins, rounds * steps, False
+            return 1 / bins, rounds * steps, moved
 
 
-def log_rounds(event: Event, relation: str, epsilon: float, delta: float) -> float:
-    """About ln n with which n such events cost ``epsilon``.
-
-    Example:
-        >>> round(math.exp(log_rounds(Gaussian(4.0), "zero-out", 2.0, 1e-6)), 2)
-        3.22
-    """
-    whole = log_whole(epsilon, delta)
-    q, steps, doubled = _sampling(event, 1)
-    z = event.noise_multiplier / (2 if doubled or relation == "replace-one" else 1)
-    inverse = min(z**-2, 1e300)
-    per_round = math.log(inverse) if q == 1 else 2 * math.log(q) + (math.log(math.expm1(inverse)) if inverse < 700 else inverse)
-    return (0.0 if whole is None else -2 * whole) - per_round - math.log(steps)
-
-
-# Of noise, relatively.
-_WIDTH = 1e-6
-_MOST_NOISE = 1e12
-# How a search goes up from a first guess.
-_STRIDE = 1.2
+def _whole(log: float, most: int) -> int:
+    """The largest whole number up to e^log, from 1 to ``most``."""
+    return most if log > math.log(most) else max(1, math.floor(math.exp(log)))
 
 
 def calibrate_noise_multiplier(
@@ -149,40 +198,27 @@ def calibrate_noise_multiplier(
         >>> f"{calibrate_noise_multiplier(event, 2000, 2.0, 1e-6, 'add-or-remove-one'):.3f}"
         '1.246'
     """
-    target, relation = budget_of(epsilon, delta, neighboring_relation)
+    budget = _Budget(epsilon, delta, neighboring_relation, accountant)
     integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
 
-    def known(z: float) -> float:
-        return epsilon_once(((replace(event, noise_multiplier=z), rounds),), delta, relation, accountant)
+    def cost(z: float) -> float:
+        return budget.cost((replace(event, noise_multiplier=z), rounds))
 
-    cost = cost_of(known)
     if isinstance(event, Gaussian) and accountant == "tight":
-        factor = 2 if relation == "replace-one" else 1
-        return _nudged(cost, target, factor * math.sqrt(rounds) * gaussian.noise_multiplier(target, delta))
-    line = Line(lambda eps: log_noise(event, rounds, relation, eps, delta), target)
+        factor = 2 if budget.relation == "replace-one" else 1
+        return _pushed(cost, budget.epsilon, factor * math.sqrt(rounds) * gaussian.noise_multiplier(budget.epsilon, delta))
+
+    def gauge(cost: float) -> float | None:
+        return budget.log_noise(event, rounds, cost)
+
     most = math.floor(math.log(_MOST_NOISE) / _WIDTH)
     grid = Grid(-most, most, lambda i: i * _WIDTH, lambda log_z: math.ceil(log_z / _WIDTH))
-    found = first(lambda i: cost(math.exp(i * _WIDTH)), line, grid, grid.index(line.wanted or 0.0))
+    found = budget.first(lambda i: cost(math.exp(i * _WIDTH)), grid, gauge(budget.epsilon) or 0.0, gauge)
     if found is None:
         # The accountant's own refusal, where it has one, says more.
-        known(_MOST_NOISE)
+        cost(_MOST_NOISE)
         raise _no_noise(epsilon)
     return math.exp(found * _WIDTH)
-
-
-def budget_of(epsilon: float, delta: float, neighboring_relation: str) -> tuple[float, NeighboringRelation]:
-    """The epsilon and the relation of a budget, checked, with its delta.
-
-    Raises:
-        ValueError: A number out of range, or no such relation.
-
-    Example:
-        >>> budget_of(2, 1e-6, "zero-out")
-        (2.0, 'zero-out')
-    """
-    target, relation = scale("epsilon", epsilon), require_relation(neighboring_relation)
-    open_unit("delta", delta)
-    return target, relation
 
 
 def _no_noise(epsilon: float) -> BudgetError:
@@ -191,24 +227,190 @@ def _no_noise(epsilon: float) -> BudgetError:
     )
 
 
-def cost_of(of: Callable[[float], float]) -> Callable[[float], float]:
-    """A cost for a search: infinite where the accountant has no answer."""
-
-    def cost(value: float) -> float:
-        try:
-            return of(value)
-        except BudgetError:
-            return math.inf
-
-    return cost
-
-
-def _nudged(cost: Callable[[float], float], target: float, noise_multiplier: float) -> float:
+def _pushed(cost: Callable[[float], float], target: float, noise_multiplier: float) -> float:
     """The noise multiplier, raised until its cost meets the target: what rounding needs, and no more."""
-    z = pushed(max(noise_multiplier, 1 / _MOST_NOISE), lambda z: cost(z) <= target, at_most=_MOST_NOISE)
+
+    def meets(z: float) -> bool:
+        try:
+            return cost(z) <= target
+        except BudgetError:
+            return False
+
+    z = pushed(max(noise_multiplier, 1 / _MOST_NOISE), meets, at_most=_MOST_NOISE)
     if z == math.inf:
         raise _no_noise(target)
     return z
+
+
+def calibrate_rounds(event: Event, epsilon: float, delta: float, neighboring_relation: str, accountant: str = "tight") -> int:
+    """How many such events cost at most ``epsilon``, 10¹² at most: one more was accounted for, too, and costs more.
+
+    Args:
+        event: What a round costs; of a tree or of balls in bins, what a whole run of its rounds does.
+        epsilon: From 1e-12 to 1e12, with delta, relation and accountant as for :func:`calibrate_noise_multiplier`.
+
+    Returns:
+        At least 1, and at most 10¹², where the search ends.
+
+    Raises:
+        BudgetError: One round alone costs more.
+        ValueError: A number out of range.
+
+    Example:
+        >>> from hubbub.accounting import PoissonSampled
+        >>> calibrate_rounds(PoissonSampled(1.0, 0.01), epsilon=1.0, delta=1e-6, neighboring_relation="add-or-remove-one")
+        120
+    """
+    budget = _Budget(epsilon, delta, neighboring_relation, accountant)
+    found = budget.most(lambda n: budget.cost((event, n)), MOST_ROUNDS, budget.log_rounds(event), power=2)
+    if found is None:
+        z = calibrate_noise_multiplier(event, 1, epsilon, delta, neighboring_relation, accountant)
+        raise BudgetError(
+            f"epsilon = {epsilon!r}: one round alone costs {budget.cost((event, 1)):.6g}; a noise multiplier of {z:.6g} "
+            f"instead of {event.noise_multiplier!r} would allow one"
+        )
+    return found
+
+
+def calibrate_sampling_probability(
+    event: PoissonSampled | TruncatedPoissonSampled,
+    rounds: int,
+    epsilon: float,
+    delta: float,
+    neighboring_relation: str,
+    accountant: str = "tight",
+) -> float:
+    """The largest sampling probability with which ``rounds`` such events cost at most ``epsilon``, rounded down.
+
+    It is at most a millionth below the largest that the accountant accepts.
+
+    Args:
+        event: What a round costs; its own sampling probability is ignored.
+        rounds: At least 1.
+        epsilon: From 1e-12 to 1e12, with delta, relation and accountant as for :func:`calibrate_noise_multiplier`.
+
+    Raises:
+        BudgetError: Not even 1e-12 meets the budget: there is too little noise.
+        TypeError: Another event, which has no sampling probability.
+        ValueError: A number out of range.
+
+    Example:
+        >>> q = calibrate_sampling_probability(PoissonSampled(1.0, 1.0), 1000, 1.0, 1e-6, "add-or-remove-one")
+        >>> f"{q:.4f}"
+        '0.0049'
+    """
+    if not isinstance(event, PoissonSampled | TruncatedPoissonSampled):
+        raise TypeError(
+            f"event = {event!r}: has no sampling probability of its own; give PoissonSampled or TruncatedPoissonSampled, "
+            "or use calibrate_cohort_size for cohorts of a fixed size"
+        )
+    budget = _Budget(epsilon, delta, neighboring_relation, accountant)
+    integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
+
+    def cost(q: float) -> float:
+        return budget.cost((replace(event, sampling_probability=q), rounds))
+
+    most = math.floor(-math.log(_LEAST_PROBABILITY) / _WIDTH)
+    grid = Grid(0, most, lambda i: i * _WIDTH, lambda c: math.ceil(min(c / _WIDTH, most + 1)))
+    start = -budget.log_sampling(replace(event, sampling_probability=0.01), 0.01, rounds)
+    found = budget.first(lambda i: cost(math.exp(-i * _WIDTH)), grid, start, budget.gauge())
+    if found is None:
+        raise BudgetError(
+            f"epsilon = {epsilon!r}: not even a sampling probability of {_LEAST_PROBABILITY:g} meets it, which costs "
+            f"{cost(_LEAST_PROBABILITY):.6g}; add noise: noise_multiplier = {event.noise_multiplier!r}"
+        )
+    return math.exp(-found * _WIDTH)
+
+
+def calibrate_cohort_size(
+    event: FixedSizeSampled, rounds: int, epsilon: float, delta: float, neighboring_relation: str, accountant: str = "tight"
+) -> int:
+    """The largest cohort with which ``rounds`` such events cost at most ``epsilon``: one member more was accounted for, too.
+
+    Args:
+        event: What a round costs; its own cohort size is ignored.
+        rounds: At least 1.
+        epsilon: From 1e-12 to 1e12, with delta, relation and accountant as for :func:`calibrate_noise_multiplier`.
+
+    Raises:
+        BudgetError: Not even a cohort of one client meets the budget.
+        TypeError: Another event, whose cohorts have no fixed size.
+        ValueError: A number out of range.
+
+    Example:
+        >>> event = FixedSizeSampled(noise_multiplier=2.0, cohort_size=1, population=10_000)
+        >>> calibrate_cohort_size(event, 1000, 2.5, 1e-6, "replace-one")
+        99
+    """
+    if not isinstance(event, FixedSizeSampled):
+        raise TypeError(
+            f"event = {event!r}: has no cohort of a fixed size; give FixedSizeSampled, or use calibrate_sampling_probability "
+            "for Poisson cohorts"
+        )
+    budget = _Budget(epsilon, delta, neighboring_relation, accountant)
+    integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
+
+    def cost(size: int) -> float:
+        return budget.cost((replace(event, cohort_size=size), rounds))
+
+    start = budget.log_sampling(replace(event, cohort_size=1), 1 / event.population, rounds) + math.log(event.population)
+    found = budget.most(cost, event.population, start)
+    if found is None:
+        raise BudgetError(
+            f"epsilon = {epsilon!r}: not even a cohort of one client meets it, which costs {cost(1):.6g}; add noise: "
+            f"noise_multiplier = {event.noise_multiplier!r}"
+        )
+    return found
+
+
+def calibrate_min_separation(
+    strategy: Strategy,
+    *,
+    noise_multiplier: float,
+    epsilon: float,
+    delta: float,
+    neighboring_relation: str = "zero-out",
+    max_participations: int | None = None,
+) -> int:
+    """How few rounds may lie from one participation of a client to the next: one less was accounted for, too, and costs more.
+
+    Args:
+        strategy: How noise is correlated.
+        noise_multiplier: As of a :class:`hubbub.mechanism.Mechanism`.
+        epsilon: From 1e-12 to 1e12.
+        delta: Strictly between 0 and 1.
+        neighboring_relation: ``"zero-out"`` or ``"replace-one"``.
+        max_participations: Of a client; by default as many as the separation leaves room for.
+
+    Returns:
+        From 1 to the strategy's rounds, at which each client takes part once.
+
+    Raises:
+        BudgetError: One participation of each client alone costs more.
+        ValueError: A number out of range, or a relation that no theorem covers.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> calibrate_min_separation(Identity(100), noise_multiplier=4.0, epsilon=2.0, delta=1e-5)
+        25
+    """
+    budget = _Budget(epsilon, delta, neighboring_relation)
+    if max_participations is not None:
+        integer("max_participations", max_participations, at_least=1)
+    rounds = strategy.rounds
+
+    def cost(separation: int) -> float:
+        k = math.ceil(rounds / separation) if max_participations is None else max_participations
+        mechanism = Mechanism(strategy, MinSeparation(separation, k), noise_multiplier)
+        return guarantee(mechanism, delta, neighboring_relation).epsilon
+
+    found = budget.first(cost, Grid(1, rounds, math.log, lambda c: _whole(c, rounds)), math.log(rounds), budget.gauge(2))
+    if found is None:
+        raise BudgetError(
+            f"epsilon = {epsilon!r}: one round of each client alone costs {cost(rounds):.6g}; add noise: "
+            f"noise_multiplier = {noise_multiplier!r}"
+        )
+    return found
 
 
 def calibrate(
@@ -260,102 +462,64 @@ def calibrate(
     one_of("privacy_unit", privacy_unit, UNITS)
     if (strategy is None) == (rounds is None):
         raise TypeError("strategy and rounds: give one; without a strategy noise is independent over that number of rounds")
-    if strategy is None:
-        strategy = Identity(integer("rounds", rounds, at_least=1))
+    strategy = Identity(integer("rounds", rounds, at_least=1)) if strategy is None else strategy
     if (prior or evaluation) and shares is not None:
         raise ConfigError(
             "prior or evaluation with shares: noise in shares is calibrated without them; give the noise multiplier"
         )
-    if prior or evaluation:
-        return _together(
-            prior,
-            evaluation,
-            strategy,
-            participation,
-            epsilon=epsilon,
-            delta=delta,
-            neighboring_relation=neighboring_relation,
-            accountant=accountant,
-            privacy_unit=privacy_unit,
-        )
     trial = Mechanism(strategy, participation, noise_multiplier=1.0)
-    open_unit("delta", delta)
     one_of("accountant", accountant, ACCOUNTANTS)
-    relation = stated_relation(participation, neighboring_relation)
-    charged = charges(trial, trial.rounds)
+    budget = _Budget(epsilon, delta, stated_relation(participation, neighboring_relation), accountant)
+    unit = charges(trial, trial.rounds)
+    times = 0 if evaluation is None else evaluation.times(strategy.rounds)
+    measured = (evaluation.mechanism(times), times) if evaluation and times else None
+    before = _before(prior, measured, budget, privacy_unit) if prior or evaluation else ()
     if isinstance(participation, RandomParticipation):
-        [(event, rounds)] = charged
-        z = calibrate_noise_multiplier(event, rounds, epsilon, delta, relation, accountant)
+        [(event, number)] = unit
+        z = calibrate_noise_multiplier(event, number, epsilon, delta, budget.relation, accountant)
     else:
-        whole = calibrate_noise_multiplier(Gaussian(1.0), 1, epsilon, delta, relation, accountant)
+        whole = calibrate_noise_multiplier(Gaussian(1.0), 1, epsilon, delta, budget.relation, accountant)
         z = whole * trial.sensitivity.value / trial.column_norm
 
-    def cost(multiplier: float) -> float:
-        made = Mechanism(strategy, participation, multiplier, shares)
-        return guarantee(made, delta, relation, accountant=accountant).epsilon
-
-    if shares is not None:
-        # They cost a little more than one Gaussian.
-        less, z = grown(lambda z: cost(z) <= epsilon, z, z, _STRIDE, at_most=_MOST_NOISE)
-        if z == math.inf:
-            raise _no_noise(epsilon)
-        z = bracket(lambda z: cost(z) <= epsilon, less, z, within=_WIDTH)[1]
-    return Mechanism(strategy, participation, _nudged(cost, epsilon, z), shares)
-
-
-_LARGEST = 1e9
-
-
-def _together(
-    prior: Sequence[RunCharge],
-    evaluation: PrivateEvaluation | None,
-    strategy: Strategy,
-    participation: Participation,
-    *,
-    epsilon: float,
-    delta: float,
-    neighboring_relation: str | None,
-    accountant: str,
-    privacy_unit: str,
-) -> Mechanism:
-    """The mechanism with the least noise that meets a budget together with earlier runs and evaluations, rounded up."""
-    target, relation = scale("epsilon", epsilon), stated_relation(participation, neighboring_relation)
-    require_together(prior, privacy_unit, relation)
-    times = 0 if evaluation is None else evaluation.times(strategy.rounds)
-    measured = evaluation.mechanism(times) if evaluation and times else None
-    before = events_of(prior)
-    if before is not None and measured is not None:
-        before = (*before, *charges(measured, times))
-    who = f"the {len(prior)} earlier runs" if prior else "the private evaluations"
-    spent = math.inf if before is None else epsilon_once(before, open_unit("delta", delta), relation, accountant)
-    if before is None or spent >= target:
-        raise BudgetError(
-            f"epsilon = {epsilon!r}: {who} alone cost {rounded_up(spent)} at delta {delta:g}; raise the budget"
-            + (", or train on other people" if prior else ", or give the evaluations more noise")
-        )
-    alone = calibrate(
-        strategy, participation, epsilon=target, delta=delta, neighboring_relation=relation, accountant=accountant
-    )
-    unit = charges(replace(alone, noise_multiplier=1.0), alone.rounds)
-
-    def cost(z: float) -> float:
-        # The costs of a mechanism depend on its noise by a factor in each event.
-        own = tuple((replace(event, noise_multiplier=event.noise_multiplier * z), count) for event, count in unit)
-        return epsilon_once((*before, *own), delta, relation, accountant)
-
     def stated(z: float) -> float:
-        made = replace(alone, noise_multiplier=z)
-        also = None if measured is None else (measured, times)
+        made = Mechanism(strategy, participation, z, shares)
         return guarantee(
-            made, delta, relation, accountant=accountant, privacy_unit=privacy_unit, earlier=prior, evaluation=also
+            made,
+            delta,
+            budget.relation,
+            accountant=accountant,
+            privacy_unit=privacy_unit,
+            earlier=prior,
+            evaluation=measured,
         ).epsilon
 
-    less, enough = grown(lambda z: cost(z) <= target, alone.noise_multiplier, alone.noise_multiplier, at_most=_LARGEST)
-    if enough == math.inf:
+    def meets(z: float) -> bool:
+        if shares is not None:
+            return stated(z) <= budget.epsilon
+        # The cost of a mechanism depends on its noise by a factor in each event.
+        own = ((replace(event, noise_multiplier=event.noise_multiplier * z), count) for event, count in unit)
+        return budget.cost(*before, *own) <= budget.epsilon
+
+    if shares is not None or prior or evaluation:
+        less, z = grown(meets, z, z, _STRIDE if shares is None else _STRIDE_OF_SHARES, at_most=_MOST_NOISE)
+        if z == math.inf:
+            raise _no_noise(epsilon)
+        z = bracket(meets, less, z, within=_WIDTH)[1]
+    return Mechanism(strategy, participation, _pushed(stated, budget.epsilon, z), shares)
+
+
+def _before(
+    prior: Sequence[RunCharge], measured: tuple[Mechanism, int] | None, budget: _Budget, privacy_unit: str
+) -> tuple[tuple[Event, int], ...]:
+    """The events of earlier runs and evaluations, unless they alone cost the budget."""
+    require_together(prior, privacy_unit, budget.relation)
+    earlier = events_of(prior)
+    before = () if earlier is None else (*earlier, *(charges(*measured) if measured else ()))
+    spent = math.inf if earlier is None else budget.cost(*before)
+    if spent >= budget.epsilon:
+        who = f"the {len(prior)} earlier runs" if prior else "the private evaluations"
         raise BudgetError(
-            f"epsilon = {epsilon!r}: {who} cost {rounded_up(spent)} at delta {delta:g}, and no noise up to "
-            f"{_LARGEST:g} meets the rest; raise the budget"
+            f"epsilon = {budget.epsilon!r}: {who} alone cost {rounded_up(spent)} at delta {budget.delta:g}; raise the budget"
+            + (", or train on other people" if prior else ", or give the evaluations more noise")
         )
-    _, enough = bracket(lambda z: cost(z) <= target, less, enough, within=_WIDTH)
-    # What the rounding of a factor in each event takes.
-    return replace(alone, noise_multiplier=pushed(enough, lambda z: stated(z) <= target))
+    return before

@@ -35,7 +35,7 @@ from hubbub.accounting.runs import (
     events_of,
 )
 from hubbub.accounting.trade_off import trade_off
-from hubbub.accounting.wording import EACH_RUN, Assumption, compared, counted_rounds, unit_word
+from hubbub.accounting.wording import EACH_RUN, Assumption, compared, counted_rounds
 from hubbub.errors import BudgetError
 from hubbub.mechanism import NoiseBy
 
@@ -232,7 +232,7 @@ class PrivacyGuarantee:
         own = self.events[len(events_of(self.earlier) or ()) :]
         parts = [(own, self.rounds), *((run.events, run.rounds) for run in self.earlier)]
         kinds = [kind for part in parts for kind in charge_participations(*part) if kind is not None]
-        also = dict.fromkeys(a.text for kind in kinds for a in compared(kind, relation, unit_word(self.privacy_unit)))
+        also = dict.fromkeys(a.text for kind in kinds for a in compared(kind, relation, self.privacy_unit))
         return Restated(relation, restated, "".join((how, *(f", if {text}" for text in also))))
 
     def sentence(self) -> str:

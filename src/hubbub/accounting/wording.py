@@ -41,7 +41,6 @@ __all__ = [
     "require_text",
     "require_words",
     "stopped",
-    "unit_word",
     "words_from_record",
     "words_record",
 ]
@@ -101,16 +100,6 @@ def _groups(
 
 # Whose contribution can be clipped as one. A client may stand for a person, a phone or a hospital: that is for who deals data.
 UNITS = ("client", "example")
-
-
-def unit_word(privacy_unit: str) -> str:
-    """Who takes part in rounds: single examples, or clients.
-
-    Example:
-        >>> unit_word("example")
-        'example'
-    """
-    return "example" if privacy_unit == "example" else "client"
 
 
 def one_unit(privacy_unit: str) -> str:
@@ -268,7 +257,7 @@ def cohorts_of(mechanism: Mechanism, privacy_unit: str = "client") -> str:
         'any client in any round'
     """
     if mechanism.participation == every_round(mechanism.rounds):
-        return f"any {unit_word(privacy_unit)} in any round"
+        return f"any {privacy_unit} in any round"
     return cohort_words(mechanism.participation, privacy_unit)
 
 
@@ -279,7 +268,7 @@ def cohort_words(participation: Participation, privacy_unit: str = "client") -> 
         >>> cohort_words(BallsInBinsSampling(bins=10), privacy_unit="example")
         'each example in one of 10 bins drawn at random, and so in every 10th round'
     """
-    unit = unit_word(privacy_unit)
+    unit = privacy_unit
     match participation:
         case SingleParticipation() | FixedEpochs(1, _) | MinSeparation(_, 1):
             return f"each {unit} in at most one round"
@@ -342,7 +331,7 @@ def assumptions(
         >>> print(assumptions(PoissonSampling(0.1))[0])
         cohorts were sampled at random exactly as stated, never filtered by who answered, and stay secret (operator)
     """
-    unit = unit_word(privacy_unit)
+    unit = privacy_unit
     match participation:
         case SingleParticipation() | FixedEpochs() | MinSeparation():
             kept = f"no {unit} breaks the participation pattern, or its own rounds are counted as they were"

@@ -17,7 +17,7 @@ from rich.table import Table
 from hubbub._util import files
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import no_less, zcdp_standing
-from hubbub.accounting.wording import crude_delta, unit_word
+from hubbub.accounting.wording import crude_delta
 from hubbub.cli.factorize import require_output
 from hubbub.cli.output import console, print_columns, print_json, print_table, printable, say
 from hubbub.errors import ConfigError
@@ -75,7 +75,7 @@ class _Planned:
     @property
     def unit(self) -> str:
         """Whose contribution is hidden, in a word."""
-        return unit_word(self.plan.privacy_unit)
+        return self.plan.privacy_unit
 
 
 def plan(file: Path, assignments: list[str], asked: Asked) -> None:

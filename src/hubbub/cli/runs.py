@@ -11,7 +11,6 @@ from rich.table import Table
 from hubbub._util.files import write_atomic
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import RunFacts, no_less
-from hubbub.accounting.wording import unit_word
 from hubbub.cli.output import console, print_json, printable, say
 from hubbub.errors import ConfigError
 from hubbub.ledger.actual_cost import Spent, spent
@@ -60,7 +59,7 @@ def ledger(folder: Path, *, as_json: bool) -> None:
         )
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("round", "state", "incarnation", f"{unit_word(promise.privacy_unit)}s on record", "release (SHA-256)"):
+    for name in ("round", "state", "incarnation", f"{promise.privacy_unit}s on record", "release (SHA-256)"):
         table.add_column(name)
     for row in rows:
         shown = [row["round_index"], row["state"], row["epoch"], row["clients"], (row["release"] or "")[:16]]

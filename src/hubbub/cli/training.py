@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hubbub._util.checks import integer, one_of
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
-from hubbub.accounting.wording import crude_delta, unit_word
+from hubbub.accounting.wording import crude_delta
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
@@ -144,7 +144,7 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
     # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = begun.rounds_measured
-    unit = unit_word(run.plan.privacy_unit)
+    unit = run.plan.privacy_unit
     try:
         with how.tracked.opened(screen, folder.name) as track, _progress(screen, run.plan.rounds, before, unit) as show:
 
@@ -202,7 +202,7 @@ def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
     """What the run promises, who is trusted, and where it is."""
     run, folder = begun.run, begun.folder
     say(screen, begun.promised.sentence())
-    units, unit = len(run.population.clients), unit_word(run.plan.privacy_unit)
+    units, unit = len(run.population.clients), run.plan.privacy_unit
     if begun.promised.private and (remark := crude_delta(run.plan.delta, units, unit)):
         say(screen, f"WARNING: {remark}")
     if begun.promised.setting:

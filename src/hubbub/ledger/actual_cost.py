@@ -13,7 +13,6 @@ from hubbub.accounting.events_of_mechanism import charges, one_release, shares_o
 from hubbub.accounting.guarantee import PrivacyGuarantee, covered_relations
 from hubbub.accounting.runs import Events, RunCharge, events_of
 from hubbub.accounting.statement import RunFacts, rounded_up
-from hubbub.accounting.wording import unit_word
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.history import History
 from hubbub.ledger.promise import Promise
@@ -23,7 +22,7 @@ from hubbub.mechanism.sensitivity import Sensitivity, of_sets
 from hubbub.mechanism.strategies import OWN, Identity
 from hubbub.mechanism.strategies.strategy import WithLeadingPart
 
-__all__ = ["Spent", "run_charge", "spent"]
+__all__ = ["Breaches", "Spent", "breaches", "run_charge", "spent"]
 
 # Up to this many rounds and participations the cost of every client's rounds is computed, beyond it that of clients that broke
 # the pattern.
@@ -82,20 +81,27 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class _Breaches:
-    """How a history departs from its promise.
+class Breaches:
+    """How the records of a run depart from its promise.
 
     Args:
-        clients: The numbers of the clients that broke the pattern.
+        of_rounds: Each departure of a round or an incarnation, in words.
+        of_clients: The same of clients that broke the pattern.
+        clients: Their numbers.
         scale: The largest scale of updates over that of their noise.
         bounded: Whether a theorem bounds what happened.
-        words: Each breach, in words.
     """
 
-    clients: list[int]
-    scale: float
-    bounded: bool
-    words: tuple[str, ...]
+    of_rounds: tuple[str, ...]
+    of_clients: tuple[str, ...] = ()
+    clients: tuple[int, ...] = ()
+    scale: float = 1.0
+    bounded: bool = True
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Each departure, in words."""
+        return (*self.of_rounds, *self.of_clients)
 
 
 def spent(promise: Promise, history: History, delta: float | None = None) -> Spent:
@@ -121,7 +127,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     promised = promise.after(min(begun, promise.rounds), at)
     if promise.mechanism is None:
         return Spent(promised, promised, ())
-    found = _breaches(promise, promise.mechanism, history)
+    found = breaches(promise, history)
     events, sensitivity = _happened(promise, promise.mechanism, history, found)
     before = events_of(promise.earlier)
     measured = promise.evaluations(min(begun, promise.rounds))
@@ -165,40 +171,48 @@ def run_charge(chain: Chain, promise: Promise, history: History) -> RunCharge:
     )
 
 
-def _breaches(promise: Promise, mechanism: Mechanism, history: History) -> _Breaches:
-    """Each way in which the records do not keep the promise."""
+def breaches(promise: Promise, history: History) -> Breaches:
+    """Each departure of a run's records from its promise; without any, the run costs at most what was promised.
+
+    Example:
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> promise = Promise(4, Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0))
+        >>> breaches(promise, History()).words
+        ()
+    """
+    mechanism, rounds = promise.mechanism, history.rounds
     boundless, others = list[str](), list[str]()
-    if len(history.rounds) > promise.rounds:
-        others.append(f"{len(history.rounds)} rounds were begun, {promise.rounds} were promised")
-    if len(history.rounds) > mechanism.rounds and type(mechanism.strategy) is not Identity:
+    if len(rounds) > promise.rounds:
+        others.append(f"{len(rounds)} rounds were begun, {promise.rounds} were promised")
+    if mechanism is None:
+        return Breaches(tuple(others))
+    if len(rounds) > mechanism.rounds and type(mechanism.strategy) is not Identity:
         boundless.append(f"the correlated noise has {mechanism.rounds} rounds")
     for number, epoch in enumerate(history.epochs):
         if promise.simulation and epoch.key is not None:
             others.append(f"incarnation {number} of a simulation has a key")
         elif not promise.simulation and epoch.key is None:
             boundless.append(f"incarnation {number} has no key, so that its noise came from a known seed")
-    if promise.lists_clients and (unnamed := history.unnamed()):
+    if promise.lists_clients and (unnamed := [t for t, entry in enumerate(rounds) if entry.clients is None]):
         boundless.append(f"rounds {str(unnamed)[:200]} name no cohort")
-    fixed = promise.terms.clip_norm
-    clipped = (
-        {} if fixed is None else {t: entry.clip_norm for t, entry in enumerate(history.rounds) if entry.clip_norm != fixed}
-    )
-    boundless += [f"round {t} was not clipped" for t, clip_norm in clipped.items() if clip_norm is None]
-    longer = {t: clip_norm for t, clip_norm in clipped.items() if clip_norm is not None}
-    others += [f"round {t} was clipped to {clip_norm:g}, {fixed:g} was promised" for t, clip_norm in longer.items()]
-    # Its noise was of at least the smaller of the two scales.
-    scale = max([1.0, *(clip_norm / (fixed or 1.0) for clip_norm in longer.values())])
+    if (fixed := promise.terms.clip_norm) is not None:
+        norms = {t: entry.clip_norm for t, entry in enumerate(rounds) if entry.clip_norm != fixed}
+        boundless += [f"round {t} was not clipped" for t, norm in norms.items() if norm is None]
+        others += [
+            f"round {t} was clipped to {norm:g}, {fixed:g} was promised" for t, norm in norms.items() if norm is not None
+        ]
+    # The noise of a round was of at least the smaller of the two scales.
+    scale = max([1.0, *((entry.clip_norm or fixed) / fixed for entry in rounds)]) if fixed else 1.0
     joined = history.participations
     clients = joined.breaking(mechanism.participation)
-    words = [*(f"{reason}; nothing bounds what that costs" for reason in boundless), *others]
-    for client in clients[:1]:
-        who = f"{len(clients)} {unit_word(promise.privacy_unit)}s broke {mechanism.participation}"
-        words.append(f"{who}{_EXAMPLE}{joined.tag(client)} in rounds {str(list(joined.rounds_of(client)))[:200]}")
-    return _Breaches(clients, scale, not boundless, tuple(words))
+    who = f"{len(clients)} {promise.privacy_unit}s broke {mechanism.participation}"
+    of_clients = [f"{who}{_EXAMPLE}{joined.tag(c)} in rounds {str(list(joined.rounds_of(c)))[:200]}" for c in clients[:1]]
+    unbounded = [f"{reason}; nothing bounds what that costs" for reason in boundless]
+    return Breaches((*unbounded, *others), tuple(of_clients), tuple(clients), scale, not boundless)
 
 
 def _happened(
-    promise: Promise, mechanism: Mechanism, history: History, found: _Breaches
+    promise: Promise, mechanism: Mechanism, history: History, found: Breaches
 ) -> tuple[Events | None, Sensitivity | None]:
     """What the recorded rounds cost, without earlier runs; of patterns also the sensitivity to what each client really did."""
     rounds = len(history.rounds)
@@ -227,7 +241,7 @@ def _happened(
     return (((one_release(mechanism.mu_squared(real, found.scale)), 1),) if real.value else ()), real
 
 
-def _sensitivity(mechanism: Mechanism, history: History, found: _Breaches) -> Sensitivity:
+def _sensitivity(mechanism: Mechanism, history: History, found: Breaches) -> Sensitivity:
     """The sensitivity of C to the rounds that each client joined, or a bound on it."""
     rounds = len(history.rounds)
     kept = mechanism.sensitivity_after(rounds)

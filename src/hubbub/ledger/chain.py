@@ -6,8 +6,7 @@ chain can forge it, and a tail that is cut at a line shows only to somebody who 
 
 import hashlib
 import io
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,6 @@ _BEFORE, _BETWEEN, _AFTER = b'{"body":', b',"hash":"', b'"}'
 _TAIL = len(_BETWEEN) + 64 + len(_AFTER)
 # A loss of power can leave a last line whose sectors were not all written: they read as zeros, which no record holds.
 _UNWRITTEN = bytes(1)
-# Of a record: a whole number as it is written, and a digest.
-_NUMBER, _DIGEST = rb"(0|[1-9][0-9]{0,8})", re.compile(rb"[0-9a-f]{64}")
-_COUNTED = ("round", "clients")
-_MOST_FORMS = 8
 # Kinds of records that are about no round.
 _OF_FILES = ("files", "publish")
 
@@ -164,11 +159,10 @@ def read_chain(path: Path) -> Chain:
         content = files.read(path, at_most=_LONGEST)
     except OSError as error:
         raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
-    forms = _Forms()
     for number, line in enumerate(io.BytesIO(content), start=1):
         whole = line.endswith(b"\n")
         try:
-            _believe(chain, line.removesuffix(b"\n"), forms)
+            _believe(chain, line.removesuffix(b"\n"))
             chain.size, chain.ended = chain.size + len(line), whole
         except ValueError as error:
             last = chain.size + len(line) == len(content)
@@ -192,64 +186,19 @@ def _ended_by_another(chain: Chain, line: bytes) -> bool:
     return line[-1:] not in (_UNWRITTEN, b"\n") and stated == _bound(chain.head, content).encode()
 
 
-def _believe(chain: Chain, line: bytes, forms: "_Forms") -> None:
+def _believe(chain: Chain, line: bytes) -> None:
     """Add a line's record, if it follows."""
-    known = forms.read(line)
-    if known is None and not (line.startswith(_BEFORE) and line.endswith(_AFTER) and line[-_TAIL:].startswith(_BETWEEN)):
+    if not (line.startswith(_BEFORE) and line.endswith(_AFTER) and line[-_TAIL:].startswith(_BETWEEN)):
         raise ValueError("it is not of the form that is written")
     content = line[len(_BEFORE) : -_TAIL]
-    stated = known[1] if known else line[-_TAIL + len(_BETWEEN) : -len(_AFTER)]
     head = _bound(chain.head, content)
-    if head.encode() != stated:
+    if head.encode() != line[-_TAIL + len(_BETWEEN) : -len(_AFTER)]:
         raise ValueError("its hash does not follow from the line before")
-    body = known[0] if known else strict_json.loads_canonical(content)
+    body = strict_json.loads_canonical(content)
     if not isinstance(body, dict):
         raise ValueError("it is no JSON object")
-    if not known:
-        forms.learn(body)
     chain.records.append(body)
     chain.hashes.append(head)
-
-
-class _Forms:
-    """Forms of lines: what differs from a line that was read in full in its round, clients and digests alone is read by them.
-
-    A ledger has two records a round and two or three forms, so that a long one opens several times as fast.
-    """
-
-    def __init__(self) -> None:
-        self._known: list[tuple[Callable[[bytes], re.Match[bytes] | None], dict[str, Any], list[str]]] = []
-
-    def read(self, line: bytes) -> tuple[dict[str, Any], bytes] | None:
-        """What a line says, and the hash that it states, where its form is known."""
-        for fullmatch, body, names in self._known:
-            if found := fullmatch(line):
-                *texts, stated = found.groups()
-                said = body.copy()
-                for name, text in zip(names, texts, strict=True):
-                    said[name] = int(text) if name in _COUNTED else text.decode()
-                return said, stated
-        return None
-
-    def learn(self, body: dict[str, Any]) -> None:
-        """Know the form of a record from here on, unless too many are known."""
-        if len(self._known) >= _MOST_FORMS:
-            return
-        names, parts = list[str](), list[bytes]()
-        for name in sorted(body):
-            value = body[name]
-            if name in _COUNTED and type(value) is int:
-                names.append(name)
-                part = _NUMBER
-            elif isinstance(value, str) and _DIGEST.fullmatch(value.encode()):
-                names.append(name)
-                part = b'"(' + _DIGEST.pattern + b')"'
-            else:
-                part = re.escape(strict_json.canonical(value))
-            parts.append(re.escape(strict_json.canonical(name)) + b":" + part)
-        bound = re.escape(_BETWEEN) + b"(" + _DIGEST.pattern + b")" + re.escape(_AFTER)
-        whole = re.escape(_BEFORE) + rb"\{" + b",".join(parts) + rb"\}" + bound
-        self._known.append((re.compile(whole).fullmatch, body, names))
 
 
 def _bound(head: str, content: bytes) -> str:

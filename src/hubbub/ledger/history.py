@@ -116,10 +116,6 @@ class History:
         """The first round that was neither released nor aborted."""
         return len(self.rounds) - (self.pending is not None)
 
-    def unnamed(self) -> list[int]:
-        """The rounds that name no cohort."""
-        return [round_index for round_index, entry in enumerate(self.rounds) if entry.clients is None]
-
     def undo(self) -> Callable[[], None]:
         """How to return from the record that is applied next to the state as it is, without reading anything again."""
         rounds, epochs, last = len(self.rounds), len(self.epochs), replace(self.rounds[-1]) if self.rounds else None

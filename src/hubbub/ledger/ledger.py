@@ -29,12 +29,13 @@ from hubbub._util import files
 from hubbub._util.checks import integer, shown
 from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.errors import LedgerError, ParticipationError
+from hubbub.ledger.actual_cost import breaches
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import Epoch, History
 from hubbub.ledger.participations import TAG_BYTES, Listed, cohorts_path
 from hubbub.ledger.promise import Promise
 
-__all__ = ["Ledger", "Ticket", "add_record", "end_run", "key_digest", "require_fitting"]
+__all__ = ["Ledger", "Ticket", "add_record", "end_run", "key_digest"]
 
 _COMPUTED = ("key", "mechanism.epsilon", "mechanism.l2_sensitivity", "mechanism.stddev")
 _MOST_NAMED = 4
@@ -93,10 +94,9 @@ class Ledger:
             return
         self._require_same_promise(self._chain.records[0])
         self._history = History.of_chain(self._chain)
-        try:
-            require_fitting(promise, self._history)
-        except (ValueError, ParticipationError) as error:
-            raise LedgerError(f"{path}: {error}") from error
+        # What departs from the promise may cost more than an epsilon that is computed from it.
+        for broken in breaches(promise, self._history).words:
+            raise LedgerError(f"{path}: {broken}")
         if path is not None and self._history.unrecorded > 1:
             raise LedgerError(
                 f"{path}: {cohorts_path(path).name} has cohorts of more rounds: it was rolled back; restore the ledger"
@@ -403,34 +403,6 @@ class Ledger:
 def key_digest(secret: bytes, key: bytes) -> str:
     """By what a ledger knows a key: an HMAC under the run's secret."""
     return hmac.digest(secret, b"key\0" + key, "sha256").hex()
-
-
-def require_fitting(promise: Promise, history: History) -> None:
-    """Refuse a history that its promise does not cover: its epsilon would be too low.
-
-    Raises:
-        ParticipationError: A client took part more often than the pattern allows.
-        ValueError: More rounds than planned, or a start or a round that is not as secure as was promised.
-    """
-    if len(history.rounds) > promise.rounds:
-        raise ValueError(f"it has {len(history.rounds)} rounds, {promise.rounds} were promised")
-    mechanism = promise.mechanism
-    if mechanism is None:
-        return
-    for number, epoch in enumerate(history.epochs):
-        if (epoch.key is None) != promise.simulation:
-            raise ValueError(f"incarnation {number} has {'no' if epoch.key is None else 'a'} key, which does not fit its noise")
-    fixed = promise.terms.clip_norm
-    for round_index, entry in enumerate(history.rounds):
-        if fixed is not None and entry.clip_norm != fixed:
-            raise ValueError(f"clip_norm of round {round_index} is {entry.clip_norm}, {fixed} was promised")
-    if promise.lists_clients and (unnamed := history.unnamed()):
-        raise ValueError(f"rounds {unnamed[:5]} name no cohort, which {mechanism.participation} is about")
-    for number in history.participations.breaking(mechanism.participation)[:1]:
-        raise ParticipationError(
-            f"client {history.participations.tag(number)} took part in rounds "
-            f"{list(history.participations.rounds_of(number))}, which breaks the promised {mechanism.participation}"
-        )
 
 
 def end_run(path: Path, *, early: bool = False, release: bytes | None = None) -> None:

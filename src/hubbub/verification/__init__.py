@@ -18,12 +18,11 @@ from hubbub._util import files, strict_json
 from hubbub._util.ssh_signatures import PublicKey, public_keys, require_signed
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
-from hubbub.accounting.wording import unit_word
-from hubbub.errors import ConfigError, HubbubError, LedgerError, ParticipationError, RunFolderError
-from hubbub.ledger.actual_cost import Spent, spent
+from hubbub.errors import ConfigError, HubbubError, LedgerError, RunFolderError
+from hubbub.ledger.actual_cost import Spent, breaches, spent
 from hubbub.ledger.chain import Chain, read_chain, record_hash
 from hubbub.ledger.history import History, published_files
-from hubbub.ledger.ledger import key_digest, require_fitting
+from hubbub.ledger.ledger import key_digest
 from hubbub.ledger.participations import cohorts_path
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.strategies.record import strategy_arrays
@@ -196,12 +195,8 @@ def _rounds(promise: Promise, history: History) -> Check:
     counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "aborted", "begun") if state in states)
     incarnations = _count(len(history.epochs), "incarnation")
     detail = f"{len(states)} of {promise.rounds} rounds recorded ({counted or '0 committed'}) in {incarnations}"
-    try:
-        require_fitting(promise, history)
-    except ValueError as error:
-        return Check("rounds", False, f"{detail}; ledger.jsonl: {error}")
-    except ParticipationError:
-        pass  # has a line of its own
+    for broken in breaches(promise, history).of_rounds:
+        return Check("rounds", False, f"{detail}; ledger.jsonl: {broken}")
     return Check("rounds", True, detail + ("; simulation, not for release" if promise.simulation else ""))
 
 
@@ -220,7 +215,7 @@ def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
 
 def _participation(promise: Promise, history: History, cost: Spent) -> Check:
     """Each client's rounds are of the promised pattern."""
-    mechanism, unit = promise.mechanism, unit_word(promise.privacy_unit)
+    mechanism, unit = promise.mechanism, promise.privacy_unit
     if mechanism is None:
         return Check("participation", True, "nothing is promised")
     joined = history.participations
