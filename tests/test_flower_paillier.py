@@ -520,12 +520,12 @@ def test_a_run_goes_on_under_its_own_key_alone(tmp_path: Path) -> None:
 def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     key = owner().public_key
     refusals: list[tuple[Callable[[], object], str]] = [
-        (lambda: fixed(whole(), num_sampled_clients=None, sampling_probability=0.5), "drawn at random"),
+        (lambda: fixed(whole(), num_sampled_clients=None, sampling_probability=0.5), "random cohorts"),
         (
             lambda: MatrixFactorizationDP(
                 FedAvg(), mechanism=Mechanism(Identity(3), PoissonSampling(0.5), 1.0), clip_norm=1.0, secagg=whole()
             ),
-            "drawn at random",
+            "random cohorts",
         ),
         (lambda: fixed(whole(min_contributions=5)), "min_contributions = 5: cohorts have 4"),
         (lambda: fixed(whole(), noise_at="clients", min_survivors=3), "say secagg=Paillier"),

@@ -1,4 +1,4 @@
-"""Flower's records as flat vectors: by name, floating arrays only, every claim of a reply checked before it is believed."""
+"""Flower's records as flat vectors: floating arrays by name, with every header of a reply checked against its data."""
 
 import bisect
 import hashlib
@@ -20,7 +20,7 @@ from hubbub.errors import ConfigError
 
 __all__ = ["BUFFERS", "Change", "Layout", "Views", "read"]
 
-# Statistics that layers gather; a name ends in one of them.
+# The last parts of names of layer statistics.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 _FLOATS = ("float16", "float32", "float64")
 
@@ -30,12 +30,12 @@ Views = list[npt.NDArray[Any]]
 
 
 class Change:
-    """A reply less what was sent, array by array, formed where somebody reads it, ``(dim,)``.
+    """A client's update, reply minus model, ``(dim,)``, computed block by block when it is read.
 
-    It is formed in the arrays' own dtype where both share one of 32 bits or more, else in float64.
+    Differences of two float32 arrays are formed in float32, all others in float64.
 
     Args:
-        before: What was sent, each array flat.
+        before: The model as sent, each array flat.
     """
 
     def __init__(self, before: Views) -> None:
@@ -44,7 +44,7 @@ class Change:
         self._scratch = np.empty(0, np.float32)
 
     def to(self, after: Views) -> Self:
-        """The same for another reply, each array as long as what was sent."""
+        """This object, set to another reply."""
         self._after = after
         return self
 
@@ -56,7 +56,7 @@ class Change:
             first, end = self._starts[place], min(stop, self._starts[place + 1])
             after, before = (side[place][start - first : end - first] for side in (self._after, self._before))
             piece = out[start - base : end - base]
-            # What overflows or is no number shows in the norm.
+            # Overflows and NaNs show in the norm.
             with np.errstate(all="ignore"):
                 if after.dtype.itemsize == before.dtype.itemsize == 4:
                     piece[:] = np.subtract(after, before, out=self._room(len(piece)))
@@ -65,19 +65,19 @@ class Change:
             start, place = end, place + 1
 
     def _room(self, size: int) -> npt.NDArray[np.float32]:
-        """Where differences of 32 bits are formed, again and again."""
+        """A reused buffer for float32 differences."""
         if len(self._scratch) < size:
             self._scratch = np.empty(size, np.float32)
         return self._scratch[:size]
 
     def vector(self) -> torch.Tensor:
-        """All of it, ``(dim,)`` float64."""
+        """The whole update, ``(dim,)`` float64."""
         whole = torch.empty(self._starts[-1], dtype=torch.float64)
         self.into(whole, 0)
         return whole
 
     def finite(self) -> torch.Tensor:
-        """All of it, ``(dim,)`` float64.
+        """The whole update, ``(dim,)`` float64.
 
         Raises:
             ValueError: A number is not finite.
@@ -90,7 +90,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which arrays a model has: the floating ones are clipped, summed and noised as one vector, the others stay as they are.
+    """The arrays of a model: floating ones are clipped, summed and noised as one vector, the others (buffers) stay.
 
     Args:
         names: Of the floating arrays, in the order of the vector.
@@ -142,7 +142,7 @@ class Layout:
         return [math.prod(shape) for shape in self.shapes]
 
     def digest(self) -> str:
-        """By what a later start knows that it trains the same model."""
+        """A SHA-256 that tells whether a later start trains the same model."""
         content = [self.order, [[name, list(s), d] for name, s, d in zip(self.names, self.shapes, self.dtypes, strict=True)]]
         return hashlib.sha256(strict_json.canonical(content)).hexdigest()
 
@@ -156,10 +156,10 @@ class Layout:
         return ArrayRecord({name: Array(part.reshape(shape)) for name, shape, part in named})
 
     def tensors(self, arrays: ArrayRecord) -> list[torch.Tensor]:
-        """The floating arrays, each flat; read without believing what the record says of them.
+        """Copies of the floating arrays, each flat, after checks of their headers.
 
         Raises:
-            ValueError: They are not the model's.
+            ValueError: They do not match the model.
         """
         return [_copied(view) for view in self.views(arrays)]
 
@@ -171,10 +171,10 @@ class Layout:
         return torch.cat([_copied(self._view(arrays, name, shape, ("int64",))) for name, shape in named])
 
     def views(self, arrays: ArrayRecord) -> Views:
-        """The floating arrays, each flat, where they lie in the record's bytes.
+        """The floating arrays, each flat, as views of the record's bytes.
 
         Raises:
-            ValueError: They are not the model's.
+            ValueError: They do not match the model.
         """
         if unknown := set(arrays) - set(self.order):
             raise ValueError(f"has the array {min(unknown)!r}, which the model has not")
@@ -212,15 +212,15 @@ class Layout:
 
 
 def _copied(view: npt.NDArray[Any]) -> torch.Tensor:
-    """Entries that may be written to, as those that NumPy reads from bytes may not."""
+    """A writable copy in native byte order."""
     return torch.from_numpy(np.array(view, dtype=view.dtype.newbyteorder("=")))
 
 
 def read(array: Array) -> npt.NDArray[np.generic]:
-    """The entries of an array that came from outside: its header is compared with its length before any memory is taken.
+    """The entries of a received array; its header is compared with its length before memory is allocated.
 
     Raises:
-        ValueError: It is no plain NumPy array, or of another length than it says.
+        ValueError: It is no plain NumPy array, or its length is not that of its header.
     """
     if array.stype != "numpy.ndarray":
         raise ValueError("an array is not stored as NumPy stores it")
@@ -232,6 +232,6 @@ def read(array: Array) -> npt.NDArray[np.generic]:
     size = math.prod(header.shape) * header.dtype.itemsize
     if len(array.data) - stream.tell() != size:
         raise ValueError(f"holds {len(array.data) - stream.tell()} bytes of entries, its header says {size}")
-    # A view: what is larger than it may be is refused by its shape, and never copied.
+    # A view, so that an array of a wrong shape is refused without a copy.
     entries = np.frombuffer(array.data, header.dtype, offset=stream.tell())
     return entries.reshape(header.shape, order="F" if header.fortran_order else "C")

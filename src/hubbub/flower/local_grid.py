@@ -1,8 +1,7 @@
-"""A whole Flower federation in this process: the real ClientApp with its mods, the real ServerApp, and the post between them.
+"""A Flower federation in this process: the real ClientApp with its mods, the real ServerApp, and the messages between them.
 
-What a message holds is taken apart and put together again on its way, as on a network: text, numbers and lists through Flower's
-own serialisation, arrays by their bytes, which nobody can change. So no side can reach into the other's records. What a network
-adds is not there: no process, no port, no waiting, and no Ray.
+Records are serialised on their way as on a network, so that neither side can change the other's. There are no further
+processes, no ports, no waiting, and no Ray.
 """
 
 import copy
@@ -11,9 +10,9 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,13 +29,13 @@ from hubbub.errors import ConfigError
 from hubbub.flower.messages import is_training
 from hubbub.flower.mods import App
 
-__all__ = ["LocalGrid", "LocalRun", "received"]
+__all__ = ["LocalGrid", "received"]
 
-# What Flower writes for the SuperLink, on whose behalf a ServerApp sends; the one run and task of this process take it too.
+# Flower's node id of the SuperLink, for which a ServerApp sends; also the id of this process's run and task.
 _SERVER = 1
-# Far from the indices of nodes and partitions: who takes one for the other finds nothing, not somebody else's data.
+# Far from the indices of nodes and partitions, so that a mix-up of both finds no data.
 _FIRST_NODE = 1001
-# Flower's codes of errors; the last of a ClientApp whose process ended without a reply, as where that cannot be sent.
+# Flower's error codes; the last is of a ClientApp that ended without a reply that can be sent.
 _APP_RAISED, _NODE_UNAVAILABLE, _APP_CRASHED = 2, 5, 8
 _log = logging.getLogger("flwr")
 
@@ -44,37 +43,28 @@ _log = logging.getLogger("flwr")
 Reply = Message | list[Message] | None
 
 
-@dataclass(frozen=True)
-class LocalRun:
-    """What a ServerApp may ask of ``grid.run``."""
-
-    run_id: int
-    override_config: UserConfig = field(default_factory=dict)
-
-
 class LocalGrid(Grid):
-    """A federation of ``num_nodes`` nodes, all connected, that answer when they are asked, one after the other, in order.
+    """A federation of ``num_nodes`` connected nodes, which answer one after another, in the order of the messages.
 
-    The nodes have the same ids and keys in every grid. Each keeps its own ``Context`` as long as the grid lives: a new grid is
-    a new run. ``timeout`` and the time to live of a message are taken and not waited for.
+    The nodes have the same ids and keys in every grid. Each keeps its own ``Context`` as long as the grid exists: a new grid is
+    a new run. ``timeout`` and the time to live of a message have no effect.
 
-    Python's, NumPy's and torch's global generators (of the CPU) are left as the server had them. The clients have a stream of
-    their own, which begins at the first message at a point given by the server's generators: who seeds those repeats the run.
+    Clients do not change the server's global generators of Python, NumPy and torch (CPU). They have a stream of their own,
+    seeded from the server's generators at the first message, so that seeding those repeats the run.
 
-    ``Message()`` of Flower asks the process who it is: a grid says so where nobody has, and it stays said.
+    Flower's ``Message()`` needs an identity of the process; a grid sets one if there is none.
 
     Args:
         client_app: What runs on every node.
         num_nodes: At least 1.
-        node_config: From a node's index, from 0, to its ``context.node_config``; as in Flower's simulation if None:
-            ``partition-id`` and ``num-partitions``.
+        node_config: From a node's index, from 0, to its ``context.node_config``; by default ``partition-id`` and
+            ``num-partitions``, as in Flower's simulation.
         run_config: ``context.run_config`` of every node and of the ServerApp.
-        keys: Whether nodes are known by a public key: 32 bytes that stand for one, since nobody signs anything here.
+        keys: Whether nodes have public keys: 32 bytes each, since nothing is signed here.
 
     Attributes:
-        drop: Ids of nodes that are connected and never answer; they do not get the message. See :meth:`offline`.
-        reply_filter: Called with every reply on its way to the server, for tests of what clients may do: returns what arrives
-            in its place, which may be nothing, or several messages.
+        drop: Ids of nodes that are connected and get no messages. See :meth:`offline`.
+        reply_filter: For tests: called with every reply, returns what arrives in its place: nothing, one or several messages.
 
     Example:
         >>> from flwr.app import ConfigRecord
@@ -108,7 +98,7 @@ class LocalGrid(Grid):
         self._node_config = node_config or (lambda index: {"partition-id": index, "num-partitions": nodes})
         self._run_config = dict(run_config or {})
         self._keys = keys
-        self._run: Any = LocalRun(TaskIdentity.run_id, self._run_config)
+        self._run: Any = SimpleNamespace(run_id=TaskIdentity.run_id, override_config=self._run_config)
         self._contexts: dict[int, Context] = {}
         self._replies: dict[str, list[Message]] = {}
         self._crafted: dict[int, App] = {}
@@ -123,7 +113,7 @@ class LocalGrid(Grid):
             run_config: What the ServerApp sees in place of the grid's.
 
         Returns:
-            The context that ``main`` had; ``main`` leaves in ``context.state`` what it wants to hand over.
+            The context of ``main``, whose ``state`` may hold results.
         """
         if not isinstance(server_app, ServerApp):
             raise TypeError(f"server_app = {_checks.shown(server_app)}: must be a flwr.serverapp.ServerApp")
@@ -133,7 +123,7 @@ class LocalGrid(Grid):
         return context
 
     def offline(self, node_ids: Iterable[int]) -> None:
-        """Let these nodes, and no others, be connected and never answer.
+        """Let these nodes, and no others, never answer.
 
         Raises:
             ValueError: The grid has no such node.
@@ -146,10 +136,10 @@ class LocalGrid(Grid):
         self.drop = silent
 
     def craft(self, node_id: int, answer: App | None) -> None:
-        """Let ``answer`` stand in for the app's own function on one node, for training messages: within the app's mods.
+        """Replace the app's training function on one node by ``answer``, within the app's mods.
 
-        What it replies is clipped, noised or encrypted as what the app replies is, by the mods of ``ClientApp(mods=[...])``;
-        mods that the app lists for one function alone go with that function. ``None`` gives the node back to the app.
+        The mods of ``ClientApp(mods=[...])`` clip, noise or encrypt its reply as the app's; mods of a single function are
+        replaced with that function. ``None`` restores the app.
 
         Raises:
             ValueError: The grid has no such node.
@@ -166,17 +156,17 @@ class LocalGrid(Grid):
 
     @property
     def run(self) -> Any:
-        """The run, or what :meth:`set_run` was given in its place."""
+        """The run: ``run_id`` and ``override_config``, or the argument of :meth:`set_run`."""
         return self._run
 
     def set_run(self, run: Any) -> None:
-        """Say what :attr:`run` answers; messages carry the run of the process."""
+        """Replace :attr:`run`; messages keep the run id of the process."""
         self._run = run
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """A message to a node, in the way that Flower calls deprecated."""
+        """A message to a node; Flower has deprecated this method."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
@@ -193,13 +183,13 @@ class LocalGrid(Grid):
         return nodes
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Give the messages to their nodes, which work them off at once, in the order given.
+        """Send the messages to their nodes, which answer at once, in order.
 
         Returns:
             The ids by which :meth:`pull_messages` finds the replies.
 
         Raises:
-            ValueError, TypeError: A message that is none, is itself a reply, or holds what cannot be sent; no node worked yet.
+            ValueError, TypeError: A message is none, is a reply, or cannot be serialised; no node has run yet.
         """
         messages = list(messages)
         for message in messages:
@@ -208,7 +198,7 @@ class LocalGrid(Grid):
             if not message.has_content() or message.metadata.reply_to_message_id:
                 to = message.metadata.dst_node_id
                 raise ValueError(f"messages: the one to node {to} is a reply; only the nodes reply here")
-        # A strategy puts the same records in all its messages: they are serialised once, and each node gets a copy in its turn.
+        # Messages share their records: these are serialised once, and each node gets a copy when it runs.
         arrived: dict[int, RecordDict] = {}
         for message in messages:
             if id(message.content) not in arrived:
@@ -223,7 +213,7 @@ class LocalGrid(Grid):
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The replies to these messages that were not yet pulled, in the order given; none for a node that does not answer."""
+        """The replies to these messages that were not pulled yet, in order; none from a node that does not answer."""
         return [reply for message_id in message_ids for reply in self._replies.pop(message_id, ())]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -231,12 +221,12 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
     def _ask(self, message: Message, content: RecordDict) -> list[Message]:
-        """What the server gets in reply to one message."""
+        """The messages that arrive in reply to one."""
         if message.metadata.dst_node_id in self._node_ids:
             reply = self._answer(message, content)
         else:
             reply = Message(Error(_NODE_UNAVAILABLE, "the grid has no such node"), reply_to=message)
-            # The SuperLink answers for a node that is gone, in its own name.
+            # The SuperLink answers in the place of a missing node.
             reply.metadata.__dict__["_src_node_id"] = _SERVER
         if reply is None:
             return []
@@ -245,7 +235,7 @@ class LocalGrid(Grid):
         return arriving if isinstance(arriving, list) else [arriving] if arriving else []
 
     def _answer(self, message: Message, content: RecordDict) -> Message | None:
-        """What arrives of the ClientApp's reply, or the error that a SuperNode makes of what it raises."""
+        """The ClientApp's reply, or the error that a SuperNode makes of its exception."""
         node_id = message.metadata.dst_node_id
         if node_id not in self._contexts:
             config = dict(self._node_config(node_id - _FIRST_NODE))
@@ -262,7 +252,7 @@ class LocalGrid(Grid):
 
 
 def _identify() -> None:
-    """Give the process the identity of a server where it has none."""
+    """Set the identity of a server if the process has none."""
     for name in ("run_id", "node_id", "task_id"):
         try:
             getattr(TaskIdentity, name)
@@ -271,12 +261,12 @@ def _identify() -> None:
 
 
 def received(content: RecordDict) -> RecordDict:
-    """What arrives of records that are sent."""
+    """Records after serialisation, as the other side gets them."""
     return RecordDict({name: _received(record) for name, record in content.items()})
 
 
 def _copied(content: RecordDict) -> RecordDict:
-    """Another copy of what was received, at a tenth of the cost; lists and arrays are all that can be changed in place."""
+    """A copy of received records, ten times faster than serialisation; only lists and arrays can be changed in place."""
     copies: dict[str, Any] = {}
     for name, record in content.items():
         copies[name] = record.copy()
@@ -285,27 +275,27 @@ def _copied(content: RecordDict) -> RecordDict:
 
 
 def _returned(answer: object, message: Message) -> Message | None:
-    """What the server gets of a ClientApp's answer to ``message``: nothing of one in another's name, as at a SuperLink."""
+    """A ClientApp's answer as the server gets it; none if it is in another node's name, as at a SuperLink."""
     if not isinstance(answer, Message):
         reason = f"the ClientApp returned {type(answer).__name__}, not a Message"
         return Message(Error(_APP_CRASHED, reason), reply_to=message)
-    said, asked = answer.metadata, message.metadata
-    # The ids are the sender's word; a SuperLink checks these two.
-    if (said.reply_to_message_id, said.src_node_id) != (asked.message_id, asked.dst_node_id):
+    own, query = answer.metadata, message.metadata
+    # A SuperLink checks these two ids.
+    if (own.reply_to_message_id, own.src_node_id) != (query.message_id, query.dst_node_id):
         return None
     try:
         sent = Error(answer.error.code, answer.error.reason) if answer.has_error() else received(answer.content)
         reply = Message(sent, reply_to=message)
-        # These are the sender's word as well, and nobody checks them on the way.
-        reply.metadata.group_id = said.group_id
-        reply.metadata.message_type = said.message_type
+        # A SuperLink does not check these.
+        reply.metadata.group_id = own.group_id
+        reply.metadata.message_type = own.message_type
     except (TypeError, ValueError) as error:
         return Message(Error(_APP_CRASHED, f"the ClientApp's reply cannot be sent: {error}"), reply_to=message)
     return reply
 
 
 def _stamp(message: Message, message_id: str) -> str:
-    """Give the message its id, which is for the grid to give, and return it."""
+    """Set the id of a message, and return it."""
     message.metadata.__dict__["_message_id"] = message_id
     return message_id
 
@@ -313,17 +303,16 @@ def _stamp(message: Message, message_id: str) -> str:
 def _received(record: ArrayRecord | MetricRecord | ConfigRecord) -> ArrayRecord | MetricRecord | ConfigRecord:
     if not isinstance(record, ArrayRecord):
         return type(record).inflate(record.deflate())
-    # Fields can be set to anything after an array was made; its constructor takes only what can be sent.
+    # The constructor refuses fields that cannot be sent; they may have been changed since.
     return ArrayRecord(
         {name: Array(array.dtype, tuple(array.shape), array.stype, array.data) for name, array in record.items()}
     )
 
 
 class _OwnGenerators:
-    """One side's stream of Python's, NumPy's and torch's global generators (of the CPU).
+    """A second stream of the global generators of Python, NumPy and torch (CPU), for the clients. Not for secrets.
 
-    It begins at a point given by the other side's generators, and far from theirs: who seeds those repeats both, and the two
-    never draw the same numbers. Not for secrets.
+    It is seeded by a hash of the server's generators, so that both are repeatable and draw different numbers.
     """
 
     def __init__(self) -> None:
@@ -331,7 +320,7 @@ class _OwnGenerators:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside, this side's stream continues; outside, nothing of it is seen."""
+        """Inside, the global generators are those of this stream; afterwards they are as before."""
         others = self._read()
         self._write(self._states or self._begin(*others))
         try:

@@ -1,8 +1,4 @@
-"""What becomes of a client's update before it leaves the client: clipped, in whole steps where it is encrypted, and hidden
-where the server leaves that to clients.
-
-Mods and the wrapper of a ``NumPyClient`` both come here, so that the same update gives the same reply.
-"""
+"""Flower mods for clients: clipping, noise and a timer; ``DPNumPyClient`` uses the same clipping and noise."""
 
 import copy
 import logging
@@ -27,7 +23,7 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training.clipping import clip
 from hubbub.training.simulation.functional import difference
 
-__all__ = ["App", "Mod", "Request", "Sent", "clipping_mod", "noising_mod", "refusal", "timer_mod", "within_by_all"]
+__all__ = ["App", "Mod", "Request", "Sent", "clipping_mod", "discreet", "noising_mod", "refusal", "timer_mod", "within_by_all"]
 
 # Entries of any floating dtype.
 _Numbers = npt.NDArray[Any]
@@ -35,14 +31,14 @@ _Numbers = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Request:
-    """What the server asks of a client's update.
+    """The server's settings for a client's update.
 
     Args:
         clip_norm: The largest L2 norm of the update.
         counted: Whether the server counts the updates whose norm was at most the clip norm.
-        noise_stddev: Standard deviation of the client's share of the noise, in the unit of the update; ``None`` where the
-            server adds all noise.
-        count_scale: How far the indicator moves the vector; only of a client that is counted and adds noise or encrypts.
+        noise_stddev: Standard deviation of the client's noise share, in the unit of the update; ``None`` if the server adds
+            all noise.
+        count_scale: The scale of the indicator in the vector, if the client is counted and adds noise or encrypts.
         bits: Of the lattice.
     """
 
@@ -54,7 +50,7 @@ class Request:
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> "Request":
-        """What stands in the configuration of a round."""
+        """The settings in the configuration of a round."""
         if CLIP_NORM not in config:
             raise KeyError(
                 f"the server's configuration has no {CLIP_NORM!r}, so that nothing would bound this client's update; use a "
@@ -72,15 +68,15 @@ class Request:
 
     @property
     def lattice(self) -> Lattice:
-        """The lattice on which the update, with the indicator where there is one, is summed."""
+        """The lattice of the sum, for an update with its indicator if there is one."""
         return Lattice(math.hypot(self.clip_norm, (self.count_scale or 0.0) / 2), self.bits)
 
 
 class Sent:
-    """The arrays that a client was sent, kept before its app may change them.
+    """A copy of the arrays that a client received, since its app may change them in place.
 
     Args:
-        arrays: As they came.
+        arrays: As received.
     """
 
     def __init__(self, arrays: ArrayRecord) -> None:
@@ -88,12 +84,12 @@ class Sent:
         self._before = self._layout.tensors(arrays)
 
     def clipped(self, reply: ArrayRecord, clip_norm: float) -> tuple[ArrayRecord, bool]:
-        """The reply, moved towards what was sent until its update is within the clip norm, and whether it was so before.
+        """The reply with its update clipped, and whether the update was within the clip norm before.
 
-        The update is what the server will compute: from the numbers as the reply holds them, in their own precision. A
-        clipped reply is rounded to these as well; where that makes the update longer than the clip norm, each number is
-        rounded towards what was sent. So the clip norm holds up to a factor of 1 + 2⁻²⁰, at any precision of the weights.
-        A reply within the norm stays as it is, and buffers always do.
+        The update is what the server computes from the reply's numbers in their own precision. A clipped reply is rounded to
+        that precision; if this makes the update longer than the clip norm, each number is rounded towards what was sent. So
+        the clip norm is exceeded by a factor of at most 1 + 2⁻²⁰, at any precision of the weights. A reply within the norm and
+        all buffers stay as they are.
         """
         after = self._layout.tensors(reply)
         update = torch.cat([difference(*pair) for pair in zip(after, self._before, strict=True)])
@@ -114,7 +110,7 @@ class Sent:
         return self._layout.dim
 
     def steps(self, reply: ArrayRecord, request: Request, bit: int | None) -> torch.Tensor:
-        """The update in whole steps of the lattice, ``(dim,)`` int64, held to the clip norm; the indicator last."""
+        """The clipped update in whole steps of the lattice, ``(dim,)`` int64, the indicator last."""
         update = Change([flat.numpy() for flat in self._before]).to(self._layout.views(reply)).vector()
         if request.count_scale is None:
             return request.lattice.encode(update)[0]
@@ -123,16 +119,16 @@ class Sent:
         return request.lattice.encode(torch.cat([bounded, bounded.new_tensor([request.count_scale * indicator])]))[0]
 
     def noised(self, reply: ArrayRecord) -> torch.Tensor:
-        """The steps that :meth:`hidden` has made, as one vector, ``(dim,)`` int64."""
+        """The steps of :meth:`hidden` as one vector, ``(dim,)`` int64."""
         return self._layout.whole(reply)
 
     def hidden(self, reply: ArrayRecord, request: Request, bit: int | None) -> tuple[ArrayRecord, int | None]:
-        """The clipped update in whole steps of a lattice, plus a share of noise that nobody can draw again.
+        """The clipped update in whole steps of a lattice, plus a discrete Gaussian noise share whose key is not kept.
 
-        The share is a discrete Gaussian of at least the standard deviation that was asked for.
+        The share has at least the requested standard deviation.
 
         Returns:
-            int64 arrays under the names of the floating ones; and the noised indicator in steps, if one is counted.
+            int64 arrays under the names of the floating ones; and the noised indicator in steps, if the client is counted.
         """
         if request.noise_stddev is None:
             raise ValueError(f"{NOISE_STDDEV}: is missing, so that nothing would hide the update")
@@ -141,24 +137,24 @@ class Sent:
         stddev = math.ceil(request.noise_stddev / request.lattice.step)
         noised = steps.numpy() + discrete_gaussian(fresh_key(), stddev, len(steps))
         parts = np.split(noised, np.cumsum(self._layout.sizes))
-        # Behind the last array there is nothing, or the indicator.
+        # The part after the last array is empty, or the indicator.
         return self._layout.record(parts[:-1]), int(noised[-1]) if request.count_scale is not None else None
 
 
 def within_by_all(within: bool, bit: int | None) -> int:
-    """The indicator: 1 if the update was within the clip norm, now and before an inner clip that has left its bit."""
+    """The indicator: 1 if the update was within the clip norm, both here and by the bit of an inner clip."""
     if bit not in (None, 0, 1):
         raise ValueError(f"{NORM_BIT} = {shown(bit)}: must be 0 or 1; the name is kept for the indicator of the clip")
     return int(within and bit != 0)
 
 
 def _moved(after: _Numbers, before: _Numbers, step: npt.NDArray[np.float64]) -> _Numbers:
-    """before + step, in the wider of both precisions: there what was sent is exact, and nothing overflows on the way."""
+    """before + step in the wider of both precisions, in which ``before`` is exact and nothing overflows."""
     return (before.astype(np.float64) + step).astype(np.promote_types(after.dtype, before.dtype))
 
 
 def _towards(moved: _Numbers, before: _Numbers, step: npt.NDArray[np.float64]) -> _Numbers:
-    """``moved``, where it went further than ``step`` by the next number nearer to where it came from."""
+    """``moved``, with each number that went further than ``step`` replaced by the next one towards ``before``."""
     too_far = np.abs(moved.astype(np.float64) - before) > np.abs(step)
     return np.where(too_far, np.nextafter(moved, before.astype(moved.dtype)), moved)
 
@@ -178,16 +174,16 @@ _ORDER = "list both, mods=[noising_mod, clipping_mod]: the first is the outermos
 
 
 def clipping_mod(msg: Message, context: Context, call_next: App) -> Message:
-    """The app's reply with its update clipped, and with the indicator bit where the server counts.
+    """The app's reply with its update clipped, and with the indicator bit if the server counts.
 
-    The update is what the app changed, over all floating arrays as one vector, matched by name; one that is not finite becomes
-    zero. The server computes an update of norm at most ``dpfedavg_clip_norm`` × (1 + 2⁻²⁰) from the reply, at any precision of
-    the weights. Dtypes and shapes stay, and buffers are as the app returned them. With ``dpfedavg_adaptive_clip_enabled`` the
-    first MetricRecord gets ``dpfedavg_norm_bit``: 1 if the norm was at most the clip norm before, else 0.
+    The update is the change of all floating arrays as one vector, matched by name; one that is not finite becomes zero. The
+    server computes an update of norm at most ``dpfedavg_clip_norm`` × (1 + 2⁻²⁰) from the reply, at any precision of the
+    weights. Dtypes, shapes and buffers stay. With ``dpfedavg_adaptive_clip_enabled`` the first MetricRecord gets
+    ``dpfedavg_norm_bit``: 1 if the norm was at most the clip norm before, else 0.
 
     Returns:
-        The reply; an error of the app as it is; or an error of code 6 where there is no usable ``dpfedavg_clip_norm``, the
-        reply's arrays are not those that were sent, or noise is asked for which no :func:`noising_mod` around this mod adds.
+        The reply; an error of the app as it is; or an error of code 6 if there is no usable ``dpfedavg_clip_norm``, the
+        reply's arrays do not match those received, or noise is requested and no :func:`noising_mod` around this mod adds it.
 
     Example:
         >>> from flwr.clientapp import ClientApp
@@ -202,7 +198,7 @@ def clipping_mod(msg: Message, context: Context, call_next: App) -> Message:
     try:
         request = Request.of(_config(msg.content)[1])
         if request.noise_stddev is not None:
-            # A noising_mod around this one takes the key out.
+            # A noising_mod around this one removes the key.
             raise ValueError(f"{NOISE_STDDEV} is asked for, and no noising_mod stands before this mod; {_ORDER}")
         sent = Sent(_arrays(msg.content)[1])
     except (KeyError, TypeError, ValueError) as error:
@@ -220,26 +216,24 @@ def clipping_mod(msg: Message, context: Context, call_next: App) -> Message:
             content[label] = MetricRecord({**metrics, NORM_BIT: bit})
     except (TypeError, ValueError) as error:
         return refusal(msg, "clipping_mod", error)
-    # Of its own, since an app may send back the very records that it was sent.
+    # A new record, since an app may return the records that it received.
     reply.content = content
     return reply
 
 
 def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
-    """The app's update with this client's share of the noise, and nothing else of the app's reply.
+    """The app's update with this client's noise share, and nothing else of the app's reply.
 
     Without ``dpfedavg_noise_stddev`` the server adds all noise, and everything passes. With it, the reply's ArrayRecord holds
     int64 arrays under the names of the floating ones: the update, clipped to ``dpfedavg_clip_norm``, in whole steps of the
-    lattice, plus a discrete Gaussian share whose key is drawn from the operating system and forgotten. With adaptive
-    clipping the indicator is one more number of the noised vector, scaled by ``dpfedavg_count_scale``, and
-    ``dpfedavg_norm_bit`` is that noised number, in steps. Buffers, metrics and all further records of the app would leave
-    without noise: they are dropped, and ``num-examples`` is 1.
-
-    The app's own words for what went wrong would leave without noise as well: they stand in the client's log alone.
+    lattice, plus a discrete Gaussian share whose key comes from the operating system and is not kept. With adaptive clipping
+    the indicator is one more number of the noised vector, scaled by ``dpfedavg_count_scale``, and ``dpfedavg_norm_bit`` is that
+    noised number, in steps. Buffers, metrics and other records of the app have no noise: they are dropped, and
+    ``num-examples`` is 1. The app's error messages stay in the client's log for the same reason.
 
     Returns:
-        The noised reply; or an error of code 6 where the app failed or replied with an error, the configuration is incomplete,
-        the reply's arrays are not those that were sent, or the noise is more than can be drawn.
+        The noised reply; or an error of code 6 if the app failed or replied with an error, the configuration is incomplete,
+        the reply's arrays do not match those received, or the noise is too large to draw.
 
     Example:
         >>> from flwr.clientapp import ClientApp
@@ -257,20 +251,15 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
         sent = Sent(arrays)
     except (KeyError, TypeError, ValueError) as error:
         return refusal(msg, "noising_mod", error)
-    # This mod answers for the noise from here on; one that still reads the key knows that nobody does. The message itself
-    # stays as it is, since a grid may hand the same one out again.
+    # The key tells an inner mod that no noise will be added, so it is removed; from a copy, since a grid may send the same
+    # message again.
     inner = copy.copy(msg)
     inner.content = RecordDict(
         {**msg.content, label: ConfigRecord({key: value for key, value in config.items() if key != NOISE_STDDEV})}
     )
-    try:
-        reply = call_next(inner, context)
-    except Exception as error:  # noqa: BLE001 # what an exception says may be of the client's data, and would reach the server
-        _LOG.error("noising_mod: the app failed, and nothing was sent", exc_info=error)
-        return refusal(msg, "noising_mod", ValueError("the app failed; see the client's log"))
+    reply = discreet(msg, "noising_mod", lambda: call_next(inner, context))
     if reply.has_error():
-        _LOG.warning("noising_mod: the app replied with error %s: %s", reply.error.code, reply.error.reason)
-        return refusal(msg, "noising_mod", ValueError("the app replied with an error; see the client's log"))
+        return reply
     try:
         bit = norm_bit(reply.content) if request.counted else None
         hidden, count = sent.hidden(_arrays(reply.content)[1], request, bit)
@@ -283,19 +272,19 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
 
 
 def timer_mod(min_seconds: float, *, clock: Callable[[], float] = time.time) -> Mod:
-    """A mod by which this client does not train again before ``min_seconds`` have passed since it last began to.
+    """A mod that refuses training until ``min_seconds`` have passed since the client last began to train.
 
-    The local timer of published deployments. It is policy and never proof: a client may leave it out, its clock may be
-    wrong, and it forgets with the run's state on this node. What a guarantee counts on is the server's ledger.
+    The local timer of published deployments. No guarantee relies on it: a client may leave it out, its clock may be wrong, and
+    it is lost with the run's state on this node. The guarantee relies on the server's ledger.
 
     Args:
         min_seconds: The pause, above 0.
-        clock: Seconds since a moment that is the same for every process of this node. Where it goes back, the client does not
+        clock: Seconds since a moment that is the same for every process of this node. If it goes back, the client does not
             train until it has caught up.
 
     Returns:
-        A mod, best the first of the list. It refuses with an error of code 6, and keeps in ``context.state`` when the client
-        last began to train.
+        A mod, best the first of the list. It refuses with an error of code 6, and keeps the time of the last training in
+        ``context.state``.
 
     Raises:
         ValueError: The pause is not above 0.
@@ -323,7 +312,7 @@ def timer_mod(min_seconds: float, *, clock: Callable[[], float] = time.time) -> 
                 raise ValueError(f"took part {passed:.0f} s ago, and may again {pause:g} s after that")
         except (TypeError, ValueError) as error:
             return refusal(msg, "timer_mod", error)
-        # Before the app runs: taking part counts from the beginning, whatever becomes of it.
+        # Before the app runs: a participation counts from its beginning, even if the app fails.
         context.state[_TIMER] = MetricRecord({_LAST: now})
         return call_next(msg, context)
 
@@ -348,10 +337,23 @@ def _free(content: RecordDict) -> str:
     return "metrics" if "metrics" not in content else NORM_BIT
 
 
+def discreet(msg: Message, mod: str, call: Callable[[], Message]) -> Message:
+    """The app's reply; if it fails, a refusal without the app's own words, which may be of its data and stay in the log."""
+    try:
+        reply = call()
+        if not reply.has_error():
+            return reply
+    except Exception as error:  # noqa: BLE001 # any error of the app would reach the server with its text
+        _LOG.error("%s: the app failed, and nothing was sent", mod, exc_info=error)
+        return refusal(msg, mod, "the app failed; see the client's log")
+    _LOG.warning("%s: the app replied with error %s: %s", mod, reply.error.code, reply.error.reason)
+    return refusal(msg, mod, "the app replied with an error; see the client's log")
+
+
 def refusal(msg: Message, mod: str, error: object) -> Message:
-    """The error of code 6 by which a mod replies where it cannot keep its word; why stands in the client's log as well."""
+    """A reply with error code 6, of a mod that cannot do its part; the reason is in the client's log, too."""
     # Of a KeyError, str() is the repr of its text.
     why = error.args[0] if isinstance(error, KeyError) else error
-    # The server's log repeats no reasons of clients, so that this one must stand in the client's own.
+    # The server's log does not repeat the reasons of clients.
     _LOG.warning("%s: %s", mod, why)
     return Message(Error(code=messages.FAILED_PRECONDITION, reason=f"{mod}: {why}"), reply_to=msg)

@@ -1,7 +1,4 @@
-"""A client of Flower's legacy API that clips its update, and hides it where the server leaves that to clients.
-
-This module needs the legacy API, which Flower has announced to remove; apps of the Message API use the mods.
-"""
+"""A client wrapper for Flower's legacy ``NumPyClient`` API, which Flower will remove; apps of the Message API use the mods."""
 
 import logging
 from collections.abc import Sequence
@@ -22,21 +19,21 @@ Scalar = bool | bytes | float | int | str
 
 
 class DPNumPyClient(NumPyClient):
-    """A ``NumPyClient`` whose updates are clipped, with the noise and the indicator that the server asks for.
+    """A ``NumPyClient`` whose updates are clipped, with the noise and the indicator that the server requests.
 
-    What :func:`.clipping_mod` and :func:`.noising_mod` do, with arrays matched by their position, since the legacy API has no
-    names. It takes the place of Flower's ``DPFedAvgNumPyClient``; with a strategy of ``hubbub.flower`` the ``train`` of the app
-    calls ``fit`` with what the message holds. A share of noise comes in whole steps of a lattice (int64), which Flower's own
-    strategies do not read.
+    It does the work of :func:`.clipping_mod` and :func:`.noising_mod`, with arrays matched by position, since the legacy API
+    has no names. It replaces Flower's ``DPFedAvgNumPyClient``. With a strategy of ``hubbub.flower`` the app's ``train`` calls
+    ``fit`` with the content of the message. Noised updates are whole steps of a lattice (int64), which Flower's own strategies
+    do not read.
 
-    ``evaluate``, ``get_properties`` and ``get_parameters`` pass to the wrapped client: what they return is neither clipped nor
-    hidden. A client that keeps its trained model must not return it there.
+    ``evaluate``, ``get_properties`` and ``get_parameters`` are those of the wrapped client, without clipping or noise: they
+    must not return the trained model.
 
     Args:
         client: The client that trains.
 
     Raises:
-        TypeError: It is no ``NumPyClient``.
+        TypeError: ``client`` is no ``NumPyClient``.
     """
 
     def __init__(self, client: NumPyClient) -> None:
@@ -58,7 +55,7 @@ class DPNumPyClient(NumPyClient):
         return self.client.evaluate(parameters, config)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """Train, and return what may leave.
+        """Train, and return the clipped or noised parameters.
 
         Args:
             parameters: The global model. Floating arrays are trained; others, such as counters, are not part of the update.
@@ -66,15 +63,14 @@ class DPNumPyClient(NumPyClient):
 
         Returns:
             Without ``dpfedavg_noise_stddev``: the clipped parameters, and examples and metrics as the client returned them,
-            with ``dpfedavg_norm_bit`` where it is asked for. With it: the noised update in steps, other arrays as they were
-            sent, one example, and no metric but the noised indicator.
+            with ``dpfedavg_norm_bit`` if it is requested. With it: the noised update in steps, other arrays as received, one
+            example, and no metric but the noised indicator.
 
         Raises:
             KeyError: The server sent no clip norm.
             TypeError: A value of another type.
-            ValueError: A number out of range, or arrays that are not those that were sent.
-            RuntimeError: The wrapped client failed where it was to add noise: what it says of it would leave without, and
-                stands in the client's log alone.
+            ValueError: A number out of range, or arrays that do not match those received.
+            RuntimeError: The wrapped client failed and noise was requested; the reason is only in the client's log.
         """
         request = Request.of(config)
         before = _record(parameters)

@@ -29,7 +29,7 @@ from hubbub._util.checks import integer, shown
 from hubbub.errors import HubbubError, KeyFileError, NoiseExhaustedError, SumNotOpenedError
 from hubbub.flower.holder_messages import ACTION, AGREEMENT, HELLO, RECORD, Held, agreement_of, said
 from hubbub.flower.messages import ENCRYPTED, FAILED_PRECONDITION, ROUND_INDEX, is_training, norm_bit, single_arrays
-from hubbub.flower.mods import App, Request, Sent, refusal
+from hubbub.flower.mods import App, Request, Sent, discreet, refusal
 from hubbub.secagg import key_files
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.protocol import Agreement
@@ -85,15 +85,14 @@ def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
     except (KeyError, TypeError, ValueError) as error:
         # The reason is about what the server sent, and may be sent back.
         return refusal(msg, "encrypting_mod", error)
+    reply = discreet(msg, "encrypting_mod", lambda: call_next(msg, context))
+    if reply.has_error():
+        return reply
     try:
-        reply = call_next(msg, context)
-        if reply.has_error():
-            _LOG.warning("encrypting_mod: the app replied with error %s: %s", reply.error.code, reply.error.reason)
-            return refusal(msg, "encrypting_mod", "the app replied with an error; see the client's log")
         data = _encrypted(reply.content, agreement, round_index, request, sent, context)
     except Exception as error:  # noqa: BLE001 # what an exception says may be of the client's data, and would reach the server
         _LOG.error("encrypting_mod: nothing was sent", exc_info=error)
-        return refusal(msg, "encrypting_mod", "the app failed, or its reply cannot be encrypted; see the client's log")
+        return refusal(msg, "encrypting_mod", "the app's reply cannot be encrypted; see the client's log")
     content = RecordDict({"encrypted": ConfigRecord({ENCRYPTED: data})})
     content["metrics"] = MetricRecord({"num-examples": 1})
     return Message(content, reply_to=msg)

@@ -1,7 +1,7 @@
-"""Separation that devices keep: each remembers in which rounds of a run it was asked, and refuses one that comes too soon.
+"""Participation patterns enforced by devices: each records its rounds of a run, and refuses one that comes too soon.
 
-The server then needs to know nobody: it asks whom it likes, and a device whose turn it is not answers with an error. What a
-device does not know of its own past counts as the worst that the pattern allows, so that one whose store was lost waits.
+The server needs no identities: it asks any devices, and one that may not join answers with an error. Rounds that a device has
+no record of count as the most that the pattern allows, so that a device whose record was lost waits.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ _LOG = logging.getLogger("flwr")
 
 
 def separation_config(run: str, round_index: int, pattern: MinSeparation) -> dict[str, str | int]:
-    """What each device is told of a round: the run's name, which round it is, and the pattern."""
+    """The settings for devices: the run's name, the round, and the pattern."""
     return {
         _RUN: run,
         ROUND_INDEX: round_index,
@@ -40,19 +40,19 @@ def separation_config(run: str, round_index: int, pattern: MinSeparation) -> dic
     }
 
 
-def require_kept(content: RecordDict, told: Mapping[str, str | int]) -> None:
-    """Refuse a reply of an app without :func:`separation_mod`: nobody has seen to it that the device may take part.
+def require_kept(content: RecordDict, settings: Mapping[str, str | int]) -> None:
+    """Refuse a reply that does not confirm the separation, as of an app without :func:`separation_mod`.
 
     Raises:
-        ValueError: It is one.
+        ValueError: The confirmation is missing, or of another round.
     """
-    if not any(record.get(_KEPT) == told[ROUND_INDEX] for record in records_of(content, MetricRecord)):
+    if not any(record.get(_KEPT) == settings[ROUND_INDEX] for record in records_of(content, MetricRecord)):
         raise ValueError("does not say that its device keeps the separation; its app needs separation_mod, first of its mods")
 
 
 @dataclass(frozen=True)
 class _Round:
-    """A round that a device was asked for."""
+    """A round that a device is asked to join."""
 
     run: str
     round_index: int
@@ -60,7 +60,7 @@ class _Round:
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> "_Round":
-        """What stands in the configuration of a round."""
+        """The round in a message's configuration."""
         if missing := [name for name in (_RUN, ROUND_INDEX, _SEPARATION, _MOST) if name not in config]:
             raise KeyError(
                 f"the server's configuration has no {missing[0]!r}, so that this device cannot tell whether it may take part; "
@@ -73,12 +73,12 @@ class _Round:
 
 @dataclass(frozen=True)
 class _History:
-    """What a device knows of its part in a run.
+    """A device's record of its rounds in a run.
 
     Args:
         pattern: Of the run.
-        known_from: The first round of which it knows whether it took part.
-        rounds: In which it did since, in order.
+        known_from: The first round covered by the record.
+        rounds: The rounds in which it took part since, in order.
     """
 
     pattern: MinSeparation
@@ -87,8 +87,8 @@ class _History:
 
     @classmethod
     def read(cls, path: Path, asked: _Round) -> "_History":
-        """That of a file; where there is none, or no such, nothing is known of the rounds up to this one."""
-        # Of the first round whoever is asked twice under one node answers once.
+        """The record in a file; a new one, which does not cover the rounds so far, if the file is missing or damaged."""
+        # Before round 0 there is nothing to record.
         new = cls(asked.pattern, asked.round_index + 1 if asked.round_index else 0)
         if not os.path.lexists(path):
             return new
@@ -104,20 +104,20 @@ class _History:
             return new
 
     def write(self, path: Path) -> None:
-        """Keep it, durably."""
+        """Write the record durably."""
         numbers = {"min_separation": self.pattern.min_separation, "max_participations": self.pattern.max_participations}
         content = {"schema": 1, **numbers, "known_from": self.known_from, "rounds": list(self.rounds)}
         files.write_atomic(path, strict_json.canonical(content))
 
     def joining(self, asked: _Round) -> "_History":
-        """With one round more.
+        """The record with one more round.
 
         Raises:
-            ValueError: The pattern does not allow it, or the run has another one than before.
+            ValueError: The pattern does not allow the round, or is another one than before.
         """
         if asked.pattern != self.pattern:
             raise ValueError(f"the run promised {self.pattern} before, and says {asked.pattern} now")
-        # Before it knew, it may have taken part as late, and as often, as the pattern allows.
+        # Before the record begins it may have taken part as late and as often as the pattern allows.
         separation, unknown = self.pattern.min_separation, -(-self.known_from // self.pattern.min_separation)
         last = self.rounds[-1] if self.rounds else self.known_from - 1
         if asked.round_index < last + separation and (self.rounds or self.known_from):
@@ -133,17 +133,17 @@ class _History:
 
 
 def separation_mod(msg: Message, context: Context, call_next: App) -> Message:
-    """Lets a device take part in a round only where the run's participation pattern allows it, by the device's own record.
+    """Let a device join a round only if the participation pattern allows it by the device's own record.
 
-    For a strategy with ``pattern_kept_by="devices"``. The record is a file for each run in the folder that the node's
-    configuration names, ``separation-folder``; keep it over restarts and updates of the app. A round is on disk before the app
-    trains, whatever becomes of the reply. A device that has no record of a run, since it is new or its folder was lost, counts
-    every round before as one that it may have taken part in: it waits for ``min_separation`` rounds, its trust period, and may
-    join so much less often. A device that lies, that is copied, or whose folder is set back is beyond what this can see.
+    For a strategy with ``pattern_kept_by="devices"``. The record is one file a run in the folder ``separation-folder`` of the
+    node's configuration; keep it over restarts and updates of the app. A round is on disk before the app trains. A device
+    without a record of earlier rounds, because it is new or its folder was lost, counts as if it had taken part in them: it
+    waits ``min_separation`` rounds and has fewer participations left. Devices that lie, copies of a device, and folders
+    restored from a backup are not detected.
 
     Returns:
-        The reply, with a word that the device has seen to it; an error of the app as it is; or an error of code 6 where the
-        device may not take part, the server does not say which round it is, or the record cannot be kept.
+        The reply, with the device's confirmation; an error of the app as it is; or an error of code 6 if the device may not
+        join, the server does not say which round it is, or the record cannot be written.
 
     Example:
         >>> from flwr.clientapp import ClientApp
@@ -163,7 +163,7 @@ def separation_mod(msg: Message, context: Context, call_next: App) -> Message:
         path = folder / f"{asked.run}.json"
         with _locked(folder):
             found = _History.read(path, asked)
-            # Whatever follows, from here on the device knows.
+            # From here on the record covers this run, even if the round is refused.
             found.write(path)
             found.joining(asked).write(path)
     except (KeyError, TypeError, ValueError, OSError) as error:
@@ -176,7 +176,7 @@ def separation_mod(msg: Message, context: Context, call_next: App) -> Message:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes of this device out of the folder, which is made if it is not there."""
+    """Lock the folder against other processes of this device; it is created if it is missing."""
     files.make_folder(folder)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:

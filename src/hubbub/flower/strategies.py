@@ -426,6 +426,7 @@ class MatrixFactorizationDP(PrivateStrategy):
 
     Example:
         >>> from flwr.serverapp.strategy import FedAvgM
+        >>> from hubbub.mechanism.participation import MinSeparation
         >>> from hubbub.mechanism.strategies import toeplitz
         >>> mechanism = Mechanism(toeplitz.square_root(rounds=40, bands=4), MinSeparation(4, 10), noise_multiplier=4.0)
         >>> strategy = MatrixFactorizationDP(
