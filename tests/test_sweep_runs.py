@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hubbub.accounting import PoissonSampled
 from hubbub.cli import sweeping
 from hubbub.experiment.config import load, overrides, resolve
 from hubbub.experiment.sweep import work
-from hubbub.experiment.sweep.work import Ended, Rounds, Task, finish, finish_all, read_scores
+from hubbub.experiment.sweep.work import Task, finish, finish_all, read_scores
 from hubbub.ledger.chain import read_chain
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from recorded_runs import answer, hubbub
@@ -123,8 +124,8 @@ def test_the_same_command_again_computes_nothing(
     assert hubbub("sweep", place / "whole") == 0
     printed = capsys.readouterr().out
     assert "Sweep of 4 runs, 4 of them finished: 0 to do" in printed
-    assert "it does not cover that it was chosen" in printed
-    assert "this does not apply to a grid" in printed
+    assert "it does not cover that this run was chosen" in printed
+    assert "This does not apply to a grid" in printed
 
 
 def test_a_sweep_goes_on_with_what_is_missing_and_one_failure_stops_nothing_else(
@@ -138,8 +139,8 @@ def test_a_sweep_goes_on_with_what_is_missing_and_one_failure_stops_nothing_else
 
     begun = Metrics.add
 
-    def stopped(self: Metrics, row: dict[str, Any]) -> None:
-        begun(self, row)
+    def stopped(self: Metrics, row: dict[str, Any], now: float) -> None:
+        begun(self, row, now)
         raise KeyboardInterrupt
 
     config = resolve(load(place / "run.toml"), overrides(["privacy.noise_multiplier=0.5", "training.seed=2"]))
@@ -212,21 +213,22 @@ def test_a_process_that_is_killed_fails_its_cell_alone_and_an_interruption_ends_
     # More rounds than are done before the kill, however slow the one that kills.
     endless = resolve(settings, overrides(["training.rounds=100000", "training.keep_releases=false"]))
     killed, good, last = (Task(tmp_path / name, resolve(settings)) for name in ("killed", "good", "last"))
-    seen: list[tuple[str, Any]] = []
+    outcomes: dict[str, str | None] = {}
 
-    def show(task: Task, event: Any) -> None:
-        seen.append((task.folder.name, event))
-        if task.folder.name == "killed" and isinstance(event, Rounds) and event.done:
+    def running(tasks: Sequence[Task]) -> None:
+        if [task.folder.name for task in tasks] == ["killed"] and tasks[0].rounds:
             (process,) = multiprocessing.active_children()
             os.kill(process.pid or 0, signal.SIGKILL)
-        if task.folder.name == "last":
+        if [task.folder.name for task in tasks] == ["last"]:
             assert len(multiprocessing.active_children()) == 1
             raise KeyboardInterrupt
 
+    def ended(task: Task, error: str | None) -> None:
+        outcomes[task.folder.name] = error
+
     with pytest.raises(KeyboardInterrupt):
-        finish_all([Task(killed.folder, endless), good, Task(last.folder, endless)], 1, show)
+        finish_all([Task(killed.folder, endless), good, Task(last.folder, endless)], 1, running, ended)
     assert multiprocessing.active_children() == []
-    ended = {name: event.error for name, event in seen if isinstance(event, Ended)}
-    assert ended == {"killed": "its process was ended, as where memory is short", "good": None}
+    assert outcomes == {"killed": "its process was killed, perhaps for lack of memory", "good": None}
     assert read_scores(tmp_path / "good") is not None
     assert read_scores(tmp_path / "last") is None

@@ -28,8 +28,6 @@ __all__ = [
     "draw_errors",
     "draw_matrices",
     "draw_operation_times",
-    "draw_surface",
-    "has_surface",
     "largest_by_block",
     "signed_image",
     "smoothed",
@@ -357,24 +355,3 @@ def draw_operation_times(
     figure.legend(handles, names, loc="upper right", ncols=len(names), frameon=False)
     figure.text(0.01, 0.965, subtitle, ha="left", va="top", fontsize=9, color=QUIET)
     return png(figure, f"{title}\n")
-
-
-def has_surface(points: Sequence[tuple[float, float, float]]) -> bool:
-    """Whether the points ``(x, y, height)`` span more than a line."""
-    if len(points) < 3:
-        return False
-    flat = np.array([point[:2] for point in points])
-    extent = np.ptp(flat, axis=0)
-    return bool(extent.all()) and int(np.linalg.matrix_rank((flat - flat[0]) / extent)) == 2
-
-
-def draw_surface(axes: Any, points: Sequence[tuple[float, float, float]]) -> None:
-    """Draw points ``(x, y, accuracy)`` on matplotlib's ``"3d"`` axes, and a surface through them where they span one."""
-    from matplotlib.ticker import PercentFormatter
-
-    x, y, heights = ([point[i] for point in points] for i in range(3))
-    if has_surface(points):
-        axes.plot_trisurf(x, y, heights, cmap="viridis", alpha=0.85, linewidth=0.2, edgecolor="#ffffff")
-    axes.scatter(x, y, heights, color="#333333", s=8, depthshade=False)
-    axes.zaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.view_init(elev=22, azim=-130)

@@ -1,1 +1,1 @@
-"""Many runs of one config over a grid of settings: each an ordinary run in a folder of its own, and what all of them cost."""
+"""Sweeps: runs of one config over a grid of settings, and the privacy cost of choosing among them."""

@@ -1,31 +1,58 @@
-"""The grid: which settings take which values, and its cells: each combination as settings of a run, checked in advance."""
+"""The grid of a sweep, its cells, and the record in its folder by which it resumes."""
 
+import fcntl
+import hashlib
 import itertools
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from hubbub.errors import ConfigError, HubbubError
+from hubbub import __version__
+from hubbub._util import files, strict_json
+from hubbub.errors import ConfigError, HubbubError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.config import Config, Layer, overrides
-from hubbub.report.sweep_summary import value_words
 
-__all__ = ["SEED", "Axis", "Cell", "Grid", "absolute", "cells_of", "grid_of", "require_runnable", "worded"]
+__all__ = [
+    "CELLS",
+    "RECORD",
+    "SEED",
+    "Axis",
+    "Cell",
+    "Grid",
+    "SweepRecord",
+    "absolute",
+    "begin",
+    "cells_of",
+    "grid_of",
+    "locked",
+    "read_record",
+    "require_runnable",
+    "value_words",
+    "worded",
+]
 
-# Cells that differ by it alone are repetitions of one another.
+# Cells that differ in the seed alone are repetitions of one point.
 SEED = "training.seed"
-_PAIRS = {"[": "]", "{": "}"}
+# In a sweep's folder: its record, and the folders of its runs.
+RECORD, CELLS = "sweep.json", "cells"
+_SCHEMA = 1
+_LARGEST = 2**24
 _MOST_CELLS = 10_000
 _UNFIT = re.compile(r"[^A-Za-z0-9._=,+-]+")
 _LONGEST_NAME = 100
+# A comma between values, or a TOML string, array or table, whose commas are its own.
+_COMMA = re.compile(r"""("[^"]*"|'[^']*'|\[(?:"[^"]*"|'[^']*'|[^]"'])*\]|\{[^}]*\})|,""")
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One setting and the values that it takes: ``key`` is dotted, each value is as TOML has it."""
+    """One setting, by its dotted key, and its values as TOML reads them."""
 
     key: str
     values: tuple[Any, ...]
@@ -33,34 +60,32 @@ class Axis:
 
 @dataclass(frozen=True)
 class Grid:
-    """All combinations of the values of some settings; the last of ``axes`` moves fastest."""
+    """All combinations of the values of some settings; the last axis varies fastest."""
 
     axes: tuple[Axis, ...]
 
-    @property
-    def shown(self) -> tuple[Axis, ...]:
-        """The axes without that of the seed, over which results are averaged."""
-        return tuple(axis for axis in self.axes if axis.key != SEED)
-
     def points(self) -> Iterator[Mapping[str, Any]]:
         """The value of each key, combination by combination."""
+        keys = [axis.key for axis in self.axes]
         for values in itertools.product(*(axis.values for axis in self.axes)):
-            yield {axis.key: value for axis, value in zip(self.axes, values, strict=True)}
+            yield dict(zip(keys, values, strict=True))
 
     def absolute(self, here: Path) -> "Grid":
-        """The grid with files by their whole names; see :func:`absolute`."""
-        return Grid(tuple(Axis(axis.key, tuple(_whole(axis.key, value, here) for value in axis.values)) for axis in self.axes))
+        """The grid with absolute paths of files."""
+        return Grid(
+            tuple(Axis(axis.key, tuple(_absolute(axis.key, value, here) for value in axis.values)) for axis in self.axes)
+        )
 
 
 def grid_of(flags: Sequence[str], seeds: str | None = None) -> Grid:
     """The grid of ``--grid section.key=VALUE,VALUE`` flags, each value read as that of ``--set``.
 
     Args:
-        flags: One a key.
-        seeds: Values of ``training.seed``, with commas between them; they are the last axis.
+        flags: One for each setting.
+        seeds: Values of ``training.seed``, separated by commas; the last axis.
 
     Raises:
-        ConfigError: Not of that form, an empty value, one that comes twice, or a key that does.
+        ConfigError: A flag of another form, an empty or repeated value, a repeated key, or too many cells.
 
     Example:
         >>> [axis.values for axis in grid_of(["privacy.clip_norm=0.1,0.5"], seeds="1,2,3").axes]
@@ -69,7 +94,7 @@ def grid_of(flags: Sequence[str], seeds: str | None = None) -> Grid:
     axes = [_axis("--grid", flag) for flag in flags]
     if seeds is not None:
         if not seeds.strip():
-            raise ConfigError("--seeds: has no values; write whole numbers with commas between them, such as --seeds 1,2,3")
+            raise ConfigError("--seeds: has no values; write whole numbers separated by commas, such as --seeds 1,2,3")
         axes.append(_axis("--seeds", f"{SEED}={seeds}"))
     if not axes:
         raise ConfigError("--grid: is missing; name a setting and its values, such as --grid privacy.clip_norm=0.1,0.3,0.5")
@@ -78,17 +103,16 @@ def grid_of(flags: Sequence[str], seeds: str | None = None) -> Grid:
         same = " (--seeds is the same setting)" if twice[0] == SEED and seeds is not None else ""
         raise ConfigError(f"--grid {twice[0]}: is given twice{same}; name it once")
     if (number := prod(len(axis.values) for axis in axes)) > _MOST_CELLS:
-        raise ConfigError(f"--grid: makes {number:,} runs, at most {_MOST_CELLS:,} are made; leave some values out")
+        raise ConfigError(f"--grid: makes {number:,} runs, at most {_MOST_CELLS:,} are allowed; leave some values out")
     return Grid(tuple(axes))
 
 
 def _axis(flag: str, text: str) -> Axis:
-    name, equals, listed = text.partition("=")
-    if not (equals and listed.strip()):
+    name, _, listed = text.partition("=")
+    if not listed.strip():
         raise ConfigError(f"{flag} {text!r}: has no values; write section.key=value,value, such as privacy.clip_norm=0.1,0.5")
-    values: list[Any] = []
-    key = name
-    for part in _split(listed):
+    key, values = name, list[Any]()
+    for part in _COMMA.sub(lambda found: found[1] or "\0", listed).split("\0"):
         if not part.strip():
             raise ConfigError(f"{flag} {name.strip()}: has an empty value; write one between each two commas")
         try:
@@ -96,29 +120,11 @@ def _axis(flag: str, text: str) -> Axis:
         except ConfigError as error:
             raise ConfigError(str(error).replace("--set", flag, 1)) from error
         ((short, value),) = keys.items()
-        key = f"{section}.{short}"
         if value in values:
-            raise ConfigError(f"{flag} {text!r}: has {value!r} twice; a run is made once, repeat it with another training.seed")
+            raise ConfigError(f"{flag} {text!r}: has {value!r} twice; to repeat a run, use --seeds")
+        key = f"{section}.{short}"
         values.append(value)
     return Axis(key, tuple(values))
-
-
-def _split(text: str) -> Iterator[str]:
-    """The parts between commas that stand in no brackets and no quotes, as TOML has them."""
-    begun, expected, quote = 0, [], ""
-    for place, letter in enumerate(text):
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "\"'":
-            quote = letter
-        elif letter in _PAIRS:
-            expected.append(_PAIRS[letter])
-        elif expected and letter == expected[-1]:
-            expected.pop()
-        elif letter == "," and not expected:
-            yield text[begun:place]
-            begun = place + 1
-    yield text[begun:]
 
 
 @dataclass(frozen=True)
@@ -137,8 +143,18 @@ class Cell:
 
     @property
     def point(self) -> tuple[Any, ...]:
-        """Its place on the grid, seed aside."""
+        """Its values on the grid without the seed."""
         return tuple(value for key, value in self.settings.items() if key != SEED)
+
+
+def value_words(value: Any) -> str:
+    """A value of a grid as text; ``None`` stands for the default of the setting.
+
+    Example:
+        >>> [value_words(value) for value in (0.5, "blt", None)]
+        ['0.5', 'blt', 'default']
+    """
+    return "default" if value is None else str(value)
 
 
 def worded(settings: Mapping[str, Any]) -> str:
@@ -155,11 +171,11 @@ def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
     """All cells, in the order of the grid.
 
     Args:
-        base: What all have in common.
-        grid: What they differ in.
+        base: The settings that all cells share.
+        grid: The settings in which they differ.
 
     Raises:
-        ConfigError: The settings of a cell are refused, or two cells are the same run.
+        ConfigError: The settings of a cell are invalid, or two cells are the same run.
 
     Example:
         >>> [cell.name for cell in cells_of({}, grid_of(["privacy.clip_norm=0.1,0.5"]))]
@@ -167,8 +183,7 @@ def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
     """
     points = list(grid.points())
     digits = len(str(len(points)))
-    cells: list[Cell] = []
-    known: dict[Config, Cell] = {}
+    cells: dict[Config, Cell] = {}
     for number, settings in enumerate(points, start=1):
         layer: Layer = {}
         for key, value in settings.items():
@@ -178,33 +193,31 @@ def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
             config = configs.resolve(base, layer)
         except ConfigError as error:
             raise ConfigError(f"the cell {worded(settings)}: {error}") from error
-        short = ",".join(f"{key.partition('.')[2]}={value_words(value)}" for key, value in settings.items())
-        cell = Cell(f"{number:0{digits}d}-{_UNFIT.sub('-', short)[:_LONGEST_NAME]}", settings, config)
-        if (other := known.setdefault(config, cell)) is not cell:
-            same = f"{worded(other.settings)} and {worded(settings)}"
+        if config in cells:
+            same = f"{worded(cells[config].settings)} and {worded(settings)}"
             raise ConfigError(f"--grid: {same} are the same run; leave one of the two values out")
-        cells.append(cell)
-    if len(cells) > 1 and (origin := next((c.config.training.extends for c in cells if c.config.training.extends), None)):
+        short = ",".join(f"{key.partition('.')[2]}={value_words(value)}" for key, value in settings.items())
+        cells[config] = Cell(f"{number:0{digits}d}-{_UNFIT.sub('-', short)[:_LONGEST_NAME]}", settings, config)
+    if len(cells) > 1 and (origin := next((config.training.extends for config in cells if config.training.extends), None)):
         raise ConfigError(
             f"training.extends = {origin!r}: the privacy cost of each cell would have to count all others that start from this "
             "run; sweep before you extend, or extend with one setting after the other ('hubbub extend')"
         )
-    return tuple(cells)
+    return tuple(cells.values())
 
 
 def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> None:
-    """Refuse, before anything is computed or written, cells that could not begin; data are read once for what they share.
+    """Refuse cells that could not begin, before anything is trained or written; shared data are read once.
 
     Raises:
-        ConfigError: A cell whose settings cannot be run; it is named.
-        HubbubError: Data that are missing.
+        ConfigError: The settings of a cell cannot be run; the message names the cell.
     """
     from hubbub.experiment.build import build, client_side
     from hubbub.experiment.planner import planned
 
     clients: dict[Config, int] = {}
     for cell in cells:
-        config, shared = cell.config, _shared(cell.config)
+        config, shared = cell.config, _data_and_model(cell.config)
         try:
             if shared not in clients:
                 clients[shared] = len(client_side(shared, allow_import=allow_import).population.clients)
@@ -216,7 +229,6 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
             if config.secagg.scheme != "none":
                 from hubbub.experiment.engine.parties import require_keys
 
-                # What encrypts is checked as a whole: keys, and who may open what.
                 run = build(config, allow_import=allow_import)
                 if run.encryption and config.training.engine == "process":
                     require_keys(run, run.encryption)
@@ -224,8 +236,8 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
             raise ConfigError(f"the cell {worded(cell.settings)}: {error}") from error
 
 
-def _shared(config: Config) -> Config:
-    """Of the settings what data and model are made of."""
+def _data_and_model(config: Config) -> Config:
+    """The settings that decide data and model, the others at their defaults."""
     privacy = configs.PrivacyConfig(unit=config.privacy.unit, noise=config.privacy.noise)
     usual = configs.TrainingConfig()
     training = replace(config.training, rounds=usual.rounds, evaluate_every=usual.evaluate_every)
@@ -233,15 +245,121 @@ def _shared(config: Config) -> Config:
 
 
 def absolute(layer: Layer, here: Path) -> Layer:
-    """The layer with files and folders by their whole names, so that it says the same wherever a sweep is resumed."""
+    """The layer with absolute paths of files, so that a sweep can be resumed from any folder."""
     return {
-        section: {key: _whole(f"{section}.{key}", value, here) for key, value in keys.items()}
+        section: {key: _absolute(f"{section}.{key}", value, here) for key, value in keys.items()}
         for section, keys in layer.items()
     }
 
 
-def _whole(key: str, value: Any, here: Path) -> Any:
+def _absolute(key: str, value: Any, here: Path) -> Any:
     if key == "privacy.earlier_runs" and isinstance(value, list):
         return [str(here / Path(name).expanduser()) if isinstance(name, str) else name for name in value]
-    named = key in ("data.path", "privacy.matrix", "secagg.keys") and isinstance(value, str)
-    return str(here / Path(value).expanduser()) if named else value
+    is_path = key in ("data.path", "privacy.matrix", "secagg.keys") and isinstance(value, str)
+    return str(here / Path(value).expanduser()) if is_path else value
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """The description of a sweep, kept in its folder.
+
+    Args:
+        source: The name of the config file, for people.
+        base: The settings that all cells share, with absolute paths.
+        grid: The settings in which they differ.
+        allow_import: Whether code that the settings name may be imported.
+        version: Of the library that began it.
+    """
+
+    source: str
+    base: Layer
+    grid: Grid
+    allow_import: bool = False
+    version: str = __version__
+
+    def as_json(self) -> dict[str, Any]:
+        """Strict JSON values, with a digest of base and grid."""
+        identity = {"base": self.base, "grid": [[axis.key, list(axis.values)] for axis in self.grid.axes]}
+        return {
+            **identity,
+            "schema": _SCHEMA,
+            "source": self.source,
+            "allow_import": self.allow_import,
+            "version": self.version,
+            "digest": hashlib.sha256(strict_json.canonical(identity)).hexdigest(),
+        }
+
+
+def begin(folder: Path, record: SweepRecord) -> None:
+    """Make the folder of a sweep, or check that an existing one holds the same sweep.
+
+    Raises:
+        RunFolderError: The folder holds another sweep or something else, or cannot be written.
+    """
+    if os.path.lexists(folder / RECORD):
+        found, wanted = read_record(folder).as_json(), record.as_json()
+        if found["digest"] != wanted["digest"]:
+            what = "grid" if found["base"] == wanted["base"] else "settings"
+            raise RunFolderError(
+                f"{folder}: holds another sweep, of {found['source']} with other {what}; choose another folder with -o, or "
+                f"resume that one: hubbub sweep {folder}"
+            )
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunFolderError(f"{folder}: exists and is no sweep ({RECORD} not there); choose another folder with -o")
+    try:
+        files.make_folder(folder)
+        files.write_atomic(folder / RECORD, strict_json.canonical(record.as_json()))
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot be written ({error.strerror}); choose another folder with -o") from error
+
+
+def read_record(folder: Path) -> SweepRecord:
+    """The record in a sweep's folder.
+
+    Raises:
+        RunFolderError: There is no record, or it was changed.
+    """
+    path = folder / RECORD
+    try:
+        found = strict_json.loads(files.read(path, at_most=_LARGEST))
+        if found["schema"] != _SCHEMA:
+            raise ValueError(f"its schema is {found['schema']!r}, this version reads {_SCHEMA}")
+        if not isinstance(found["allow_import"], bool):
+            raise TypeError(f"allow_import = {found['allow_import']!r}")
+        axes = tuple(Axis(key, tuple(values)) for key, values in found["grid"])
+        base = {section: dict(keys) for section, keys in found["base"].items()}
+        record = SweepRecord(str(found["source"]), base, Grid(axes), found["allow_import"], str(found["version"]))
+        if record.as_json()["digest"] != found["digest"]:
+            raise ValueError("it was changed")
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: cannot be read ({error.strerror}); name a config file and --grid, or the folder of a sweep"
+        ) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunFolderError(
+            f"{path}: is no record of a sweep ({error}); restore it, or start again in another folder"
+        ) from error
+    return record
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a sweep, so that no other process works on it.
+
+    Raises:
+        RunFolderError: Another process holds it.
+    """
+    path = folder / "lock"
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be opened ({error.strerror})") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunFolderError(f"{folder}: another process is working on this sweep; wait for it") from error
+        yield
+    finally:
+        os.close(lock)
