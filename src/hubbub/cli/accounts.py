@@ -1,8 +1,8 @@
 """``hubbub account`` and ``calibrate`` of a mechanism, and ``hubbub gaussian``, one release by every published calibration."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +38,12 @@ from hubbub.mechanism.participation import (
 )
 from hubbub.mechanism.strategies import Columns, Strategy
 from hubbub.mechanism.workloads import prefix_sum
+from hubbub.training.run_folder.record import read_run
 
 if TYPE_CHECKING:
     from hubbub.report.pictures import Calibrated
 
-__all__ = ["CohortFlags", "Statement", "Wanted", "Who", "account", "calibrate", "gaussian", "guarantee_rows"]
+__all__ = ["MechanismFlags", "account", "calibrate", "gaussian", "guarantee_rows"]
 
 _OPTIONS: dict[str, Callable[[str], Any]] = {
     "bands": whole,
@@ -51,25 +52,7 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "matrix": str,
     "column-norm-squared": number,
 }
-
-
-@dataclass(frozen=True)
-class Statement:
-    """How an answer is to be stated; ``None`` takes what the run of ``--mechanism`` says, or the default."""
-
-    delta: float | None
-    neighboring_relation: str | None
-    accountant: str | None
-    as_json: bool
-    in_full: bool = False
-
-    @property
-    def names_terms(self) -> bool:
-        """Whether anything is typed in the place of what a run says."""
-        return any(value is not None for value in (self.delta, self.neighboring_relation, self.accountant))
-
-
-# By the flags that name them; no other combination is a kind of cohorts.
+# Random cohorts by the flags that name them.
 _COHORTS: dict[frozenset[str], Callable[..., RandomParticipation]] = {
     frozenset({"sampling_probability"}): PoissonSampling,
     frozenset({"sampling_probability", "max_cohort_size", "population"}): TruncatedPoissonSampling,
@@ -77,224 +60,239 @@ _COHORTS: dict[frozenset[str], Callable[..., RandomParticipation]] = {
     frozenset({"bins"}): BallsInBinsSampling,
     frozenset({"cohort_size", "population"}): FixedSizeSampling,
 }
+_COHORT_FLAGS = ("sampling_probability", "cohort_size", "population", "max_cohort_size", "cycle_length", "bins")
 
 
 @dataclass(frozen=True)
-class CohortFlags:
-    """The flags that name random cohorts."""
+class MechanismFlags:
+    """The flags that describe a mechanism without its noise; ``None`` takes the default, or the value of the run."""
 
-    sampling_probability: float | None = None
-    cohort_size: int | None = None
-    population: int | None = None
-    max_cohort_size: int | None = None
-    cycle_length: int | None = None
-    bins: int | None = None
+    mechanism: str | None
+    rounds: int | None
+    delta: float | None
+    neighboring_relation: str | None
+    accountant: str | None
+    min_separation: int | None
+    max_participations: int | None
+    epochs: int | None
+    rounds_per_epoch: int | None
+    sampling_probability: float | None
+    cohort_size: int | None
+    population: int | None
+    max_cohort_size: int | None
+    cycle_length: int | None
+    bins: int | None
+    strategy: str | None
+    bands: int | None
+    buffers: int | None
+    column_norm_squared: float | None
+    matrix: str | None
 
-    def given(self) -> dict[str, float]:
-        """Those that were given."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> "MechanismFlags":
+        """The flags among a command's parameters."""
+        return cls(**{field.name: parameters[field.name] for field in fields(cls)})
 
-    def participation(self) -> RandomParticipation:
-        """The cohorts that they name together.
-
-        Raises:
-            ConfigError: Together they name none.
-        """
-        given = self.given()
-        names = frozenset(given)
-        if names in _COHORTS:
-            return _COHORTS[names](**given)
-        missing = [_as_typed(name for name in _NAMES if name in kind - names) for kind in _COHORTS if names < kind]
-        if missing:
-            raise ConfigError(f"{_as_typed(given)}: random cohorts need {' or '.join(missing)}, too")
-        known = ", ".join(_as_typed(name for name in _NAMES if name in kind) for kind in _COHORTS)
-        raise ConfigError(f"{_as_typed(given)}: name no kind of random cohorts together; there are {known}")
-
-
-_NAMES = tuple(field.name for field in fields(CohortFlags))
-
-
-def _as_typed(names: Iterable[str]) -> str:
-    """Names as flags."""
-    return " with ".join(f"--{name.replace('_', '-')}" for name in names)
-
-
-@dataclass(frozen=True)
-class Who:
-    """The flags that name who takes part when: a separation, fixed epochs, or random cohorts."""
-
-    separation: tuple[int | None, int | None]
-    rotation: tuple[int | None, int | None]
-    random: CohortFlags
+    def given(self, *names: str) -> dict[str, Any]:
+        """Those of the named flags that were given."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing was typed."""
-        return not self.random.given() and all(value is None for value in (*self.separation, *self.rotation))
+    def stated(self) -> dict[str, Any]:
+        """The terms of the guarantee that were given."""
+        return self.given("delta", "neighboring_relation", "accountant")
 
-    def participation(self, rounds: int) -> Participation:
-        """The participation that they name; without any, each client may join each round."""
-        patterns = {
-            "--min-separation/--max-participations": self.separation,
-            "--epochs/--rounds-per-epoch": self.rotation,
-            _as_typed(self.random.given()): tuple(self.random.given().values()),
+    @property
+    def run(self) -> Path | None:
+        """The folder of a run, if ``--mechanism`` names one."""
+        named = self.mechanism
+        return Path(named) if named and not _is_family(named) and Path(named).is_dir() else None
+
+    def participation(self, rounds: int) -> Participation | None:
+        """The participation that the flags describe, if any."""
+        random = self.given(*_COHORT_FLAGS)
+        kinds = {
+            "--min-separation/--max-participations": self.given("min_separation", "max_participations"),
+            "--epochs/--rounds-per-epoch": self.given("epochs", "rounds_per_epoch"),
+            _as_flags(random): random,
         }
-        given = [flag for flag, values in patterns.items() if any(value is not None for value in values)]
+        given = [words for words, flags in kinds.items() if flags]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)}: say one of them; random cohorts and patterns do not combine")
-        if self.random.given():
-            return self.random.participation()
-        return every_round(rounds) if self.empty else pattern_of(rounds, self.separation, self.rotation)
+        if random:
+            return _cohorts(random)
+        if given:
+            return pattern_of(rounds, (self.min_separation, self.max_participations), (self.epochs, self.rounds_per_epoch))
+        return None
 
+    def promise(self) -> Promise:
+        """The promise of the run, with what was given in its place; or that of the flags, at noise multiplier 1.
 
-@dataclass(frozen=True)
-class Wanted:
-    """The mechanism that flags name, its noise aside: ``--mechanism`` as it was typed, ``--rounds``, and who takes part."""
+        Raises:
+            ConfigError: Flags are missing or contradict each other, or the run has no noise or other rounds.
+        """
+        self.require()
+        if self.run is None:
+            mechanism = self._described()
+            promise = Promise(mechanism.rounds, mechanism)
+        else:
+            promise = read_run(self.run).promise
+            if promise.mechanism is None:
+                raise ConfigError(f"--mechanism {self.mechanism}: this run has no noise")
+            if self.rounds not in (None, promise.rounds):
+                raise ConfigError(f"--rounds {self.rounds}: the run of --mechanism has {promise.rounds}; leave it out")
+            if participation := self.participation(promise.rounds):
+                promise = replace(promise, mechanism=replace(promise.mechanism, participation=participation))
+        return replace(promise, **self.stated)
 
-    mechanism: str
-    rounds: int | None
-    who: Who
-
-    @property
-    def is_run(self) -> bool:
-        """Whether a run's folder is named."""
-        return bool(self.mechanism) and not self._is_name and Path(self.mechanism).is_dir()
-
-    def require(self, statement: Statement) -> None:
-        """Refuse what names nothing, and a mechanism without its rounds or its delta; a run has its own.
+    def require(self) -> None:
+        """Refuse two mechanisms, an unknown family, and a mechanism without rounds or delta; a run states its own.
 
         Raises:
             ConfigError: One of these.
         """
-        if self.is_run:
-            return
-        self._named()
-        for flag, value in (("--rounds", self.rounds), ("--delta", statement.delta)):
-            if value is None:
-                raise ConfigError(f"{flag}: is missing; name --rounds and --delta of a mechanism, or the folders of runs")
+        parts = self.given("strategy", "bands", "buffers", "column_norm_squared", "matrix")
+        if self.mechanism is not None and parts:
+            other = next(f"{_as_flags([name])} = {value!r}" for name, value in parts.items())
+            raise ConfigError(
+                f"--mechanism = {self.mechanism!r} with {other}: give one; --mechanism takes its parts as options"
+            )
+        if self.run is None:
+            self._family()
+            for flag, value in (("--rounds", self.rounds), ("--delta", self.delta)):
+                if value is None:
+                    raise ConfigError(f"{flag}: is missing; name --rounds and --delta of a mechanism, or the folders of runs")
 
-    def promise(self, statement: Statement) -> tuple[Promise, Mechanism]:
-        """What is promised and its mechanism: a run's, with what was typed in its place; or one of noise multiplier 1.
-
-        Raises:
-            ConfigError: The run adds no noise, or had other rounds than those that were typed; or flags do not go together.
-        """
-        found, mechanism = self._of_run() if self.is_run else self._of_flags()
-        asked = {
-            "neighboring_relation": statement.neighboring_relation,
-            "accountant": statement.accountant,
-            "delta": statement.delta,
-        }
-        typed = {name: value for name, value in asked.items() if value is not None}
-        return replace(found, mechanism=mechanism, **typed), mechanism  # type: ignore[arg-type] # of the types that they have
-
-    def _of_run(self) -> tuple[Promise, Mechanism]:
-        """The promise of a run, and its mechanism with the participation that was typed."""
-        from hubbub.training.run_folder.record import read_run
-
-        promise = read_run(Path(self.mechanism)).promise
-        found = promise.mechanism
-        if found is None:
-            raise ConfigError(f"--mechanism {self.mechanism}: this run has no noise")
-        if self.rounds not in (None, found.rounds):
-            raise ConfigError(f"--rounds {self.rounds}: the run of --mechanism has {found.rounds}; leave it out")
-        if self.who.empty:
-            return promise, found
-        return promise, replace(found, participation=self.who.participation(found.rounds))
-
-    def _of_flags(self) -> tuple[Promise, Mechanism]:
-        mechanism = Mechanism(*self._strategy(), noise_multiplier=1.0)
-        return Promise(mechanism.rounds, mechanism), mechanism
-
-    def _strategy(self) -> tuple[Strategy, Participation]:
-        """The strategy of a name or a file for prefix sums, and the participation."""
-        name, options = self._named()
-        rounds = rounds_count(self.rounds)
-        participation = self.who.participation(rounds)
+    def _described(self) -> Mechanism:
+        name, options = self._family()
         norm = options.pop("column-norm-squared", None)
+        if norm is not None and (name != "banded" or "bands" not in options):
+            raise ConfigError(
+                "--column-norm-squared: describes --strategy banded with --bands; as one argument, "
+                "--mechanism banded:bands=N,column-norm-squared=X"
+            )
+        rounds = rounds_count(self.rounds)
+        participation = self.participation(rounds)
         family = Family(name, **options)
         if norm is not None:
-            if name != "banded" or family.bands is None:
-                raise ConfigError("--mechanism: column-norm-squared belongs to banded:bands=N,column-norm-squared=X")
-            return Columns(rounds, family.bands, norm), participation
-        try:
-            return strategy_of(family, prefix_sum(rounds), participation), participation
-        except ValueError as error:
-            if participation != every_round(rounds):
-                raise
-            raise ConfigError(
-                f"{error}; without flags each client may join every round: say --min-separation and --max-participations, "
-                "or --epochs and --rounds-per-epoch"
-            ) from error
+            strategy: Strategy = Columns(rounds, options["bands"], norm)
+        else:
+            try:
+                strategy = strategy_of(family, prefix_sum(rounds), participation or every_round(rounds))
+            except ValueError as error:
+                if participation is not None:
+                    raise
+                raise ConfigError(
+                    f"{error}; without flags each client may join every round: say --min-separation and "
+                    "--max-participations, or --epochs and --rounds-per-epoch"
+                ) from error
+        return Mechanism(strategy, participation or every_round(rounds), noise_multiplier=1.0)
 
-    @property
-    def _is_name(self) -> bool:
-        """Whether a family is named, whatever files are here."""
-        try:
-            strategy_name("--mechanism", self.mechanism.partition(":")[0])
-        except ValueError:
-            return False
-        return True
-
-    def _named(self) -> tuple[str, dict[str, Any]]:
-        """The family of ``NAME:KEY=VALUE,…`` or of a file, and its options."""
-        if not self._is_name and (Path(self.mechanism).is_file() or Path(self.mechanism).suffix):
-            return "file", {"matrix": self.mechanism}
-        name, _, listed = self.mechanism.partition(":")
-        options: dict[str, Any] = {}
-        for part in filter(None, listed.split(",")):
-            key, equals, value = part.partition("=")
-            if not equals or key not in _OPTIONS:
-                raise ConfigError(f"--mechanism {self.mechanism!r}: {part!r} is no option; write {'=…, '.join(_OPTIONS)}=…")
-            options[key] = _OPTIONS[key](value)
-        return strategy_name("--mechanism", name), options
+    def _family(self) -> tuple[str, dict[str, Any]]:
+        """The family and its options, from ``--mechanism`` or from the flags of its parts."""
+        parts = self.given("strategy", "bands", "buffers", "column_norm_squared", "matrix")
+        if self.mechanism is not None:
+            return _parsed(self.mechanism)
+        if ":" in parts.get("strategy", ""):
+            raise ConfigError(f"--strategy {self.strategy!r}: for code of your own, use hubbub.accounting.guarantee in Python")
+        name = strategy_name("--strategy", parts.pop("strategy", "identity" if self.matrix is None else "file"))
+        if self.matrix is not None and (name not in ("dense", "file") or len(parts) > 1):
+            raise ConfigError("--matrix: the file describes its strategy; leave --strategy and its numbers out")
+        return name, {key.replace("_", "-"): value for key, value in parts.items()}
 
 
-def account(wanted: Wanted, multipliers: tuple[float | None, float | None], statement: Statement) -> None:
-    """Print what a mechanism guarantees, with the noise of one of two multipliers; that of a run has its own, too."""
+def _is_family(named: str) -> bool:
+    """Whether ``NAME:KEY=VALUE,…`` names a family, whatever files are here."""
+    try:
+        strategy_name("--mechanism", named.partition(":")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _parsed(named: str) -> tuple[str, dict[str, Any]]:
+    """The family of ``NAME:KEY=VALUE,…`` or of a file, and its options."""
+    if not _is_family(named) and (Path(named).is_file() or Path(named).suffix):
+        return "file", {"matrix": named}
+    name, _, listed = named.partition(":")
+    options: dict[str, Any] = {}
+    for part in filter(None, listed.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or key not in _OPTIONS:
+            raise ConfigError(f"--mechanism {named!r}: {part!r} is no option; write {'=…, '.join(_OPTIONS)}=…")
+        options[key] = _OPTIONS[key](value)
+    return strategy_name("--mechanism", name), options
+
+
+def _cohorts(given: Mapping[str, Any]) -> RandomParticipation:
+    names = frozenset(given)
+    if names in _COHORTS:
+        return _COHORTS[names](**given)
+
+    def ordered(kind: frozenset[str]) -> str:
+        return _as_flags(name for name in _COHORT_FLAGS if name in kind)
+
+    if missing := [ordered(kind - names) for kind in _COHORTS if names < kind]:
+        raise ConfigError(f"{_as_flags(given)}: random cohorts need {' or '.join(missing)}, too")
+    known = ", ".join(map(ordered, _COHORTS))
+    raise ConfigError(f"{_as_flags(given)}: together name no kind of random cohorts; write {known}")
+
+
+def _as_flags(names: Iterable[str]) -> str:
+    return " with ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+def account(flags: MechanismFlags, multipliers: tuple[float | None, float | None], *, as_json: bool, in_full: bool) -> None:
+    """Print the guarantee of a mechanism, with the noise of one of two multipliers or of the run."""
+    flags.require()
     relative, absolute = multipliers
-    wanted.require(statement)
-    if (relative is not None and absolute is not None) or (not wanted.is_run and relative is None and absolute is None):
+    if (relative is not None and absolute is not None) or (flags.run is None and relative is None and absolute is None):
         raise ConfigError("--noise-multiplier and --clip-noise-multiplier: give exactly one of them")
-    promise, mechanism = wanted.promise(statement)
-    if absolute is not None:
-        relative = scale("--clip-noise-multiplier", absolute) / mechanism.strategy.sensitivity(SingleParticipation()).value
-    if relative is not None:
-        promise = replace(promise, mechanism=replace(mechanism, noise_multiplier=relative))
-    _print_guarantee(promise, wanted, statement, same_mechanism=relative is None and wanted.who.empty)
+    promise = flags.promise()
+    if promise.mechanism is not None and absolute is not None:
+        column_norm = promise.mechanism.strategy.sensitivity(SingleParticipation()).value
+        relative = scale("--clip-noise-multiplier", absolute) / column_norm
+    if promise.mechanism is not None and relative is not None:
+        promise = replace(promise, mechanism=replace(promise.mechanism, noise_multiplier=relative))
+    _print_guarantee(promise, flags, as_json=as_json, in_full=in_full, own_noise=relative is None)
 
 
-def calibrate(wanted: Wanted, epsilon: float, statement: Statement) -> None:
+def calibrate(flags: MechanismFlags, epsilon: float, *, as_json: bool) -> None:
     """Print the guarantee of the least noise that meets a budget."""
-    wanted.require(statement)
-    promise, ours = wanted.promise(statement)
-    mechanism = accounting.calibrate(
-        ours.strategy,
-        ours.participation,
-        epsilon=epsilon,
-        delta=promise.delta,
-        neighboring_relation=promise.neighboring_relation,
-        accountant=promise.accountant,
-        shares=ours.shares,
-        prior=promise.earlier,
-        privacy_unit=promise.privacy_unit,
-    )
-    _print_guarantee(replace(promise, mechanism=mechanism), wanted, statement, same_mechanism=False)
+    promise = flags.promise()
+    if promise.mechanism is not None:
+        mechanism = accounting.calibrate(
+            promise.mechanism.strategy,
+            promise.mechanism.participation,
+            epsilon=epsilon,
+            delta=promise.delta,
+            neighboring_relation=promise.neighboring_relation,
+            accountant=promise.accountant,
+            shares=promise.mechanism.shares,
+            prior=promise.earlier,
+            privacy_unit=promise.privacy_unit,
+        )
+        promise = replace(promise, mechanism=mechanism)
+    _print_guarantee(promise, flags, as_json=as_json)
 
 
-def _print_guarantee(promise: Promise, wanted: Wanted, statement: Statement, *, same_mechanism: bool) -> None:
-    """Print what is promised, as a table, as JSON, or as the full statement; of a run whether it is what that promised."""
+def _print_guarantee(
+    promise: Promise, flags: MechanismFlags, *, as_json: bool, in_full: bool = False, own_noise: bool = False
+) -> None:
+    """Print a guarantee as a table, as JSON, or as the full statement, and whether it is that of the run."""
     answer = promise.after(promise.rounds, promise.delta)
-    if statement.as_json:
+    is_run = flags.run is not None
+    participation = flags.participation(promise.rounds)
+    if as_json:
         print_json(answer.as_json())
         return
-    if statement.in_full:
+    if in_full:
         terms = promise.terms
         facts = RunFacts(terms.clip_norm, terms.expected_cohort_size, not promise.simulation, adaptive=terms.adaptive)
-        console().print(answer.statement(facts if wanted.is_run and same_mechanism else None), end="")
+        console().print(answer.statement(facts if is_run and own_noise and participation is None else None), end="")
         return
     screen = console()
-    unnamed = wanted.who.empty and not wanted.is_run
+    unnamed = participation is None and not is_run
     say(screen, f"Participation: {answer.cohorts}{', since no flag names another' if unnamed else ''}")
     print_table("Guarantee", guarantee_rows(answer))
     say(screen)
@@ -302,17 +300,16 @@ def _print_guarantee(promise: Promise, wanted: Wanted, statement: Statement, *, 
     if answer.amplified:
         worst = accounting.rounded_up(answer.unamplified_epsilon)
         say(screen, f"Assuming the cohorts as stated; in the worst case over them, without amplification, epsilon is {worst}.")
-    participation = None if promise.mechanism is None else promise.mechanism.participation
-    if isinstance(participation, MinSeparation) and participation.min_separation > 1:
-        b = participation.min_separation
+    meant = None if promise.mechanism is None else promise.mechanism.participation
+    if isinstance(meant, MinSeparation) and (b := meant.min_separation) > 1:
         say(
             screen,
             f"A separation of {b} means rounds r and r + {b}; Google's accounting notebook counts the {b - 1} rounds between.",
         )
-    if wanted.is_run:
-        kept = same_mechanism and not statement.names_terms
-        whose = "That is what the run promised" if kept else "That is not what the run promised"
-        say(screen, f"{whose}; hubbub account {wanted.mechanism} says what it spent")
+    if is_run:
+        same = own_noise and participation is None and not flags.stated
+        whose = "That is what the run promised" if same else "That is not what the run promised"
+        say(screen, f"{whose}; hubbub account {flags.mechanism} says what it spent")
 
 
 def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:
@@ -332,14 +329,13 @@ def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:
     }
 
 
-_TABLE = 110
-_BAR = 16
-_POINTS = 121
+# Widths of the table and of the longest bar, and points of a curve.
+_TABLE, _BAR, _POINTS = 110, 16, 121
 
 
 @dataclass(frozen=True)
-class Row:
-    """One calibration: what it computes, or why it has no value."""
+class _Row:
+    """One calibration, or why it has no value."""
 
     name: str
     computed: Calibration | None
@@ -379,15 +375,15 @@ def gaussian(epsilon: float, delta: float, sensitivity: float, *, plot: Path | N
         _print(budget, rows, least)
 
 
-def _row(name: str, epsilon: float, delta: float, sensitivity: float) -> Row:
+def _row(name: str, epsilon: float, delta: float, sensitivity: float) -> _Row:
     try:
         answer = releases.computed(name, epsilon, delta, sensitivity)
     except ValueError as error:
-        return Row(name, None, str(error))
-    return Row(name, answer, None if answer.proved else why_not_proved(answer))
+        return _Row(name, None, str(error))
+    return _Row(name, answer, None if answer.proved else why_not_proved(answer))
 
 
-def _facts(row: Row, least: float) -> dict[str, Any]:
+def _facts(row: _Row, least: float) -> dict[str, Any]:
     answer = row.computed
     return {
         "name": row.name,
@@ -400,7 +396,7 @@ def _facts(row: Row, least: float) -> dict[str, Any]:
     }
 
 
-def _print(budget: tuple[float, float, float], rows: list[Row], least: float) -> None:
+def _print(budget: tuple[float, float, float], rows: list[_Row], least: float) -> None:
     epsilon, delta, sensitivity = budget
     screen = console()
     say(screen, f"One Gaussian release of L2 sensitivity {sensitivity!r} that is to be ({epsilon!r}, {delta!r})-DP")
@@ -436,7 +432,7 @@ def _print(budget: tuple[float, float, float], rows: list[Row], least: float) ->
             say(screen, f"  {reason}", indent=4)
 
 
-def _curves(epsilon: float, delta: float, rows: list[Row]) -> "list[Calibrated]":
+def _curves(epsilon: float, delta: float, rows: list[_Row]) -> "list[Calibrated]":
     """Noise over that of the analytic calibration, of all but itself, over epsilons around the one asked for.
 
     Always all of them and in the order of their names, by which a picture gives them their looks; one that has no value is

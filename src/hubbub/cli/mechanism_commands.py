@@ -63,26 +63,20 @@ def account(
     from hubbub.cli import accounts
 
     if runs:
-        from hubbub.cli.runs import Asked, account_runs
+        from hubbub.cli.runs import account_runs
 
-        others = sorted(_given(context) - {"runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full"})
-        if others:
+        allowed = ("runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full")
+        if others := sorted(name for name, value in context.params.items() if value is not None and name not in allowed):
             flag = others[0].replace("_", "-")
-            raise typer.BadParameter(f"--{flag}: describes a mechanism; runs say it by their ledgers, leave it out")
-        account_runs(runs, Asked(delta, neighboring_relation, accountant, as_json, in_full))
+            raise typer.BadParameter(f"--{flag}: describes a mechanism; the ledgers of runs state theirs, leave it out")
+        account_runs(runs, delta, neighboring_relation, accountant, as_json=as_json, in_full=in_full)
         return
-    who = accounts.Who(
-        (min_separation, max_participations),
-        (epochs, rounds_per_epoch),
-        accounts.CohortFlags(sampling_probability, cohort_size, population, max_cohort_size, cycle_length, bins),
-    )
-    parts = {"bands": bands, "buffers": buffers, "column-norm-squared": column_norm_squared}
-    asked = accounts.Wanted(_named(mechanism, strategy, matrix, parts), rounds, who)
-    statement = accounts.Statement(delta, neighboring_relation, accountant, as_json, in_full)
-    accounts.account(asked, (noise_multiplier, clip_noise_multiplier), statement)
+    multipliers = noise_multiplier, clip_noise_multiplier
+    accounts.account(accounts.MechanismFlags.of(context.params), multipliers, as_json=as_json, in_full=in_full)
 
 
 def calibrate(
+    context: typer.Context,
     epsilon: flags.Epsilon,
     delta: flags.Delta,
     mechanism: flags.Mechanism = None,
@@ -114,46 +108,7 @@ def calibrate(
     """
     from hubbub.cli import accounts
 
-    who = accounts.Who(
-        (min_separation, max_participations),
-        (epochs, rounds_per_epoch),
-        accounts.CohortFlags(sampling_probability, cohort_size, population, max_cohort_size, cycle_length, bins),
-    )
-    statement = accounts.Statement(delta, neighboring_relation, accountant, as_json)
-    parts = {"bands": bands, "buffers": buffers, "column-norm-squared": column_norm_squared}
-    accounts.calibrate(accounts.Wanted(_named(mechanism, strategy, matrix, parts), rounds, who), epsilon, statement)
-
-
-def _named(mechanism: str | None, strategy: str | None, matrix: str | None, parts: dict[str, float | None]) -> str:
-    """What ``--mechanism`` would be for the flags that name its parts; without any flag, independent noise.
-
-    Raises:
-        BadParameter: Both are given, or parts that a matrix has of its own, or a column norm of what is not banded.
-        ValueError: No such strategy.
-    """
-    from hubbub.experiment.config import strategy_name
-
-    given = {name: value for name, value in parts.items() if value is not None}
-    if strategy is None and matrix is None and not given:
-        return "identity" if mechanism is None else mechanism
-    if mechanism is not None:
-        typed = {"strategy": strategy, "matrix": matrix, **given}
-        other = next(f"--{name} = {value!r}" for name, value in typed.items() if value is not None)
-        raise typer.BadParameter(f"--mechanism = {mechanism!r} with {other}: give one; --mechanism takes its parts as options")
-    if strategy is not None and ":" in strategy:
-        raise typer.BadParameter(
-            f"--strategy {strategy!r}: code of your own is accounted in Python, by hubbub.accounting.guarantee"
-        )
-    strategy = None if strategy is None else strategy_name("--strategy", strategy)
-    if matrix is not None:
-        if strategy not in (None, "dense", "file") or given:
-            raise typer.BadParameter("--matrix: a file says its strategy by itself; leave --strategy and its numbers out")
-        return matrix if strategy is None else f"{strategy}:matrix={matrix}"
-    norm = parts["column-norm-squared"]
-    if norm is not None and (strategy != "banded" or parts["bands"] is None):
-        raise typer.BadParameter(f"--column-norm-squared {norm}: describes --strategy banded together with --bands")
-    options = ",".join(f"{name}={value!r}" for name, value in given.items())
-    return f"{strategy or 'identity'}:{options}" if options else str(strategy)
+    accounts.calibrate(accounts.MechanismFlags.of(context.params), epsilon, as_json=as_json)
 
 
 def factorize(
@@ -241,12 +196,6 @@ def gaussian(
     from hubbub.cli import accounts
 
     accounts.gaussian(epsilon, delta, sensitivity, plot=plot, as_json=as_json)
-
-
-def _given(context: typer.Context) -> set[str]:
-    """The parameters that stand on the command line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 # In the order of the help.

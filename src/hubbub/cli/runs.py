@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from hubbub.training.run_folder.record import ledger_of, read_run
 from hubbub.verification import SIGNATURE
 from hubbub.verification import verify as verified
 
-__all__ = ["Asked", "account_runs", "cite", "close", "evaluate", "ledger", "publish", "report", "verify"]
+__all__ = ["account_runs", "cite", "close", "evaluate", "ledger", "publish", "report", "verify"]
 
 
 def ledger(folder: Path, *, as_json: bool) -> None:
@@ -185,51 +185,45 @@ def evaluate(folder: Path, *, allow_import: bool, as_json: bool) -> None:
     say(console(), run.guarantee.sentence())
 
 
-@dataclass(frozen=True)
-class Asked:
-    """How the answer is wanted; ``None`` takes what the runs say."""
-
-    delta: float | None
-    neighboring_relation: str | None
-    accountant: str | None
-    as_json: bool
-    in_full: bool
-
-
-def account_runs(folders: Sequence[Path], asked: Asked) -> None:
-    """Print what the runs cost, one by one and together."""
+def account_runs(
+    folders: Sequence[Path],
+    delta: float | None,
+    neighboring_relation: str | None,
+    accountant: str | None,
+    *,
+    as_json: bool,
+    in_full: bool,
+) -> None:
+    """Print what the runs spent, one by one and together; ``None`` takes what the runs state."""
     runs = [read_run(folder) for folder in folders]
-    delta = _delta(runs) if asked.delta is None else asked.delta
-    accountant = "tight" if asked.accountant is None else asked.accountant
+    delta = _delta(runs) if delta is None else delta
+    named = {"neighboring_relation": neighboring_relation, "accountant": accountant}
+    typed: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    promises = [replace(run.promise, **typed) for run in runs]
     # First, since it says which runs do not add up.
     found = run_charges(runs)
-    composed = compose_runs(found, delta, asked.neighboring_relation, accountant=accountant) if runs[1:] else None
-    costs = [spent(_asked(run, asked), run.history, delta) for run in runs]
+    composed = compose_runs(found, delta, neighboring_relation, accountant=accountant or "tight") if runs[1:] else None
+    costs = [spent(promise, run.history, delta) for promise, run in zip(promises, runs, strict=True)]
     if composed is None:
         answer, facts = costs[0].guarantee, costs[0].facts(runs[0].promise, runs[0].chain.head)
     else:
         answer = composed
-        worse = tuple(f"{run.name}: {warning}" for run, cost in zip(runs, costs, strict=True) for warning in cost.told_to_all())
-        # Those that were named come first.
-        each, others = tuple(cost.guarantee for cost in costs), found[len(runs) :]
-        adaptive = any("adaptive_clipping" in run.promise.settings for run in runs)
-        heads = tuple(run.chain.head for run in runs)
-        facts = RunFacts(heads=heads, worse=worse, runs=each, others=others, adaptive=adaptive)
-    rows = [_row(run, cost, _asked(run, asked)) for run, cost in zip(runs, costs, strict=True)]
-    if asked.as_json:
+        facts = RunFacts(
+            heads=tuple(run.chain.head for run in runs),
+            worse=tuple(f"{run.name}: {line}" for run, cost in zip(runs, costs, strict=True) for line in cost.told_to_all()),
+            runs=tuple(cost.guarantee for cost in costs),
+            # Those that were named come first.
+            others=found[len(runs) :],
+            adaptive=any("adaptive_clipping" in run.promise.settings for run in runs),
+        )
+    rows = [_row(run, cost, promise) for run, cost, promise in zip(runs, costs, promises, strict=True)]
+    if as_json:
         print_json({**answer.as_json(), "runs": rows})
-    elif asked.in_full:
+    elif in_full:
         for line in (*answer.statement(facts).splitlines(), *_unchecked(rows)):
             console().print(printable(line))
     else:
         _print(answer, rows)
-
-
-def _asked(run: Recorded, asked: Asked) -> Promise:
-    """The run's promise, as it is to be stated."""
-    named = {"neighboring_relation": asked.neighboring_relation, "accountant": asked.accountant}
-    typed = {name: value for name, value in named.items() if value is not None}
-    return replace(run.promise, **typed)  # type: ignore[arg-type] # both are text
 
 
 def _delta(runs: Sequence[Recorded]) -> float:

@@ -1,8 +1,8 @@
 """The results of a sweep: its runs, the points that they are averaged to, and the privacy cost of choosing among them.
 
-The composition of all ledgers covers whatever is published of a sweep, also the best model alone, for a grid that was fixed in
-advance. Theorems with a lower cost (:mod:`hubbub.accounting.selection`) need a random number of trials. A grid has a fixed number,
-so their epsilon is stated as a comparison, never as a guarantee.
+The composition of all ledgers covers whatever is published of a sweep, also the best model alone, if the grid was fixed in
+advance. Theorems with a lower cost (:mod:`hubbub.accounting.selection`) need a random number of trials. A grid has a fixed
+number, so their epsilon is stated as a comparison, never as a guarantee.
 """
 
 from collections.abc import Mapping, Sequence
