@@ -1,15 +1,15 @@
-"""The four ``DifferentialPrivacy…`` strategies of Flower under their names and arguments, with this package's privacy.
+"""Flower's four ``DifferentialPrivacy…`` strategies, by their names and arguments, with the privacy of this package.
 
 ::
 
     # from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
     from hubbub.flower import DifferentialPrivacyServerSideFixedClipping
 
-Each is :class:`.DPFedAvgFixed` or :class:`.DPFedAvgAdaptive` under other names. So every round asks ``num_sampled_clients``
-clients, whatever fraction ``strategy`` would sample; noise is on the sum, before ``strategy`` and its optimizer see it; all
-clients weigh the same; a client that does not answer counts as zero; metrics and federated evaluation, which no noise hides,
-are off (``evaluation``); a model with buffers is refused, or keeps them (``buffers``); and a run that has used up its budget
-makes no further rounds.
+Each is :class:`.DPFedAvgFixed` or :class:`.DPFedAvgAdaptive` under another name. So every round asks ``num_sampled_clients``
+clients, whatever fraction ``strategy`` would sample. Noise is added to the sum before ``strategy`` and its optimizer see it.
+All clients have the same weight, and one that does not answer counts as zero. Metrics and federated evaluation, which have no
+noise, are off (``evaluation``). A model with buffers is refused, or keeps them (``buffers``). A run whose budget is spent makes
+no further rounds.
 """
 
 import copy
@@ -33,7 +33,7 @@ __all__ = [
     "DifferentialPrivacyServerSideFixedClipping",
 ]
 
-# Where Flower's mods look for the clip norm, and where they say 1 if the update was clipped, while ours is 1 if it was not.
+# Flower's names: the clip norm, and a bit that is 1 if the update was clipped, while ours is 1 if it was not.
 _FLOWER_CLIP_NORM, _FLOWER_NORM_BIT = "clipping_norm", "norm_bit"
 
 
@@ -42,29 +42,25 @@ class _FlowersNames(PrivateStrategy):
 
     @property
     def noise_multiplier(self) -> float:
-        """As it was given.
-
-        With adaptive clipping it is that of updates and count together; Flower's class has that of the updates alone, which
-        is more.
-        """
+        """The argument; with adaptive clipping it covers updates and count, Flower's the updates alone."""
         return self.mechanism.noise_multiplier
 
     @property
     def clipping_norm(self) -> float:
-        """Of the next round."""
+        """The clip norm of the next round."""
         return self.clip_norm
 
 
 class DifferentialPrivacyServerSideFixedClipping(_FlowersNames, DPFedAvgFixed):
-    """Flower's class of this name, in the arguments; :class:`.DPFedAvgFixed` in what is done.
+    """:class:`.DPFedAvgFixed` with the arguments of Flower's class of this name.
 
     Args:
         strategy: One that averages, such as ``FedAvg(...)``.
-        noise_multiplier: Standard deviation of the noise on the sum, over the clipping norm. 0 hides nothing and is refused.
+        noise_multiplier: Standard deviation of the noise on the sum, over the clipping norm. 0 gives no privacy and is refused.
         clipping_norm: The largest L2 norm of a client's update.
         num_sampled_clients: How many clients are asked in a round.
-        accountant: Of it only the budget is taken over: ``config.max_epsilon`` as ``stop_epsilon``, ``config.target_delta`` as
-            ``delta``. The accountant never gets a release: :meth:`privacy_spent` reads this strategy's own ledger.
+        accountant: Only its budget is used: ``config.max_epsilon`` as ``stop_epsilon``, ``config.target_delta`` as ``delta``.
+            It does not count releases: :meth:`privacy_spent` reads this strategy's ledger.
         rounds: As of :class:`.DPFedAvgFixed`, and so all that are given by name.
 
     Raises:
@@ -100,20 +96,20 @@ class DifferentialPrivacyServerSideFixedClipping(_FlowersNames, DPFedAvgFixed):
         self.num_sampled_clients = num_sampled_clients
 
     def privacy_spent(self) -> PrivacySpent:
-        """What the ledger holds, with or without an ``accountant``; :meth:`guarantee` says under which assumptions."""
+        """The spent budget by the ledger, with or without an ``accountant``; :meth:`guarantee` has the assumptions."""
         spent = self.guarantee()
         return PrivacySpent(float(spent.epsilon), spent.delta, self.rounds_charged, str(spent.accountant))
 
 
 class _ClientsClip(PrivateStrategy):
-    """A strategy that sends Flower's mods the clip norm, too."""
+    """A strategy that also sends the clip norm under the name of Flower's mods."""
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
-        """As ever, with the clip norm where Flower's mods look for it as well."""
+        """The messages, with the clip norm also under the name of Flower's mods."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         for message in messages:
-            told = next(iter(message.content.config_records.values()))
-            told[_FLOWER_CLIP_NORM] = told[CLIP_NORM]
+            config = next(iter(message.content.config_records.values()))
+            config[_FLOWER_CLIP_NORM] = config[CLIP_NORM]
         return messages
 
 
@@ -126,14 +122,14 @@ class DifferentialPrivacyClientSideFixedClipping(_ClientsClip, DifferentialPriva
 
 
 class DifferentialPrivacyServerSideAdaptiveClipping(_FlowersNames, DPFedAvgAdaptive):
-    """Flower's class of this name, in the arguments; :class:`.DPFedAvgAdaptive` in what is done.
+    """:class:`.DPFedAvgAdaptive` with the arguments of Flower's class of this name.
 
-    Unlike Flower's the clipping norm grows while more updates are clipped than ``target_clipped_quantile`` says, and shrinks
-    while fewer are, so that it reaches the target from either side.
+    Unlike in Flower's class, the clipping norm grows while more updates are clipped than ``target_clipped_quantile``, and
+    shrinks while fewer are, so that it reaches the target from either side.
 
     Args:
         strategy: One that averages, such as ``FedAvg(...)``.
-        noise_multiplier: Of updates and count together. 0 hides nothing and is refused.
+        noise_multiplier: Of updates and count together. 0 gives no privacy and is refused.
         num_sampled_clients: How many clients are asked in a round.
         initial_clipping_norm: Of the first round.
         target_clipped_quantile: The part of the updates that shall be clipped; :class:`.DPFedAvgAdaptive` takes the part that
@@ -190,18 +186,18 @@ class DifferentialPrivacyClientSideAdaptiveClipping(_ClientsClip, DifferentialPr
     """
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As ever, with what Flower's mod says of the norm in this package's words."""
+        """The new model and public metrics, with the indicators of Flower's mod translated."""
         return super().aggregate_train(server_round, map(_with_our_bit, replies))
 
 
 def _with_our_bit(reply: Message) -> Message:
-    """A reply in which Flower's bit, 1 if the update was clipped, stands as ours, 1 if it was not; a bit of ours goes first."""
+    """A reply with Flower's bit (1 if clipped) translated into ours (1 if not clipped), unless it has ours."""
     if reply.has_error() or any(NORM_BIT in record for record in reply.content.metric_records.values()):
         return reply
     for name, record in reply.content.metric_records.items():
         if _FLOWER_NORM_BIT in record:
             clipped = record[_FLOWER_NORM_BIT]
-            # What is no whole number stays what it is: the sum refuses it, and counts the reply as nothing.
+            # Another value stays as it is: the sum refuses the reply.
             bit = 1 - clipped if isinstance(clipped, int) else clipped
             translated = copy.copy(reply)
             translated.content = RecordDict({**reply.content, name: MetricRecord({**record, NORM_BIT: bit})})
@@ -212,7 +208,7 @@ def _with_our_bit(reply: Message) -> Message:
 def _noise_multiplier(value: float) -> float:
     if finite("noise_multiplier", value) == 0:
         raise ValueError(
-            "noise_multiplier = 0: would hide nothing, and no guarantee could be given; for clipping without privacy use "
+            "noise_multiplier = 0: would hide nothing, and there would be no guarantee; for clipping without privacy use "
             "Flower's own class"
         )
     return scale("noise_multiplier", value)

@@ -1,4 +1,4 @@
-"""What the private strategies have in common: who is asked, where noise is added, what failures do, and what is assumed."""
+"""The options of the private strategies: cohorts, who adds the noise, failures, and the assumptions that follow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ Buffers = Literal["error", "keep"]
 OnFailure = Literal["zero", "abort"]
 Evaluation = Literal["off", "exact", "private"]
 KeptBy = Literal["ledger", "devices"]
-# Of the ρ of the whole run, where nobody says more of a private evaluation.
+# The share of the run's ρ that evaluation="private" spends.
 _SHARE = 0.05
 # Strategies of Flower that do not average, by name, since some come and go between its versions.
 _NOT_AVERAGING = ("Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum", "QFedAvg")
 
 
 class RunArguments(TypedDict, total=False):
-    """The arguments by name of every private strategy, those under Flower's names included."""
+    """The keyword arguments of every private strategy, of those with Flower's names too."""
 
     buffers: Buffers
     on_failure: OnFailure
@@ -57,7 +57,7 @@ class RunArguments(TypedDict, total=False):
 
 
 class StrategyArguments(RunArguments, total=False):
-    """The arguments by name that the private strategies share."""
+    """The keyword arguments that the ``DPFedAvg…`` and matrix strategies share."""
 
     num_sampled_clients: int | None
     sampling_probability: float | None
@@ -68,11 +68,11 @@ class StrategyArguments(RunArguments, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of a private strategy, but for its mechanism and its clip norm; see :class:`.DPFedAvgFixed` for each.
+    """The options of a private strategy, except mechanism and clip norm; see :class:`.DPFedAvgFixed` for each.
 
     Raises:
-        ConfigError: Two that do not go together.
-        TypeError, ValueError: One of another type, or out of range.
+        ConfigError: Two options do not go together.
+        TypeError, ValueError: An option has another type, or is out of range.
     """
 
     num_sampled_clients: int | None = None
@@ -175,30 +175,30 @@ class Options:
 
     @property
     def folder(self) -> Path | None:
-        """Where the run is kept."""
+        """The run's folder; ``None`` in memory."""
         return None if self.state is None else Path(self.state)
 
     @property
     def noise_by(self) -> str:
-        """Who adds the noise."""
+        """Who adds the noise: server, clients or holders."""
         return self.secagg.noise_by if self.secagg else self.noise_at
 
     def shares(self) -> NoiseShares | None:
-        """How many clients bring noise along; ``None`` where the server adds it."""
+        """The noise shares of clients; ``None`` if they add none."""
         if self.min_survivors is None:
             return None
         return self.encryption.shares() if self.encryption else NoiseShares(self.min_survivors)
 
     @property
     def encryption(self) -> "Encryption | None":
-        """How clients encrypt what they send, where they do."""
+        """The terms of encryption; ``None`` without ``secagg``."""
         return None if self.secagg is None else self.secagg.encryption(self.min_survivors)
 
     def require_fitting(self, mechanism: Mechanism) -> None:
-        """Refuse a mechanism whose cohorts these terms cannot draw or whose promise nobody can keep.
+        """Refuse a mechanism whose cohorts cannot be drawn, or whose participation pattern is not enforced.
 
         Raises:
-            ConfigError: Names the setting and the next step.
+            ConfigError: Names the option and the next step.
         """
         stated = getattr(mechanism.participation, "sampling_probability", None)
         if self.sampling_probability not in (None, stated):
@@ -247,7 +247,7 @@ class Options:
             )
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What is assumed in addition to what every guarantee assumes."""
+        """The assumptions of this run, in addition to those of every guarantee."""
         keys = (
             "by the operator's word (keys_enforced) the SuperLink admits registered keys only, and each person has one"
             if self.keys_enforced
@@ -264,7 +264,7 @@ class Options:
         return (*(Assumption(text, "operator") for text in stated), *further)
 
     def measured(self, mechanism: Mechanism) -> PrivateEvaluation | None:
-        """What is measured of clients under noise; of ``"private"`` alone, their accuracy at a twentieth of the run's ρ."""
+        """The private evaluation, if any; by default the accuracy of all clients at a twentieth of the run's ρ."""
         if isinstance(self.evaluation, PrivateEvaluation):
             return self.evaluation
         if self.evaluation != "private":
@@ -273,12 +273,12 @@ class Options:
         return PrivateEvaluation.at_share(_SHARE, rounds=mechanism.rounds, epsilon=whole, delta=self.delta, every=every)
 
     def not_covered(self) -> tuple[str, ...]:
-        """What costs extra."""
+        """Releases that the guarantee does not cover."""
         exact = () if self.evaluation != "exact" else ("the metrics of federated evaluation, which are exact",)
         return (*exact, *(self.encryption.not_covered() if self.encryption else ()))
 
     def promise(self, mechanism: Mechanism, settings: Mapping[str, object]) -> Promise:
-        """What the ledger holds the run to."""
+        """The promise that the ledger records."""
         encryption = self.encryption
         if self.secagg and encryption:
             settings = {**settings, "lattice_bits": encryption.lattice_bits, "secagg": self.secagg.settings()}
@@ -286,7 +286,7 @@ class Options:
             settings = {**settings, "pattern_kept_by": "devices"}
         if measured := self.measured(mechanism):
             settings = {**settings, "evaluation": measured.record()}
-        # A divisor that is counted is another one where one more client is there: then two runs with as many are compared.
+        # A divisor that is counted depends on the number of clients: neighbors then have the same number.
         counted = self.expected_cohort_size is None and isinstance(mechanism.participation, RandomParticipation)
         return Promise(
             rounds=mechanism.rounds,
@@ -306,9 +306,9 @@ def independent_noise(options: Options, noise_multiplier: float, rounds: int) ->
     """The mechanism of DP-FedAvg: fresh noise in each of at most ``rounds`` rounds, which any client may join.
 
     Args:
-        options: Whose cohorts, and whose shares of the noise.
+        options: With the cohorts and the noise shares.
         noise_multiplier: Of each round.
-        rounds: The most.
+        rounds: The most rounds.
 
     Raises:
         ConfigError: Cohorts of a fixed size and by Poisson sampling at once, or neither.
@@ -325,11 +325,11 @@ def independent_noise(options: Options, noise_multiplier: float, rounds: int) ->
 
 
 def require_averaging(strategy: object) -> Strategy:
-    """The wrapped strategy, which must be one that averages.
+    """The strategy, if it is one that averages.
 
     Raises:
         TypeError: It is no strategy of the Message API.
-        ConfigError: It is private itself, looks at single updates, or trains in no round.
+        ConfigError: It is private itself, uses single updates, or trains in no round.
     """
     if isinstance(strategy, type) and issubclass(strategy, Strategy):
         raise TypeError(f"strategy = {strategy.__name__}: is a class; make one of it, {strategy.__name__}()")
@@ -355,7 +355,7 @@ def require_averaging(strategy: object) -> Strategy:
 
 
 def _own_folder(state: object) -> Path:
-    """The folder of a run, absolute: a process that changes its working folder must not find another run, or none."""
+    """The absolute path of a run's folder, so that a change of the working folder does not matter."""
     if not isinstance(state, str | Path):
         raise TypeError(f"state = {state!r}: must name a folder")
     if not str(state).strip() or Path(state).expanduser().resolve() in (Path.cwd(), Path.home(), Path("/")):
@@ -365,7 +365,7 @@ def _own_folder(state: object) -> Path:
 
 
 def promises(participation: Participation, rounds: int) -> bool:
-    """Whether anything is promised that a client would break by coming back under another name."""
+    """Whether a client could break the participation pattern by returning under another name."""
     match participation:
         case PoissonSampling():
             return False

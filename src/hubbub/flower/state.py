@@ -1,8 +1,8 @@
-"""What of a run survives a restart of the ServerApp: ledger, keys, model, and what the wrapped strategy knows.
+"""The state of a run that survives a restart of the ServerApp: ledger, keys, model, and the wrapped strategy's arrays.
 
-Beside what every run's folder holds (:mod:`hubbub.training.run_folder`) there is ``state/server.safetensors``: the model after
-the last round and the arrays of the wrapped strategy, such as its momentum, all made of released sums alone, and so no secrets.
-A release is kept until that file has learnt from it.
+In addition to the files of every run (:mod:`hubbub.training.run_folder`) there is ``state/server.safetensors``: the model after
+the last round and the arrays of the wrapped strategy, such as its momentum, all computed from releases and so not secret. A
+release is kept until that file includes it.
 """
 
 import hashlib
@@ -37,31 +37,31 @@ __all__ = ["ServerState", "recorded", "require_same_mechanism"]
 _LARGEST = 2**36
 _FILE = "state/server.safetensors"
 _Entries = npt.NDArray[np.generic]
-# A folder has one owner in a process: a strategy made anew takes it over, and the one before it is refused.
+# The owner of each folder in this process: a new strategy takes it over, and the previous one is refused.
 _OWNERS: WeakValueDictionary[Path, "ServerState"] = WeakValueDictionary()
 
 
 class ServerState:
-    """A run that is open: its release path, which is not started yet, and the folder that it is kept in.
+    """The state of an open run: its release path, not started yet, and its folder.
 
     Args:
-        promise: What the run promises.
+        promise: Of the run.
         layout: Of the model.
         dim: Numbers in a sum.
         clients: The most in a cohort.
         seed: Of the noise and the cohorts of a simulation.
-        folder: Where it is kept; ``None`` keeps it in memory.
+        folder: Of the run; ``None`` keeps it in memory.
         head: A head of the ledger that was kept elsewhere.
-        head_hook: Who is given the head of each round.
+        head_hook: Called with the head of each round.
 
     Attributes:
-        rounds: How many rounds the model that is kept has learnt from.
+        rounds: The number of rounds in the stored model.
         clip_norm: Of the next round.
-        closed: Whether the folder was given back, so that another strategy may resume the run.
+        closed: Whether the folder was released for another strategy.
 
     Raises:
-        LedgerError: The folder holds another run, one that was closed, or one behind ``head``.
-        RunFolderError: It is damaged, or another process is at work in it.
+        LedgerError: The folder holds another run, a closed one, or one behind ``head``.
+        RunFolderError: It is damaged, or in use by another process.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ServerState:
             _OWNERS[place] = self
         self.closed = False
         try:
-            # Whoever sums for this path takes nothing but what holds its share of the noise, or opens no sum without it.
+            # Sums with noise by clients or holders are accepted only with that noise.
             noise = promise.noise_in_sums
             self._path = ReleasePath(
                 promise, dim, clients=clients, seed=seed, store=self._store, head=head, noise_in_sums=noise
@@ -116,7 +116,7 @@ class ServerState:
 
     @property
     def path(self) -> ReleasePath:
-        """The way from a sum to a release."""
+        """The path from a sum to a release."""
         if self.closed:
             raise LedgerError("state: another strategy has resumed this run; use that one")
         return self._path
@@ -125,22 +125,22 @@ class ServerState:
     __reduce_ex__ = ReleasePath.__reduce_ex__
 
     def evaluations(self, clients: int) -> Evaluations | None:
-        """The private evaluations of the run, of at most so many clients each; ``None`` where it promises none."""
+        """The private evaluations of the run, each of at most ``clients`` clients; ``None`` if it has none."""
         if self._evaluations is None:
             opened = Evaluations.of(self.path.ledger, clients=clients, seed=self._seed, store=self._store)
             self._evaluations = self._lock.enter_context(opened)
         return self._evaluations
 
     def close(self) -> None:
-        """Give the folder back."""
+        """Release the folder."""
         self.closed = True
         self._lock.close()
 
     def restore(self, strategy: Strategy) -> ArrayRecord | None:
-        """The model after :attr:`rounds` rounds, the wrapped strategy's arrays put back; ``None`` where the run begins.
+        """The model after :attr:`rounds` rounds, with the wrapped strategy's arrays restored; ``None`` if the run begins.
 
         Raises:
-            RunFolderError: The file is damaged, of other rounds than the ledger has, or of another model or strategy.
+            RunFolderError: The file is damaged, or does not match the ledger, the model or the strategy.
         """
         if self._file is None or not self._file.exists():
             return None
@@ -164,12 +164,12 @@ class ServerState:
         return model
 
     def bind(self) -> None:
-        """Bind the model after the rounds so far, with its file, and what is promised, in the ledger."""
+        """Record the digests of model and guarantee in the ledger."""
         if self._store and self._file and self._file.exists() and self.path.ledger.pending() is None:
             self.path.ledger.bind({name: self._store.digest(name) for name in (_FILE, "guarantee.json")})
 
     def save(self, arrays: ArrayRecord, strategy: Strategy) -> None:
-        """Keep the model and the wrapped strategy's arrays after the rounds so far; the releases before are done with."""
+        """Store the model and the wrapped strategy's arrays after the rounds so far, and discard the releases before."""
         charged, self.rounds = self.path.next_round > self.rounds, self.path.next_round
         if self._file is None or self._store is None:
             return
@@ -194,7 +194,7 @@ class ServerState:
 
 
 def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
-    """How many rounds the ledger of a folder has recorded, and the record of its promise; (0, {}) if there is no ledger."""
+    """The number of rounds in a folder's ledger, and the record of its promise; (0, {}) without a ledger."""
     path = None if folder is None else folder / "ledger.jsonl"
     if path is None or not path.exists():
         return 0, {}
@@ -203,15 +203,19 @@ def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
 
 
 def require_same_mechanism(promise: Promise, folder: Path | None) -> None:
-    """Refuse to say of the rounds in a folder what rounds of another mechanism would cost."""
+    """Refuse a folder whose rounds are of another mechanism.
+
+    Raises:
+        LedgerError: They are.
+    """
     before = recorded(folder)[1]
-    # Through JSON as well, where a tuple is a list.
+    # Through JSON, in which a tuple is a list.
     if before and before.get("mechanism") != strict_json.loads(strict_json.canonical(promise.record()["mechanism"])):
         raise LedgerError(f"state = {folder}: holds a run of another mechanism; give its settings, or a folder of its own")
 
 
 def _known(strategy: Strategy) -> dict[str, _Entries]:
-    """The arrays that a strategy keeps from round to round, under a name that says where."""
+    """The arrays that a strategy keeps between rounds, by ``kind/attribute/key``."""
     found: dict[str, _Entries] = {}
     for attribute, value in vars(strategy).items():
         kind, parts = "", dict[str, object]()

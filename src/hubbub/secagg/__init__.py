@@ -1,6 +1,6 @@
-"""How a server adds what it cannot read: Paillier encryption, fixed-point packing and threshold decryption."""
+"""Secure aggregation: Paillier encryption, fixed-point packing and threshold decryption."""
 
 try:
-    import gmpy2 as _gmpy2  # noqa: F401 # asked for once, for all modules in here
+    import gmpy2 as _gmpy2  # noqa: F401 # imported once, for all modules of the package
 except ModuleNotFoundError as error:
     raise ImportError("hubbub.secagg needs gmpy2: pip install 'hubbub[secagg]'") from error

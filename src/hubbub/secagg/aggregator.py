@@ -1,4 +1,4 @@
-"""The server's part: to add what clients send, each once, and to read the sum when the holders of the key have opened it."""
+"""The server's sum of encrypted contributions: each is added once, and the sum is read when the holders have opened it."""
 
 import hashlib
 import hmac
@@ -21,13 +21,13 @@ _SERVER = "server"
 
 @dataclass(frozen=True)
 class Request:
-    """What the holders of the key are asked to open: the messages of a sum, or the sum alone.
+    """A request to the holders to open a sum: its messages, or the sum alone.
 
     Args:
         round_index: From 0.
-        contributions: The clients' messages; empty where the holders take the server's sum.
-        noise: Messages of noise: the server's, or those of the holders.
-        total: The server's sum; empty where the holders form it.
+        contributions: The clients' messages; empty for the owner of a whole key.
+        noise: Messages of noise, of the server or of the holders.
+        total: The server's sum, for the owner of a whole key; else empty.
     """
 
     round_index: int
@@ -37,7 +37,7 @@ class Request:
 
     @property
     def digest(self) -> bytes:
-        """What stands for all of it."""
+        """A SHA-256 of all of it."""
         hashed = hashlib.sha256(b"hubbub request 1" + self.round_index.to_bytes(8, "big"))
         for parts in (self.contributions, self.noise, (self.total,)):
             hashed.update(len(parts).to_bytes(8, "big"))
@@ -47,20 +47,19 @@ class Request:
 
 
 class Aggregator:
-    """The sum of one round, as it comes in.
+    """The encrypted sum of one round.
 
     Args:
-        agreement: What was agreed.
+        agreement: The terms.
         round_index: From 0.
-        earlier: Digests of what was added in earlier rounds, kept by the caller; that of each message is added to it, and
-            what is there already is refused.
+        earlier: Digests of messages of earlier rounds, kept by the caller: each new one is added, and a known one is refused.
     """
 
     def __init__(self, agreement: Agreement, round_index: int, earlier: set[bytes] | None = None) -> None:
         self.agreement = agreement
         self.round_index = integer("round_index", round_index, at_least=0)
         self._earlier = set() if earlier is None else earlier
-        # Who has a share forms the sum from what it is made of; who has the whole key would read that, part by part.
+        # Holders of shares form the sum from the messages; the owner of a whole key could read single ones.
         self._keep = not agreement.whole_key
         self._kept: dict[str, bytes] = {}
         self._noise: dict[str, bytes] = {}
@@ -70,12 +69,12 @@ class Aggregator:
 
     @property
     def senders(self) -> tuple[str, ...]:
-        """Whose contributions are in the sum, in the order in which they came."""
+        """The senders of the contributions in the sum, in their order."""
         return tuple(self._senders)
 
     @property
     def total(self) -> Ciphertext:
-        """The encrypted sum of all that was added.
+        """The encrypted sum of all contributions and noise.
 
         Raises:
             SumNotOpenedError: Nothing was added.
@@ -88,12 +87,12 @@ class Aggregator:
         """Add a client's contribution.
 
         Args:
-            sender: By what the channel knows the client.
-            data: What came.
+            sender: The client's name by the channel.
+            data: The message as received.
 
         Raises:
-            ValueError: It is damaged, of another round, run, key or packing, from somebody else, no contribution, there
-                already, or one more than the packing has room for; the client is named, and the sum is as it was.
+            ValueError: The message is damaged, of another round, run, key, packing or sender, no contribution, a repetition,
+                or one more than the packing has room for; the client is named, and the sum stays as it was.
         """
         if sender in self._senders:
             raise ValueError(f"client {shown(sender)}: has contributed to this round already")
@@ -111,8 +110,8 @@ class Aggregator:
         """Add noise, which counts as no contribution.
 
         Args:
-            sender: The server itself, or the holder whose noise it is.
-            data: What came.
+            sender: The server, or the holder whose noise it is.
+            data: The message as received.
 
         Raises:
             ValueError: As for :meth:`add`.
@@ -128,11 +127,11 @@ class Aggregator:
         self.add_noise(_SERVER, self.agreement.noise(_SERVER, self.round_index, steps))
 
     def request(self) -> Request:
-        """What the holders are asked to open.
+        """The request to the holders.
 
         Raises:
-            SumNotOpenedError: Too few contributions, or noise that was agreed on is missing: a holder's, or the server's where
-                slots have room for it, which they have in every run that promises privacy.
+            SumNotOpenedError: There are too few contributions, or noise is missing: a holder's, or the server's if slots have
+                room for it, as in every private run.
         """
         needed, rows = self.agreement.min_contributions, self.agreement.noising_holders
         if len(self._senders) < needed:
@@ -159,10 +158,10 @@ class Aggregator:
         return hmac.digest(key, message, hashlib.sha256).hex()
 
     def read(self, plaintexts: Iterable[int]) -> npt.NDArray[np.int64]:
-        """The sum in whole steps, ``(size,)``, from what the holders opened.
+        """The sum in whole steps, ``(size,)``, from the opened plaintexts.
 
         Raises:
-            SumNotOpenedError: It is no sum of the contributions that were added: one of them is not what it should be.
+            SumNotOpenedError: They are no sum of the contributions: one of these is malformed.
         """
         try:
             steps = self.agreement.packing.unpack_steps(plaintexts, len(self._senders))
@@ -175,7 +174,7 @@ class Aggregator:
         return steps
 
     def _taken(self, kind: Kind, name: str, sender: str, data: object) -> bytes:
-        """A message that came, after its ciphertexts were added to the sum; or a refusal, and the sum is as it was."""
+        """Check a message and add its ciphertexts to the sum; a refused message leaves the sum as it was."""
         agreed = self.agreement
         message = Message.from_bytes(data, agreed.public_key.bits, name, at_most=agreed.ciphertexts)
         require_of(agreed, self.round_index, kind, message, name)

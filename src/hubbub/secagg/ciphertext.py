@@ -1,7 +1,7 @@
-"""Public keys, and encrypted whole numbers that can be added and multiplied by constants, as values with a shape.
+"""Public keys, and arrays of encrypted whole numbers that can be added and multiplied by constants.
 
-Nothing here authenticates: whoever holds a ciphertext can make related ones. Messages are signed or sent over an authenticated
-channel, and only sums are decrypted.
+Ciphertexts are not authenticated: anybody can make related ones. Sign messages or send them over an authenticated channel, and
+decrypt sums only.
 
 Source: Paillier 1999, "Public-key cryptosystems based on composite degree residuosity classes", section 8,
 https://doi.org/10.1007/3-540-48910-X_16.
@@ -32,20 +32,20 @@ __all__ = ["LARGEST_BITS", "SMALLEST_BITS", "Ciphertext", "PublicKey", "width"]
 SMALLEST_BITS, LARGEST_BITS = 2048, 16_384
 # An n from outside has no prime factor below it.
 _SMALL_FACTORS = 2**16
-# Numbers that a process encrypts at a time: for this many an interrupted call waits.
+# Numbers that a process encrypts at a time: an interrupted call waits for this many.
 _TASK = 64
 
 
 @dataclass(frozen=True, repr=False)
 class PublicKey:
-    """What everybody may know: n. Two public keys of the same n are the same key.
+    """A public key, n. Two public keys of the same n are equal.
 
-    This constructor takes any size, for vectors and tests; a key that arrives is taken by :meth:`received`.
+    The constructor takes any size, for test vectors; use :meth:`received` for keys from outside.
 
     Args:
         n: An odd product of two primes.
-        short_exponents: Whether the owner of the primes says that both are 3 mod 4 with gcd(p − 1, q − 1) = 2. Then encryption
-            is about sixteen times faster; otherwise it takes the textbook form.
+        short_exponents: Whether both primes are 3 mod 4 with gcd(p − 1, q − 1) = 2, by their owner's word. Then encryption is
+            about sixteen times faster; otherwise it takes the textbook form.
     """
 
     n: int
@@ -68,10 +68,10 @@ class PublicKey:
 
     @classmethod
     def received(cls, n: int, short_exponents: bool = False) -> Self:
-        """A public key that came from outside; compare its ``key_id`` with the one that its owner gives you.
+        """A public key from outside; compare its ``key_id`` with the one that its owner gives you.
 
         Raises:
-            ValueError: n has fewer than 2048 bits, or a small factor, or is no product of two different primes for sure.
+            ValueError: n has fewer than 2048 bits, has a small factor, or cannot be a product of two different primes.
         """
         bits = whole("n", n).bit_length()
         if not SMALLEST_BITS <= bits <= LARGEST_BITS:
@@ -90,7 +90,7 @@ class PublicKey:
 
     @property
     def bits(self) -> int:
-        """The size of n."""
+        """The length of n in bits."""
         return self.n.bit_length()
 
     def encrypt(self, values: object, *, workers: int = 1) -> Ciphertext:
@@ -98,12 +98,12 @@ class PublicKey:
 
         Args:
             values: A whole number, or nested lists or a NumPy array of them, each from −(n − 1)/2 to (n − 1)/2.
-            workers: How many processes share the work, this one included.
+            workers: The number of processes.
 
         Raises:
             TypeError: A value is no whole number.
-            ValueError: A value does not fit. No message shows a value.
-            RuntimeError: A process ended before its work did.
+            ValueError: A value does not fit; messages do not show values.
+            RuntimeError: A worker process ended early.
 
         Example:
             >>> from hubbub.secagg.paillier import PrivateKey
@@ -117,16 +117,16 @@ class PublicKey:
         return Ciphertext(self, shape, tuple(_encrypted(self, plain, share)))
 
     def ciphertext(self, integers: object, *, key_id: str | None = None, name: str = "integers") -> Ciphertext:
-        """Integers that came from outside, after checks of their range and that each is a unit.
+        """Ciphertexts from outside, checked to be units in range.
 
         Args:
             integers: One, or nested lists or an object array of them.
-            key_id: Of the key that the sender names, if it does; must be this one's.
-            name: Of the integers in messages, such as "client 'c7'".
+            key_id: Of the key that the sender names, if any; must be this key's.
+            name: Of the integers in error messages, such as "client 'c7'".
 
         Raises:
             TypeError: An entry is no whole number.
-            ValueError: Another key, or an entry that no encryption under this key gives.
+            ValueError: Another key, or an entry that is no ciphertext of this key.
         """
         if key_id is not None and key_id != self.key_id:
             raise ValueError(f"{name}: encrypted under the key {shown(key_id)}, not under {self.key_id!r}")
@@ -149,7 +149,11 @@ class PublicKey:
         return Ciphertext(self, shape, tuple(integers))
 
     def require_own(self, name: str, sums: object) -> Ciphertext:
-        """A ciphertext of this key, or a refusal."""
+        """The argument, if it is a ciphertext of this key.
+
+        Raises:
+            TypeError, ValueError: It is not.
+        """
         if not isinstance(sums, Ciphertext):
             raise TypeError(f"{name} is a {type(sums).__name__}: must be a Ciphertext; PublicKey.ciphertext checks integers")
         if sums.public_key != self:
@@ -157,7 +161,7 @@ class PublicKey:
         return sums
 
     def require_fit(self, name: str, values: list[int], shape: tuple[int, ...]) -> None:
-        """Refuse numbers beyond n/2; the message says where and how long, not what."""
+        """Refuse numbers beyond n/2; the message has their place and length, not their value."""
         most = self.n // 2
         for i, value in enumerate(values):
             if not -most <= value <= most:
@@ -167,45 +171,45 @@ class PublicKey:
                 )
 
     def randomizers(self, count: int) -> list[mpz]:
-        """Fresh encryptions of zero as bare integers, each to be used once and kept secret until then."""
+        """Fresh encryptions of zero as integers, each to be used once and secret until then."""
         return self._source.draw(count)
 
     def prepare(self, encryptions: int) -> None:
-        """Build now the table of powers that pays for that many encryptions; otherwise it grows with use."""
+        """Build the table of powers for that many encryptions now; otherwise it grows with use."""
         self._source.prepare(integer("encryptions", encryptions, at_least=1))
 
     def precompute(self, count: int) -> None:
-        """Make the randomness of a number of encryptions ahead of time; each then costs two multiplications.
+        """Compute the randomness of ``count`` encryptions ahead; each then costs two multiplications.
 
-        It is used up once, in this process alone: a forked or pickled key has none. Whoever reads this process's memory reads
-        what is encrypted with it later.
+        Each is used once, in this process only: a forked or pickled key has none. An attacker who reads this process's memory
+        can read what is encrypted with them later.
 
         Args:
-            count: In addition to what is in stock; 2·``bits`` bits of memory each.
+            count: In addition to those in stock; 2·``bits`` bits of memory each.
         """
         self._source.store(integer("count", count, at_least=1))
 
     @property
     def precomputed(self) -> int:
-        """How many encryptions still have their randomness in stock."""
+        """The number of encryptions with precomputed randomness."""
         return self._source.stock
 
 
 @dataclass(frozen=True, repr=False)
 class Ciphertext:
-    """Ciphertexts of one key, in an array's shape.
+    """An array of ciphertexts of one key.
 
-    ``+`` and ``-`` take ciphertexts of the same key, or whole numbers in the clear; ``*`` takes whole numbers. Shapes are
-    equal, or one is that of a single number. A result beyond n/2 wraps around mod n, and nobody can see it: plan sums that
-    cannot get there (:mod:`hubbub.secagg.packing` does).
+    ``+`` and ``-`` take ciphertexts of the same key or plain whole numbers; ``*`` takes plain whole numbers. Shapes are equal,
+    or one is that of a single number. A result beyond n/2 wraps around mod n unnoticed: plan sums that stay below
+    (:mod:`hubbub.secagg.packing` does).
 
-    A sum or product keeps the randomness of its parts: times 0 it is the bare number 1. If that could reveal something, send
+    A sum or product keeps the randomness of its parts: a product with 0 is the integer 1. If that could reveal something, send
     ``rerandomize()``.
 
     Args:
-        public_key: Under which they were made.
-        shape: ``()`` for a single one.
-        integers: In C order, from 1 to n² − 1, units. What comes from outside is checked by ``PublicKey.ciphertext``.
+        public_key: Of the encryption.
+        shape: ``()`` for a single number.
+        integers: In C order, units from 1 to n² − 1. Use ``PublicKey.ciphertext`` for integers from outside.
     """
 
     public_key: PublicKey
@@ -223,7 +227,7 @@ class Ciphertext:
         return f"Ciphertext(shape={self.shape}, key_id={self.public_key.key_id!r})"
 
     def __add__(self, other: object) -> Ciphertext:
-        """The sums, of ciphertexts or with whole numbers in the clear."""
+        """The sums, with ciphertexts or plain whole numbers."""
         if isinstance(other, Ciphertext):
             if other.public_key != self.public_key:
                 raise ValueError(
@@ -246,11 +250,11 @@ class Ciphertext:
         return self + -other if isinstance(other, Ciphertext) else self._plus("the constant that is subtracted", other, -1)
 
     def __rsub__(self, other: object) -> Ciphertext:
-        """Whole numbers in the clear less these."""
+        """Plain whole numbers minus these."""
         return -self + other
 
     def __mul__(self, factor: object) -> Ciphertext:
-        """The products with whole numbers in the clear; what it takes grows with the bits of the factor."""
+        """The products with plain whole numbers; the time grows with the bits of the factor."""
         if isinstance(factor, Ciphertext):
             raise TypeError("two ciphertexts were multiplied: Paillier multiplies by whole numbers in the clear")
         constants, shape = self._constants("the factor", factor)
@@ -262,7 +266,7 @@ class Ciphertext:
     __rmul__ = __mul__
 
     def rerandomize(self) -> Ciphertext:
-        """The same numbers under fresh randomness: nobody can see from which ciphertexts they come."""
+        """The same numbers under fresh randomness, unlinkable to these ciphertexts."""
         return self._times(self.public_key.randomizers(len(self.integers)), self.shape)
 
     def _constants(self, name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
@@ -277,7 +281,7 @@ class Ciphertext:
         return self if (constants, shape) == ([0], ()) else self._times([1 + n * (sign * m % n) for m in constants], shape)
 
     def _times(self, factors: list[mpz], shape: tuple[int, ...]) -> Ciphertext:
-        """Products mod n², which are sums of what is encrypted."""
+        """Products mod n²: sums of the plaintexts."""
         n_square = self.public_key.n_square
         pairs, shape = self._pairs(factors, shape)
         return Ciphertext(self.public_key, shape, tuple([a * b % n_square for a, b in pairs]))
@@ -299,10 +303,10 @@ def width(key_bits: int) -> int:
 
 
 def _encrypted(public: PublicKey, plain: list[int], workers: int) -> list[mpz]:
-    """The ciphertexts of secret numbers that fit, each with a randomiser of its own, from the stock or made afresh.
+    """The ciphertexts of secret numbers, each with a randomizer of its own, from the stock or fresh.
 
-    What the stock does not give is made by as many processes as there are workers, or in this one. They get the public key and
-    the numbers through pipes, and draw their own randomness.
+    Fresh ones are computed in worker processes, which get the public key and the numbers through pipes and draw their own
+    randomness; or in this process if one suffices.
     """
     stock = public._source.take(len(plain))
     done, left = _hidden(public, plain[: len(stock)], stock), plain[len(stock) :]
@@ -324,7 +328,7 @@ def _encrypted(public: PublicKey, plain: list[int], workers: int) -> list[mpz]:
 
 
 def _task(public: PublicKey, share: int, plain: list[int]) -> list[mpz]:
-    """Ciphertexts, in a process that draws its own randomness."""
+    """Ciphertexts, with randomness drawn in this process."""
     key = _prepared(public, share)
     return _hidden(key, plain, key._source.make(len(plain)))
 

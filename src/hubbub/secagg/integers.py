@@ -1,4 +1,4 @@
-"""Whole numbers from outside, as a flat list and a shape, and back; and the work on a list of them, shared by threads."""
+"""Whole numbers as a flat list and a shape, and back; and work on a list of them in threads."""
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ MOST_WORKERS = 1024
 
 
 def whole(name: str, value: object) -> int:
-    """A whole number as a Python integer; floats, text and truth values are none. The value is not shown: it may be secret."""
+    """A whole number as a Python integer; floats, text and booleans are refused without showing them: they may be secret."""
     try:
         return _index(value)
     except TypeError:
@@ -71,12 +71,12 @@ def nest(flat: Iterable[int], shape: Sequence[int]) -> Any:
 
 
 def in_threads(work: Callable[[list[mpz]], list[mpz]], numbers: list[mpz], threads: int) -> list[mpz]:
-    """The results of all numbers in their order; GMP's longer calls run side by side."""
+    """The results of all numbers in order; GMP's longer calls run in parallel."""
     if min(threads, len(numbers)) < 2:
         return work(numbers)
 
     def released(part: list[mpz]) -> list[mpz]:
-        # Of gmpy2, and each thread's own: without it only calls on whole lists let other threads run.
+        # A gmpy2 context of each thread: without it only calls on whole lists release Python's lock.
         with gmpy2.context(gmpy2.get_context(), allow_release_gil=True):
             return work(part)
 

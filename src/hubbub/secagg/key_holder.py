@@ -1,23 +1,22 @@
-"""Who opens sums: the owner of the whole key, or the holder of one share of it.
+"""The holder who opens sums: the owner of the whole key, or of one share of it.
 
-A holder opens sums of enough contributions alone, each round once, and where the holders add noise, only sums that hold its
-own. What it has opened, and which noise it gave, is on disk before its answer leaves, so that a restart does not make it
-forget.
+A holder opens only sums of enough contributions, each round once, and if holders add noise, only sums with its own noise. The
+rounds it opened and the noise it released are on disk before its answer leaves, so that restarts change nothing.
 
-It knows nobody: that each contribution comes from another client is what the server says, and nothing here signs what clients
-send. A server that makes contributions of its own can get at a single client's.
+It does not authenticate clients: contributions are not signed, and a server that makes contributions of its own can isolate a
+single client's.
 """
 
 import hashlib
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util import files, strict_json
+from hubbub._util import checks, files, strict_json
 from hubbub._util.checks import integer
 from hubbub.errors import RunFolderError, SumNotOpenedError
 from hubbub.secagg.aggregator import Aggregator, Request, require_of
@@ -29,33 +28,32 @@ from hubbub.secagg.threshold import KeyShare, LyingHolderError, Partial, Thresho
 __all__ = ["Holder", "Opened", "combined"]
 
 _LARGEST = 10_000
-_DIGEST_BYTES = 32
-# What a holder answers: its part, or, of the whole key, what the sum says.
+# The answer of a holder of a share, or of the owner of the whole key (plaintexts).
 Opened = Partial | tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class _Done:
-    """What a holder did: the first round that it has not opened and the last request; the last round that it gave noise of, −1
-    for none, and the SHA-256 of that message."""
+    """A holder's record: the first round not opened and the digest of the last request; the last round for which it released
+    noise, −1 for none, and the SHA-256 of that message; digests in hexadecimal."""
 
     next_round: int = 0
-    request: bytes = b""
+    request: str = ""
     noise_round: int = -1
-    noise: bytes = b""
+    noise: str = ""
 
 
 class Holder:
-    """One who opens sums of one run.
+    """A holder of the key in one run.
 
     Args:
         key: A share, or the whole key.
-        agreement: What was agreed; a share's key demands no fewer contributions than it says.
-        folder: Where the holder keeps what it did; ``None`` keeps it in memory.
+        agreement: The terms, with at least as many contributions as a share's key demands.
+        folder: For the holder's record; ``None`` keeps it in memory.
 
     Raises:
         ValueError: The agreement is on another key, or on fewer contributions than the key demands.
-        RunFolderError: The folder is another run's, or cannot be read.
+        RunFolderError: The folder belongs to another run, or cannot be read.
     """
 
     def __init__(self, key: KeyShare | PrivateKey, agreement: Agreement, folder: Path | None = None) -> None:
@@ -77,12 +75,12 @@ class Holder:
 
     @property
     def number(self) -> int:
-        """From 1; the owner of the whole key is number 1."""
+        """The holder's number from 1; 1 for the owner of the whole key."""
         return self._key.holder if isinstance(self._key, KeyShare) else 1
 
     @property
     def name(self) -> str:
-        """By which messages name the holder."""
+        """The holder's name in messages."""
         return f"holder {self.number}"
 
     @property
@@ -91,29 +89,29 @@ class Holder:
         return self._done.next_round
 
     def begin(self) -> None:
-        """Write down that nothing was done yet, so that a record that is missing later is a record that was lost."""
+        """Write an empty record, so that a missing record later means a lost one."""
         self._remember(self._done)
 
     def noise(self, round_index: int, steps: npt.NDArray[np.int64]) -> bytes:
         """This holder's noise of a round as a message; a sum without it is not opened here.
 
         Args:
-            round_index: One that was not opened yet, later than any that noise was given of.
-            steps: ``(size,)`` whole steps; secret, and never used for another round.
+            round_index: A round not opened yet, later than any with released noise.
+            steps: ``(size,)`` whole steps; secret, and used for no other round.
 
         Raises:
-            ValueError: The round was opened, or its noise given out, already.
+            ValueError: The round was opened, or its noise released, already.
         """
         self.require_no_noise_yet(round_index)
         data = self.agreement.noise(self.name, round_index, steps)
-        self._remember(replace(self._done, noise_round=round_index, noise=hashlib.sha256(data).digest()))
+        self._remember(replace(self._done, noise_round=round_index, noise=hashlib.sha256(data).hexdigest()))
         return data
 
     def require_no_noise_yet(self, round_index: int) -> None:
-        """Refuse a round that was opened, or that noise was given of, or one before.
+        """Refuse a round that is not later than all opened rounds and all released noise.
 
         Raises:
-            ValueError: It is one.
+            ValueError: The round was opened, or its noise released, already.
         """
         if integer("round_index", round_index, at_least=0) < max(self._done.next_round, self._done.noise_round + 1):
             raise ValueError(f"round {round_index + 1}: {self.name} has given its noise of this round already")
@@ -122,10 +120,10 @@ class Holder:
         """This holder's part of what a sum says.
 
         Raises:
-            SumNotOpenedError: It is no sum that this holder opens: too few contributions, the round was opened already, or the
-                holder's own noise is not in it.
+            SumNotOpenedError: There are too few contributions, the round was opened already, or the holder's own noise is
+                missing.
         """
-        digest = request.digest
+        digest = request.digest.hex()
         if request.round_index < self._done.next_round and digest != self._done.request:
             raise SumNotOpenedError(f"round {request.round_index + 1}: {self.name} has opened a sum of this round already")
         try:
@@ -139,7 +137,7 @@ class Holder:
         return self._key.partial(total, contributions=seen, workers=threads)
 
     def _counted(self, plaintexts: tuple[int, ...], request: Request) -> tuple[int, ...]:
-        """What the owner of the whole key has opened, if it counts enough contributions."""
+        """The plaintexts of the whole key's owner, if they count enough contributions."""
         needed = self.agreement.min_contributions
         with suppress(ValueError):
             if self.agreement.packing.contributions(plaintexts) >= needed:
@@ -150,10 +148,10 @@ class Holder:
         )
 
     def _formed(self, request: Request) -> Ciphertext:
-        """The sum, made of the messages by the server's own rules, or the server's where that was agreed."""
+        """The sum, formed from the messages by the server's own rules; for the owner of the whole key, the server's sum."""
         agreed, done = self.agreement, self._done
         own = done.noise if done.noise_round == request.round_index else None
-        given = {hashlib.sha256(data).digest() for data in request.noise}
+        given = {hashlib.sha256(data).hexdigest() for data in request.noise}
         if agreed.noising_holders and (own not in given or len(request.noise) != agreed.noising_holders):
             raise ValueError(f"the sum holds the noise of {len(given)} holders, or not this holder's own")
         if agreed.whole_key:
@@ -169,47 +167,42 @@ class Holder:
         return summing.total
 
     def _kept(self) -> _Done:
-        """What was done by earlier starts."""
+        """The record of earlier starts."""
         if self._path is None or not self._path.exists():
             return _Done()
         try:
-            told = strict_json.loads(files.read(self._path, at_most=_LARGEST))
-            if told["agreement"] != self.agreement.digest.hex():
+            stored = strict_json.loads(files.read(self._path, at_most=_LARGEST))
+            if stored["agreement"] != self.agreement.digest.hex():
                 raise ValueError("it is another run's")
-            rounds = [integer(name, told[name], at_least=least) for name, least in (("next_round", 0), ("noise_round", -1))]
-            return _Done(rounds[0], _digest(told["request"]), rounds[1], _digest(told["noise"]))
+            rounds = [integer(name, stored[name], at_least=least) for name, least in (("next_round", 0), ("noise_round", -1))]
+            request, noise = ("" if stored[name] == "" else checks.digest(name, stored[name]) for name in ("request", "noise"))
+            return _Done(rounds[0], request, rounds[1], noise)
         except (ValueError, TypeError, KeyError, OSError) as error:
             raise RunFolderError(f"{self._path}: cannot be read ({error}); give this holder a folder of its own") from error
 
     def _remember(self, done: _Done) -> None:
-        """Keep it, on disk first."""
+        """Keep the record, on disk first."""
         if self._path is not None:
-            told = {
-                "agreement": self.agreement.digest.hex(),
-                "next_round": done.next_round,
-                "request": done.request.hex(),
-                "noise_round": done.noise_round,
-                "noise": done.noise.hex(),
-            }
-            files.write_atomic(self._path, strict_json.canonical(told))
+            content = {"agreement": self.agreement.digest.hex(), **asdict(done)}
+            files.write_atomic(self._path, strict_json.canonical(content))
         self._done = done
 
 
 def combined(
     aggregator: Aggregator, public: ThresholdKey | None, answers: Iterable[Opened]
 ) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    """What a sum says, from the answers of those who open it.
+    """The opened sum, from the answers of the holders.
 
     Args:
-        aggregator: The sum.
-        public: The key that is shared out; ``None`` where one owner has it whole.
+        aggregator: The encrypted sum.
+        public: The threshold key; ``None`` if one owner has the whole key.
         answers: Of the holders.
 
     Returns:
-        ``(size,)`` whole steps, and the names of holders whose answers were false, which were left out.
+        ``(size,)`` whole steps, and the names of holders whose answers were false and left out.
 
     Raises:
-        SumNotOpenedError: Too few true answers, or what they say is no sum of the contributions.
+        SumNotOpenedError: Too few answers are true, or the plaintexts are no sum of the contributions.
     """
     given = list(answers)
     if public is None:
@@ -230,10 +223,3 @@ def combined(
         except ValueError as error:
             false = f"; false answers of {', '.join(liars)}" if liars else ""
             raise SumNotOpenedError(f"round {aggregator.round_index + 1}: {error}{false}", liars) from error
-
-
-def _digest(text: object) -> bytes:
-    """What a file holds of a SHA-256, or of none."""
-    if not isinstance(text, str) or len(text) not in (0, 2 * _DIGEST_BYTES):
-        raise ValueError("a digest must be empty or 64 hexadecimal digits")
-    return bytes.fromhex(text)

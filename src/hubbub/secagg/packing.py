@@ -1,21 +1,21 @@
-"""Many fixed-point numbers in one plaintext, so that one addition under encryption adds them all.
+"""Packing of many fixed-point numbers into one plaintext, so that one encrypted addition adds them all.
 
 A plaintext is one whole number, from its lowest bits upwards::
 
     slot 0 | slot 1 | … | slot k−1 | fence | contributions | padding
 
 A slot is w bits wide, the b bits of a value and guard bits: the sum of ``max_clients`` values and the noise reserved lies
-within ±2^(w−1), so that no slot ever reaches its neighbour. A negative value borrows from above; adding 2^(w−1) to every slot
-once, after decryption, gives everything back. Every contribution counts itself in every plaintext, so that one that is missing,
-doubled or beyond ``max_clients`` shows; and if too many made the uppermost slot run over, the fence, 8 bits that are zero
-otherwise, keeps it from changing the count. The padding is the number of unused slots. The whole stays below 2^(key_bits−3),
-less than half the modulus, and wraps nowhere.
+within ±2^(w−1), so that no slot overflows. A negative value borrows from the slot above; adding 2^(w−1) to every slot once,
+after decryption, restores all values. Every contribution adds 1 to the counter of every plaintext, so that one that is missing,
+doubled or beyond ``max_clients`` is detected. The fence, 8 bits that are otherwise zero, keeps an overflow of the top slot
+out of the counter. The padding is the number of unused slots. The whole stays below 2^(key_bits−3), less than half the modulus,
+and never wraps around.
 
-The counter shows mistakes. It does not bind a hostile client, who may put any number anywhere: all that can be said of such a
-sum is that it is refused when a slot lies beyond what honest clients reach.
+The counter detects mistakes, not attacks: a hostile client may write any number anywhere. Such a sum is refused only if a slot
+is beyond the reach of honest clients.
 
 A value is clipped to ±clip and rounded to the nearest whole multiple of step = clip/(2^(bits−1) − 1). The clip is public and
-the same for everybody; no exponent goes along with a value, since that would reveal its magnitude.
+the same for all; values have no exponent, which would reveal their magnitude.
 
 Source: Zhang et al. 2020, "BatchCrypt", https://www.usenix.org/conference/atc20/presentation/zhang-chengliang (many quantised
 values in one plaintext, with guard bits for their sum); phe, docs/caveats (what a public exponent discloses).
@@ -44,7 +44,7 @@ _MOST_CLIENTS = 2**20
 _LARGEST_SUM = 2**52
 # P < 2^(key_bits−3) < n/3, as n has its highest bit set: a plaintext is positive, whether negative ones end at n/2 or n/3.
 _TOP_BITS = 3
-# So far may too many contributions run over and still be seen as such: 256 times too many.
+# Up to 256 times too many contributions are detected.
 _FENCE_BITS = 8
 
 
@@ -54,7 +54,7 @@ class FixedPoint:
 
     Args:
         bits: Of one whole number, its sign included, from 2 to 32.
-        clip: The largest absolute value, from 1e-12 to 1e12; larger values are cut off.
+        clip: The largest absolute value, from 1e-12 to 1e12; larger values are clipped.
 
     Example:
         >>> FixedPoint(bits=8, clip=1.0).encode([0.5, -3.0]).tolist()
@@ -80,9 +80,9 @@ class FixedPoint:
 
     @property
     def error_bound(self) -> float:
-        """How far a value from −``clip`` to ``clip`` may come back from where it was: half a step, rounded up.
+        """The largest rounding error of a value from −``clip`` to ``clip``: half a step, rounded up.
 
-        A bound for one value and for the mean of several; a sum of m values is off by at most m times as much.
+        It bounds the error of one value and of the mean of several; that of a sum of m values is at most m times as large.
         """
         return math.nextafter(self.step * (0.5 + _FLOATING_POINT), math.inf)
 
@@ -117,11 +117,11 @@ class FixedPoint:
 
 @dataclass(frozen=True)
 class Packing:
-    """How values lie in plaintexts. The same for all clients and whoever opens their sum; nothing in it is secret.
+    """The layout of values in plaintexts, the same for all clients and holders, and public.
 
     Args:
         bits: Of one value, its sign included, from 2 to 32.
-        clip: The largest absolute value; larger ones are cut off.
+        clip: The largest absolute value; larger ones are clipped.
         max_clients: The most contributions in one sum, from 1 to 2²⁰. If contributions are multiplied by whole weights, the
             largest sum of weights.
         key_bits: The length of the modulus.
@@ -164,7 +164,7 @@ class Packing:
 
     @cached_property
     def fixed_point(self) -> FixedPoint:
-        """What a value is rounded to."""
+        """The fixed-point numbers of the values."""
         return FixedPoint(self.bits, self.clip)
 
     @property
@@ -194,7 +194,7 @@ class Packing:
 
     @property
     def slots(self) -> int:
-        """How many values lie in one plaintext."""
+        """The number of values in one plaintext."""
         room = self.key_bits - _TOP_BITS - _FENCE_BITS - self._counter_bits
         slots = room // self.slot_bits
         while slots > 0 and slots * self.slot_bits + (self.max_clients * (slots - 1)).bit_length() > room:
@@ -202,7 +202,7 @@ class Packing:
         return slots
 
     def plaintexts(self, size: int) -> int:
-        """How many plaintexts hold that many values."""
+        """The number of plaintexts for ``size`` values."""
         return -(-integer("size", size, at_least=1) // self.slots)
 
     def pack(self, values: npt.ArrayLike, noise: npt.ArrayLike | None = None) -> list[int]:
@@ -221,7 +221,7 @@ class Packing:
         return self.pack_steps(self.fixed_point.encode(values), noise)
 
     def pack_steps(self, steps: npt.NDArray[np.int64], noise: npt.ArrayLike | None = None) -> list[int]:
-        """As :meth:`pack`, of values that are whole numbers of steps already.
+        """As :meth:`pack`, for values in whole steps.
 
         Args:
             steps: ``(size,)`` int64, from −(2^(bits−1) − 1) to 2^(bits−1) − 1; secret.
@@ -249,7 +249,7 @@ class Packing:
         return whole
 
     def pack_noise(self, noise: npt.ArrayLike) -> list[int]:
-        """Noise for the sum, to be added once and instead of shares of the clients: it counts as no contribution.
+        """Noise for the sum, instead of noise shares of clients; it does not count as a contribution.
 
         Args:
             noise: ``(size,)`` whole numbers of steps, at most ``noise`` each; secret.
@@ -261,7 +261,7 @@ class Packing:
         return joined(self._noise(array, array.size, self.noise), self.slot_bits, self.slots)
 
     def contributions(self, plaintexts: Iterable[int]) -> int:
-        """How many contributions are in a sum, the same in each of its plaintexts.
+        """The number of contributions in a sum, the same in each of its plaintexts.
 
         Raises:
             ValueError: The plaintexts are no sum of contributions, or not of the same ones.
@@ -273,7 +273,7 @@ class Packing:
 
         Args:
             plaintexts: The decrypted sum of contributions of :meth:`pack`.
-            contributions: How many there must be; anything else, a client left out or counted twice, is refused.
+            contributions: The expected number; a sum of fewer or more is refused.
 
         Returns:
             ``(size,)``, as many as each contribution had.
@@ -345,7 +345,7 @@ class Packing:
 
 
 def _bias(width: int, count: int) -> int:
-    """2^(width−1) in each of ``count`` slots: what makes their numbers non-negative."""
+    """2^(width−1) in each of ``count`` slots, which makes their numbers non-negative."""
     ones = ((1 << (count * width)) - 1) // ((1 << width) - 1)
     return ones << (width - 1)
 

@@ -1,4 +1,4 @@
-"""Paillier encryption: whoever has the public key adds what only the private key can read.
+"""Paillier encryption: ciphertexts can be added with the public key, and read only with the private key.
 
 ::
 
@@ -8,10 +8,10 @@
     private.decrypt(sums)                              # [4, 2]
     arrived = public.ciphertext(integers)              # integers that came from outside
 
-A ciphertext of m is (1 + m·n)·ρ mod n² with a fresh randomiser ρ (randomizers.py). Who only sees ciphertexts learns nothing
-from them; but they are malleable, and a private key that decrypts what an outsider hands in is his oracle. Decryption is done
-mod p² and mod q² and joined by the Chinese remainder theorem, about four times faster than mod n². It is not constant in time:
-it belongs on a machine that the owner of the key shares with nobody. Python does not erase secrets from memory.
+A ciphertext of m is (1 + m·n)·ρ mod n² with a fresh randomizer ρ (randomizers.py). Ciphertexts reveal nothing, but they are
+malleable: never decrypt ciphertexts of an outsider, for whom the private key would be an oracle. Decryption is computed mod p²
+and mod q² and joined by the Chinese remainder theorem, about four times faster than mod n². Its time depends on the secret: use
+a machine that only the owner of the key uses. Python does not erase secrets from memory.
 
 Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16, sections 4 and 7; NIST SP 800-57 part 1, table 2 (2048 bits are
 112 bits of security, 3072 bits 128).
@@ -33,7 +33,7 @@ __all__ = ["SMALLEST_BITS", "Ciphertext", "PrivateKey", "PublicKey", "generate"]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PrivateKey:
-    """The primes. They are in no text, message or pickle that this class makes.
+    """A private key, p and q. Its repr, errors and pickles never show them.
 
     Args:
         p: Secret; the primes are kept in increasing order.
@@ -53,13 +53,13 @@ class PrivateKey:
 
     @classmethod
     def from_primes(cls, p: int, q: int) -> Self:
-        """The key of two known primes of any size: for vectors, tests and stored keys. Fresh keys come from :func:`generate`.
+        """The key of two known primes of any size, for test vectors and stored keys; :func:`generate` makes fresh ones.
 
-        Primes that short exponents cannot use (both 3 mod 4, gcd(p − 1, q − 1) = 2) give a key that encrypts in textbook form.
+        If the primes do not allow short exponents (both 3 mod 4, gcd(p − 1, q − 1) = 2), the key encrypts in textbook form.
 
         Raises:
-            ValueError: They are not distinct primes of one length with gcd(n, φ(n)) = 1, or those of a large key are so close
-                that n falls apart. No message shows them.
+            ValueError: They are not distinct primes of one length with gcd(n, φ(n)) = 1, or are so close that n can be
+                factored. No message shows them.
         """
         return cls(p, q)
 
@@ -73,12 +73,12 @@ class PrivateKey:
         """Exact Python integers from −(n − 1)/2 to (n − 1)/2: one, or lists of lists in the shape of the ciphertext.
 
         Args:
-            sums: Of this key. Decrypt sums only: a single contribution is what encryption was to hide.
-            threads: How many share the work, which runs outside Python's lock.
+            sums: Of this key; never a single client's contribution.
+            threads: The number of threads, which run outside Python's lock.
 
         Raises:
-            TypeError: No ciphertext.
-            ValueError: Another key, or an integer that no encryption gives; then nothing is decrypted.
+            TypeError: ``sums`` is no ciphertext.
+            ValueError: It is of another key, or an integer is no ciphertext; then nothing is decrypted.
         """
         self.public_key.require_own("sums", sums)
         share = integer("threads", threads, at_least=1, at_most=MOST_WORKERS)
@@ -94,10 +94,15 @@ def generate(bits: int = 3072) -> PrivateKey:
     """A new key from the randomness of the operating system; n has exactly ``bits`` bits.
 
     Args:
-        bits: An even number from 2048; 3072 is worth 128 bits of security, 2048 is worth 112.
+        bits: An even number from 2048; 3072 bits give 128 bits of security, 2048 give 112.
 
     Raises:
         ValueError: Fewer bits, or an odd number of them.
+
+    Example:
+        >>> private = generate(2048)
+        >>> private.decrypt(private.public_key.encrypt([1, -2]) + private.public_key.encrypt([3, 4]))
+        [4, 2]
     """
     size = integer("bits", bits, at_least=SMALLEST_BITS, at_most=LARGEST_BITS)
     if size % 2:
@@ -106,7 +111,7 @@ def generate(bits: int = 3072) -> PrivateKey:
 
 
 def _require_primes(p: int, q: int) -> None:
-    """Refuse p ≤ q that make no sound key."""
+    """Refuse primes p ≤ q that give no sound key."""
     lengths = f"p and q have {p.bit_length()} and {q.bit_length()} bits"
     if p.bit_length() != q.bit_length():
         raise ValueError(f"{lengths}: must be of equal length")
@@ -121,7 +126,7 @@ def _require_primes(p: int, q: int) -> None:
 
 
 def _half(ciphertexts: list[mpz], p: mpz, other: mpz, threads: int) -> list[mpz]:
-    """What is encrypted, mod one prime p of n = p·other: L(c^(p−1) mod p²)·(−other)⁻¹ mod p, with L(x) = (x − 1)/p.
+    """The plaintexts mod one prime p of n = p·other: L(c^(p−1) mod p²)·(−other)⁻¹ mod p, with L(x) = (x − 1)/p.
 
     Raises:
         ValueError: An integer is no unit; nothing is decrypted.

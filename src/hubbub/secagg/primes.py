@@ -1,9 +1,9 @@
-"""Secret primes, from the randomness of the operating system: of Paillier keys, and safe primes of threshold keys.
+"""Secret primes from the randomness of the operating system: for Paillier keys, and safe primes for threshold keys.
 
-Every prime is drawn anew: the next prime after a random number favours primes that follow long gaps.
+Every candidate is drawn anew: the next prime after a random number favours primes that follow long gaps.
 
-Of a safe prime p, (p − 1)/2 is prime too: of the numbers of 1,536 bits that are 11 mod 12, one in 143,000. From a random
-start a whole window of those is sieved at once, of p and of (p − 1)/2, and what is left is tested in random order, so that no
+If p is a safe prime, (p − 1)/2 is prime too: of the numbers of 1,536 bits that are 11 mod 12, one in 143,000 is one. A window
+of these from a random start is sieved at once, for p and for (p − 1)/2, and the rest is tested in random order, so that no
 prime is favoured for the gap before it.
 
 Source: Damgård, Jurik and Nielsen 2010, "A generalization of Paillier's public-key system with applications to electronic
@@ -34,8 +34,6 @@ _CLOSE = 100
 # Numbers start, start + 12, … of one window, and the primes that strike them out.
 _WINDOW, _BOUND = 2**20, 2**22
 _SHORT = 2**14
-# Of the start, at a time: a remainder of 22 bits and a limb fit in int64.
-_LIMB = 40
 # Of n. Below it, a prime of the sieve could strike itself out.
 _LEAST_BITS = 64
 
@@ -72,7 +70,7 @@ def safe_prime_pair(bits: int, progress: Callable[[int], None] | None = None) ->
 
     Args:
         bits: An even number from 64.
-        progress: Gets how many candidates were tested so far; :func:`expected_candidates` says of about how many.
+        progress: Called with the number of candidates tested so far, of about :func:`expected_candidates`.
     """
     length = integer("bits", bits, at_least=_LEAST_BITS) // 2
     tested = 0
@@ -90,9 +88,9 @@ def safe_prime_pair(bits: int, progress: Callable[[int], None] | None = None) ->
 
 
 def expected_candidates(bits: int) -> int:
-    """About how many candidates are tested until two are found.
+    """The expected number of candidates until two safe primes are found.
 
-    Of those that no prime up to s divides, one in (ln p/(e^γ·ln s))² is a safe prime.
+    Of the candidates without a prime factor up to s, one in (ln p/(e^γ·ln s))² is a safe prime.
 
     Source: Mertens' third theorem, for p and for (p − 1)/2.
     """
@@ -131,7 +129,7 @@ def _candidates(bits: int) -> Iterator[mpz]:
 def _sieved(start: mpz) -> npt.NDArray[np.bool_]:
     """``(window,)``: whether neither start + 12·k nor half of it has a small factor."""
     primes = _small_primes()
-    remainders = _remainders(start, primes)
+    remainders = np.array([int(start % s) for s in primes.tolist()], dtype=np.int64)
     # 12⁻¹ mod s; each unit mod 12 is its own inverse.
     twelfth = (1 + primes * (12 - primes % 12)) // 12
     left = np.ones(_WINDOW, dtype=np.bool_)
@@ -149,17 +147,9 @@ def _sieved(start: mpz) -> npt.NDArray[np.bool_]:
     return left
 
 
-def _remainders(number: mpz, primes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    rest = np.zeros_like(primes)
-    for shift in range(-(-number.bit_length() // _LIMB) * _LIMB - _LIMB, -1, -_LIMB):
-        limb = int((number >> shift) & ((1 << _LIMB) - 1))
-        rest = ((rest << _LIMB) + limb) % primes
-    return rest
-
-
 @cache
 def _small_primes() -> npt.NDArray[np.int64]:
-    """From 5 on."""
+    """The primes from 5 to the bound of the sieve."""
     prime = np.ones(_BOUND, dtype=np.bool_)
     prime[:2] = False
     for s in range(2, int(_BOUND**0.5) + 1):

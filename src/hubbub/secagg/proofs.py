@@ -1,4 +1,4 @@
-"""Proofs that a partial decryption was made with the share that the dealer gave out, without showing the share.
+"""Zero-knowledge proofs that a partial decryption was made with the holder's share.
 
 A holder i raised every ciphertext c to 2·Δ·sᵢ, and v^(Δ·sᵢ) is public. Random weights join all ciphertexts of a batch to one C
 and all results to one P, so that a batch costs one proof; then it shows that P² to the base C⁴ and v^(Δ·sᵢ) to the base v have
@@ -36,10 +36,10 @@ class Proof:
 
 @dataclass(frozen=True)
 class Statement:
-    """That ``results`` are the ``ciphertexts`` to the power of twice the logarithm of ``verification`` to the base ``base``.
+    """The claim that ``results`` are the ``ciphertexts`` to twice the logarithm of ``verification`` to the base ``base``.
 
     Args:
-        context: Of what it speaks: the key's and the holder's name.
+        context: The names of key and holder.
         n: The modulus; everything else is a unit mod n².
         base: A random square.
         verification: ``base`` to the holder's secret exponent.
@@ -58,13 +58,13 @@ class Statement:
 
     @property
     def mask_bits(self) -> int:
-        """The bits of the number that hides the secret in a response."""
+        """The length of the mask that hides the secret in a response."""
         least = self.secret_bits + _CHALLENGE_BITS + _HIDING_BITS
         return max(least, 3 * self.n.bit_length() + 2 * _CHALLENGE_BITS + _HIDING_BITS)
 
 
 def prove(statement: Statement, secret: int) -> Proof:
-    """A proof by whoever knows the secret exponent, with fresh randomness from the operating system."""
+    """A proof by the owner of the secret exponent, with fresh randomness from the operating system."""
     n_square = mpz(statement.n) ** 2
     digest = _digest(statement)
     source = gmpy2.powmod(_joined(statement.ciphertexts, digest, n_square), 4, n_square)
@@ -75,7 +75,7 @@ def prove(statement: Statement, secret: int) -> Proof:
 
 
 def holds(statement: Statement, proof: Proof) -> bool:
-    """Whether a proof proves its statement. Any proof is taken, however wrong."""
+    """Whether a proof proves its statement; malformed proofs do not."""
     if not isinstance(proof, Proof) or not (_whole(proof.challenge) and _whole(proof.response)):
         return False
     if not (0 <= proof.challenge < 2**_CHALLENGE_BITS and 0 <= proof.response < 2 ** (statement.mask_bits + 1)):
@@ -101,9 +101,9 @@ def holds(statement: Statement, proof: Proof) -> bool:
 
 
 def _joined(units: Sequence[int], digest: bytes, modulus: mpz) -> mpz:
-    """The product of all units to the powers of their weights, which follow from the statement.
+    """The product of all units to the powers of weights that are hashed from the statement.
 
-    Digit by digit of the weights, the units of one digit are multiplied first.
+    By Pippenger's method: for each digit of the weights, the units with the same digit are multiplied first.
     """
     drawn = hashlib.shake_256(b"weights" + digest).digest(_WEIGHT_BYTES * len(units))
     weights = [int.from_bytes(drawn[i : i + _WEIGHT_BYTES], "big") for i in range(0, len(drawn), _WEIGHT_BYTES)]
@@ -125,7 +125,7 @@ def _joined(units: Sequence[int], digest: bytes, modulus: mpz) -> mpz:
 
 
 def _digest(statement: Statement) -> bytes:
-    """SHA-256 over all of a statement, with only one reading."""
+    """An unambiguous SHA-256 of a statement."""
     context = statement.context.encode()
     hashed = hashlib.sha256(b"hubbub partial decryption 1\0" + len(context).to_bytes(8, "big") + context)
     _take(hashed, (statement.n, statement.base, statement.verification, len(statement.ciphertexts)))
@@ -141,7 +141,7 @@ def _challenge(digest: bytes, commitments: Iterable[int]) -> int:
 
 
 def _take(hashed: "hashlib._Hash", numbers: Iterable[int]) -> None:
-    """Each number with its length in front."""
+    """Hash each number, prefixed by its length."""
     for number in numbers:
         size = (int(number).bit_length() + 7) // 8
         hashed.update(size.to_bytes(8, "big") + int(number).to_bytes(size, "big"))

@@ -1,4 +1,4 @@
-"""What clients, the server and the holders of the key agree on before the first round, and the one form of what they then send.
+"""The agreement of clients, server and holders of the key before the first round, and the format of their messages.
 
 ::
 
@@ -6,17 +6,16 @@
     data = agreement.contribution("client 7", round_index=0, steps=steps)      # at the client
     aggregator.add("client 7", data)                                           # at the server
 
-Everything in an agreement is public. Its digest stands in every message, so that numbers that were packed in another way, for
-another run or under another key are not added by mistake. It binds nobody who writes messages himself: ciphertexts are
-malleable. A message is a header, ciphertexts of one width, and a digest of it all, which shows what was cut off or damaged on
-the way. Senders are distinguished by the channel, which must be authenticated.
+An agreement is public. Its digest is part of every message, so that numbers of another packing, run or key are not added by
+mistake. It does not stop an attacker: ciphertexts are malleable. A message is a header, ciphertexts of one width, and a SHA-256
+of both, which detects damage. The channel must authenticate senders.
 """
 
 import hashlib
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -45,7 +44,7 @@ _DIGEST = 32
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """The kind of a message."""
 
     CONTRIBUTION = 1
     NOISE = 2
@@ -53,7 +52,7 @@ class Kind(IntEnum):
 
 
 def framed(sender: str, ciphertexts: int, key_bits: int) -> int:
-    """The bytes of a message of such a sender with that many ciphertexts."""
+    """The size of a message in bytes."""
     return _HEAD.size + len(sender.encode()) + ciphertexts * width(key_bits) + _DIGEST
 
 
@@ -82,7 +81,7 @@ class Message:
     integers: Sequence[int] = field(repr=False)
 
     def to_bytes(self, key_bits: int) -> bytes:
-        """The message in its one form.
+        """The message as bytes.
 
         Raises:
             ValueError: The sender's name is empty or too long.
@@ -97,16 +96,16 @@ class Message:
 
     @classmethod
     def from_bytes(cls, data: object, key_bits: int, name: str, *, at_most: int) -> "Message":
-        """Read a message that came from outside; its ciphertexts are integers in range of nothing yet.
+        """A received message; the range of its ciphertexts is not checked.
 
         Args:
-            data: What came.
+            data: As received.
             key_bits: Of the key.
-            name: Of the sender in messages.
-            at_most: How many ciphertexts it may have.
+            name: The sender's name in error messages.
+            at_most: The most ciphertexts that it may have.
 
         Raises:
-            ValueError: It is not in the one form, or damaged.
+            ValueError: The message has another format, or is damaged.
         """
         if not isinstance(data, bytes):
             raise ValueError(f"{name}: sent a {type(data).__name__}: must be bytes")
@@ -140,15 +139,15 @@ class Agreement:
     """The terms of a secure aggregation.
 
     Args:
-        public_key: Under which everybody encrypts.
-        packing: How numbers lie in plaintexts.
-        size: How many numbers a sum has.
-        run: A name of the run that no other run has.
+        public_key: For encryption.
+        packing: How numbers are packed into plaintexts.
+        size: Numbers in a sum.
+        run: A unique name of the run.
         min_contributions: The fewest contributions in a sum that is opened.
-        noising_holders: How many holders of the key add noise of their own to every sum; 0 where they do not.
+        noising_holders: The number of holders that add noise to every sum, or 0.
         whole_key: Whether one owner has the key. Holders of shares form a sum themselves, from the contributions; the owner
-            would read these one by one, and gets the server's sum alone.
-        server_noise: Whether the server adds one message of noise, where no holders do.
+            could read these one by one, and gets the server's sum only.
+        server_noise: Whether the server adds one message of noise, if no holders do.
 
     Raises:
         ValueError: A number out of range, or more contributions demanded than the packing has room for.
@@ -179,22 +178,13 @@ class Agreement:
 
     def record(self) -> dict[str, Any]:
         """The agreement as strict JSON."""
-        return {
-            "version": _VERSION,
-            "n": f"{self.public_key.n:x}",
-            "short_exponents": self.public_key.short_exponents,
-            "packing": asdict(self.packing),
-            "size": self.size,
-            "run": self.run,
-            "min_contributions": self.min_contributions,
-            "noising_holders": self.noising_holders,
-            "whole_key": self.whole_key,
-            "server_noise": self.server_noise,
-        }
+        key = {"n": f"{self.public_key.n:x}", "short_exponents": self.public_key.short_exponents}
+        terms = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "public_key"}
+        return {"version": _VERSION, **key, **terms, "packing": asdict(self.packing)}
 
     @classmethod
     def from_record(cls, record: object) -> "Agreement":
-        """An agreement that came from outside; compare its key's ``key_id`` with the one that you were given.
+        """A received agreement; compare its key's ``key_id`` with the one that the owner gave you.
 
         Raises:
             ValueError: It cannot be read, or its key is too short or no product of two large primes.
@@ -216,12 +206,12 @@ class Agreement:
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes that stand for all of it."""
+        """The first 16 bytes of a SHA-256 of all terms."""
         return hashlib.sha256(b"hubbub agreement 1" + strict_json.canonical(self.record())).digest()[:16]
 
     @property
     def ciphertexts(self) -> int:
-        """How many make one sum."""
+        """The number of ciphertexts in a sum."""
         return self.packing.plaintexts(self.size)
 
     def contribution(self, sender: str, round_index: int, steps: npt.NDArray[np.int64], noise: Any = None) -> bytes:
@@ -234,7 +224,7 @@ class Agreement:
             noise: ``(size,)`` whole numbers, the client's share of the noise, at most ``packing.noise // max_clients`` each.
 
         Raises:
-            ValueError: The numbers are not as many as was agreed, or one does not fit.
+            ValueError: The number of values is not the agreed one, or a value does not fit.
         """
         return self._message(Kind.CONTRIBUTION, sender, round_index, self.packing.pack_steps(self._own(steps), noise))
 

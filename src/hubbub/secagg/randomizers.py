@@ -1,14 +1,14 @@
-"""What hides a Paillier plaintext: random n-th powers mod n², each used once; and the table by which they are made.
+"""Randomizers of Paillier ciphertexts: random n-th powers mod n², each used once, and the table that computes them.
 
 *Full*: rⁿ for a uniform unit r, the textbook form, for every key. *Short*: h_s^a with h_s = hⁿ, h = −x² mod n and a uniform a
 of half the bits of n, many times faster by a table. It rests on one more assumption (h^a for a short a looks like a random
 power of h), and on both primes being 3 mod 4 with gcd(p − 1, q − 1) = 2, which only the owner of the primes knows.
 
-They depend on no plaintext, and can be made ahead of time. Such a stock is in the memory of one process alone: each is taken
-out once, nothing writes it to disk, and a forked process starts with none.
+They do not depend on the plaintext and can be computed ahead. The stock is in the memory of one process: each is used once,
+none is written to disk, and a forked process starts with none.
 
-x is a hash of n. So nobody chooses h: whoever knows n computes the same base, and no messenger can slip in a base of small
-order, under which ciphertexts would hide nothing.
+x is a hash of n. So everybody computes the same base h, and no attacker can substitute a base of small order, under which
+ciphertexts would hide nothing.
 
 The table takes one multiplication for every ``window`` bits of the exponent, and a few squarings. The bits of the exponent are
 written into ``window`` rows of equal length, one below the other, and read column by column: a column is a digit. Neighbouring
@@ -37,8 +37,8 @@ __all__ = ["LARGEST_TABLE", "Randomizers", "Table", "base_from", "best_passes", 
 
 WINDOWS = (0, 4, 5, 6, 7, 8, 9, 10)
 PASSES = (2, 4, 8, 16, 32)
-# What all powers of a window may take of memory. A table, of two passes or more, holds half of them at most: numbers beyond it
-# gain less than they cost in cache.
+# Bytes of all powers of a window. A table has two passes or more, and so at most half of them: a larger one costs more in cache
+# than it gains.
 LARGEST_TABLE = 128 * 2**20
 # In multiplications by a number of a table, as measured for moduli of 4,096 and 6,144 bits: a squaring, a number of the table
 # when it is built, and a bit of the exponent where there is no table.
@@ -46,18 +46,18 @@ _SQUARING, _BUILDING, _BARE = 1.4, 2.2, 1.6
 
 
 def best_window(powers: int, exponent_bits: int, modulus_bits: int) -> int:
-    """The window with which that many powers, the table included, take least; 0 where no table pays."""
+    """The fastest window for that many powers, including the table; 0 if no table pays."""
     fitting = [w for w in WINDOWS if w == 0 or -(-exponent_bits // w) * 2**w * modulus_bits // 8 <= LARGEST_TABLE]
     return min(fitting, key=lambda w: _cost(powers, exponent_bits, w, best_passes(powers, exponent_bits, w)))
 
 
 def best_passes(powers: int, exponent_bits: int, window: int) -> int:
-    """The passes with which that many powers by tables of this window take least."""
+    """The fastest number of passes for that many powers with this window."""
     return min(PASSES, key=lambda passes: _cost(powers, exponent_bits, window, passes))
 
 
 def _cost(powers: int, exponent_bits: int, window: int, passes: int) -> float:
-    """What that many powers take, the table included."""
+    """The time of that many powers, including the table, in multiplications."""
     if window == 0:
         return powers * _BARE * exponent_bits
     columns = -(-exponent_bits // window)
@@ -66,11 +66,11 @@ def _cost(powers: int, exponent_bits: int, window: int, passes: int) -> float:
 
 
 class Table:
-    """Powers of a base to be multiplied.
+    """A table of powers of a base, for fast exponentiation.
 
     Args:
         base: A unit.
-        modulus: Above 1. It may be any; a square is what the table is fast for.
+        modulus: Above 1; a square makes the table fast.
         exponent_bits: Of the largest exponent.
         window: Bits of a digit, from 1 to 16.
         passes: The columns of a block.
@@ -93,14 +93,14 @@ class Table:
             residues, slopes = _products(squares[start::columns], self._root)
             self._residues.append(residues)
             self._slopes.append(slopes)
-        # The places of the bits of each digit, pass by pass from the last columns of the blocks to the first.
+        # The bit positions of each digit, pass by pass from the last columns of the blocks to the first.
         self._digits = [
             [range(column, exponent_bits, columns) for column in range(first, columns, passes)]
             for first in reversed(range(min(passes, columns)))
         ]
 
     def __len__(self) -> int:
-        """How many powers it holds."""
+        """The number of stored powers."""
         return sum(map(len, self._residues))
 
     def power(self, exponent: int) -> mpz:
@@ -133,7 +133,7 @@ class Table:
 
 
 def _products(factors: list[mpz], n: mpz) -> tuple[list[mpz], list[mpz]]:
-    """The products of all subsets, each as u and t of u·(1 + n·t); bit j of a place says whether factor j is in it."""
+    """The products of all subsets, each as u and t of u·(1 + n·t); bit j of an index says whether factor j is included."""
     residues, inverses, slopes = [mpz(1)], [mpz(1)], [mpz(0)]
     for factor in factors:
         excess, u = gmpy2.f_divmod(factor, n)
@@ -166,11 +166,11 @@ def base_from(n: int, x: int) -> mpz:
 
 
 class Randomizers:
-    """A source of fresh randomisers for one modulus; its table grows with use. Threads may share it.
+    """Fresh randomizers for one modulus; the table grows with use. Thread-safe.
 
     Args:
         n: The modulus.
-        short: Whether the short form is used.
+        short: Whether to use the short form.
     """
 
     def __init__(self, n: int, short: bool) -> None:
@@ -190,11 +190,11 @@ class Randomizers:
 
     @property
     def stock(self) -> int:
-        """How many were made ahead and not given out yet."""
+        """The number of precomputed randomizers."""
         return len(self._stock)
 
     def draw(self, count: int) -> list[mpz]:
-        """``count`` randomisers that were never given out, from the stock first."""
+        """``count`` unused randomizers, from the stock first."""
         taken = self.take(count)
         missing = count - len(taken)
         self.prepare(missing)
@@ -209,7 +209,7 @@ class Randomizers:
         return taken
 
     def store(self, count: int) -> None:
-        """Make ``count`` ahead of their use."""
+        """Precompute ``count`` randomizers."""
         self.prepare(count)
         made = self.make(count)
         with self._lock:
@@ -218,12 +218,12 @@ class Randomizers:
             self._stock += made
 
     def make(self, count: int) -> list[mpz]:
-        """``count`` fresh ones, by the table that is there."""
+        """``count`` fresh randomizers, by the present table."""
         if count == 0:
             return []
         if not self._short:
             return list(gmpy2.powmod_base_list(self._units(count), self._n, self._n_square))
-        # A process that was started anew has prepared nothing.
+        # A new process has no base yet.
         base, table = self.prepare(count) if self._base is None else (self._base, self._table)
         if table is not None:
             return table.random_powers(count)
@@ -231,7 +231,7 @@ class Randomizers:
         return list(gmpy2.powmod_exp_list(base, exponents, self._n_square))
 
     def prepare(self, count: int) -> tuple[mpz | None, Table | None]:
-        """Of the short form the base, and the table that pays for ``count`` more randomisers than are already drawn."""
+        """The base of the short form, and the table for ``count`` more randomizers than were drawn so far."""
         with self._lock:
             if count == 0 or not self._short:
                 return self._base, self._table
@@ -245,7 +245,7 @@ class Randomizers:
             return self._base, self._table
 
     def _empty_when_forked(self) -> None:
-        """A child throws the copied stock away, and a lock that a thread of the parent may have held."""
+        """Drop the copied stock in a forked child, and the lock, which a thread of the parent may have held."""
         this = weakref.ref(self)
 
         def begin_anew() -> None:

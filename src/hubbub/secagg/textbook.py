@@ -1,7 +1,6 @@
-"""Textbook Paillier, by the definition and with chosen randomness: for vectors, teaching and benchmarks, never for data.
+"""Textbook Paillier, by definition and with chosen randomness: for test vectors, teaching and benchmarks, never for data.
 
-Any key size is taken, and whoever chooses r answers for it: an r that is known or used twice hides nothing. Training takes
-:mod:`hubbub.secagg.paillier`.
+Keys may have any size. An r that is known or used twice hides nothing. For data use :mod:`hubbub.secagg.paillier`.
 
 Source: Paillier 1999, "Public-key cryptosystems based on composite degree residuosity classes", section 4 with g = 1 + n,
 https://doi.org/10.1007/3-540-48910-X_16.

@@ -1,4 +1,4 @@
-"""Decryption by any t of n holders of shares: fewer learn nothing, and one who lies is named.
+"""Threshold decryption by any t of n holders of shares; fewer learn nothing, and false answers are attributed.
 
 ::
 
@@ -7,15 +7,14 @@
     partials = [share.partial(sums) for share in shares[1:4]]
     threshold.combine(public, partials)                # [4, 2]
 
-The dealer knows the primes and forgets them. With m = (p−1)/2·(q−1)/2 the exponent d, 0 mod m and 1 mod n, would decrypt;
+The dealer knows the primes and must destroy them. With m = (p−1)/2·(q−1)/2 the exponent d, 0 mod m and 1 mod n, would decrypt;
 holder i has the value sᵢ = f(i) mod n·m of a polynomial of degree t − 1 with f(0) = d, random mod m and constant mod n. A
 partial decryption is c^(2·Δ·sᵢ), with Δ the factorial of the number of holders. It is verified (proofs.py) before it is
 combined with others.
 
-A holder who decrypts whatever it is handed hands out single contributions. Where the key states ``min_contributions``, a holder
-takes the contributions themselves (:meth:`KeyShare.partial_of`), multiplies them and decrypts only that. It sees neither who
-made a contribution nor what is in it: that each comes from another client must be signed outside of here, or the server makes
-contributions of its own until one client's is alone among them.
+A holder that decrypts any ciphertext would reveal single contributions. If the key demands ``min_contributions``, a holder gets
+the contributions (:meth:`KeyShare.partial_of`), multiplies them and decrypts only the product. It does not check who made a
+contribution: clients must be authenticated elsewhere, or the server can add contributions of its own and isolate one client's.
 
 Source: Damgård & Jurik 2001, https://doi.org/10.1007/3-540-44586-2_9, section 4; Fouque, Poupard & Stern 2000; Shoup 2000.
 """
@@ -49,16 +48,16 @@ _LARGEST_BITS = 8192
 
 @dataclass(frozen=True)
 class ThresholdKey:
-    """What everybody may know, the holders too: the public key, how many must agree, and how their work is checked.
+    """A public threshold key: the public key, the threshold, and the keys that verify partial decryptions.
 
     Args:
         n: The product of two safe primes.
-        holders: How many shares there are, from 1 to 100.
-        threshold: How many of them decrypt, from 1 (each alone: no protection against a holder) to ``holders``.
+        holders: The number of shares, from 1 to 100.
+        threshold: How many of them decrypt together, from 1 (no protection against a holder) to ``holders``.
         base: A square mod n², v.
         verification: ``(holders,)``, v^(Δ·sᵢ).
-        min_contributions: The fewest contributions of a sum that holders decrypt. From 2 on they decrypt only contributions
-            that they multiplied themselves.
+        min_contributions: The fewest contributions in a sum that holders decrypt. From 2 on they decrypt only sums that they
+            formed themselves.
     """
 
     n: int
@@ -111,13 +110,13 @@ class ThresholdKey:
 
 @dataclass(frozen=True)
 class Partial:
-    """One holder's part of a decryption, and the proof of it. It may be public, as long as what it decrypts may.
+    """One holder's partial decryption with its proof; as public as the plaintext.
 
     Args:
         key_id: Of the :class:`ThresholdKey`.
         holder: From 1.
         shape: Of the ciphertexts.
-        ciphertexts: What was decrypted in part, in C order.
+        ciphertexts: The decrypted ones, in C order.
         integers: As many, c^(2·Δ·sᵢ) mod n².
         proof: For all of them together.
     """
@@ -132,7 +131,7 @@ class Partial:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class KeyShare:
-    """One holder's secret. It is in no text, message or pickle that this class makes.
+    """One holder's secret share. Its repr, errors and pickles never show it.
 
     Args:
         public: The key.
@@ -160,15 +159,15 @@ class KeyShare:
         raise TypeError("a KeyShare is not pickled or copied: a pickle of it would be the secret, unprotected")
 
     def partial(self, sums: object, *, contributions: int = 1, workers: int = 1) -> Partial:
-        """This holder's part of the decryption of a sum, of which it must be known that it is one.
+        """This holder's partial decryption of a sum; the caller must know that it is a sum.
 
         Args:
             sums: A ciphertext, or integers that are checked as one.
-            contributions: Of how many contributions the caller has formed the sum itself.
-            workers: How many threads share the work, which runs outside Python's lock.
+            contributions: The number of contributions from which the caller has formed the sum itself.
+            workers: The number of threads, which run outside Python's lock.
 
         Raises:
-            ValueError: It is no ciphertext of this key, or of fewer contributions than the key demands.
+            ValueError: It is no ciphertext of this key, or has fewer contributions than the key demands.
         """
         if integer("contributions", contributions, at_least=1) < self.public.min_contributions:
             raise ValueError(
@@ -180,16 +179,16 @@ class KeyShare:
     def partial_of(
         self, contributions: Mapping[str, object] | Sequence[object], at_least: int = 1, *, workers: int = 1
     ) -> Partial:
-        """This holder's part of the decryption of a sum that it formed itself.
+        """This holder's partial decryption of a sum that it forms itself.
 
         Args:
             contributions: Ciphertexts of one shape, or integers: by the client's name, or in any order.
-            at_least: How many there must be, if more than the key's ``min_contributions``.
+            at_least: The fewest contributions, if more than the key's ``min_contributions``.
             workers: As for :meth:`partial`.
 
         Raises:
-            ValueError: Too few, one twice, one that is no ciphertext of this key, or one without randomness; the client is
-                named.
+            ValueError: There are too few, a repeated one, one that is no ciphertext of this key, or one without randomness;
+                the client is named.
         """
         needed = max(integer("at_least", at_least, at_least=1), self.public.min_contributions)
         if isinstance(contributions, Mapping):
@@ -215,7 +214,7 @@ class KeyShare:
 
 
 class LyingHolderError(HubbubError):
-    """Partial decryptions that were not made with the share of their holder.
+    """Raised for partial decryptions that were not made with their holder's share.
 
     Args:
         liars: The numbers of the holders. Combine again without them.
@@ -232,17 +231,17 @@ class LyingHolderError(HubbubError):
 def generate(
     bits: int = 3072, *, holders: int, threshold: int, min_contributions: int = 1, progress: Callable[[int], None] | None = None
 ) -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
-    """A new key whose secret is shared out, from the randomness of the operating system; n has exactly ``bits`` bits.
+    """A new threshold key from the randomness of the operating system; n has exactly ``bits`` bits.
 
-    Whoever runs this is the dealer: until it returns, the primes are in the memory of this machine, and Python does not erase
-    them there. Send each share to its holder, then destroy it here.
+    The caller is the dealer: the primes were in the memory of this machine, and Python does not erase them. Send each share to
+    its holder, then destroy it here.
 
     Args:
-        bits: An even number from 2048 to 8192; 3072 is worth 128 bits of security, 2048 is worth 112.
+        bits: An even number from 2048 to 8192; 3072 bits give 128 bits of security, 2048 give 112.
         holders: From 1 to 100.
         threshold: How many decrypt together; more than half keep two groups from decrypting apart.
         min_contributions: The fewest contributions of a sum that holders decrypt.
-        progress: Gets how many candidates for primes were tested so far, out of about
+        progress: Called with the number of candidates for primes tested so far, of about
             :func:`hubbub.secagg.primes.expected_candidates`.
 
     Returns:
@@ -264,7 +263,7 @@ def generate(
 def deal(
     p: int, q: int, *, holders: int, threshold: int, min_contributions: int = 1
 ) -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
-    """A key whose secret is shared out; the primes are to be forgotten then.
+    """A threshold key of known safe primes, which must be destroyed afterwards.
 
     Args:
         p: A safe prime: (p − 1)/2 is prime too. Secret. Of any size, for vectors and tests; a real one has from 1024 bits.
@@ -277,7 +276,7 @@ def deal(
         The public key, and one share for each holder, to be sent in secret.
 
     Raises:
-        ValueError: No two safe primes of one length, or numbers out of range. No message shows the primes.
+        ValueError: They are not two safe primes of one length, or a number is out of range. No message shows the primes.
     """
     half_p, half_q = _safe("p", p), _safe("q", q)
     if p == q or p.bit_length() != q.bit_length():
@@ -296,18 +295,18 @@ def deal(
 
 
 def combine(public: ThresholdKey, partials: Iterable[Partial], ciphertext: object = None) -> Any:
-    """What a sum says, from the partial decryptions of ``threshold`` holders or more.
+    """The plaintexts of a sum, from the partial decryptions of ``threshold`` holders or more.
 
     Args:
         public: The key.
         partials: Of the same ciphertexts; each is verified.
-        ciphertext: What was to be decrypted; without it, the partials must only agree.
+        ciphertext: The ciphertext to be decrypted; without it, the partials must only agree.
 
     Returns:
         Exact integers from −(n − 1)/2 to (n − 1)/2: one, or lists of lists in the shape of the ciphertext.
 
     Raises:
-        LyingHolderError: A proof does not hold; the holders are named.
+        LyingHolderError: A proof fails; the holders are named.
         ValueError: Too few partials, two of one holder, or of different keys or ciphertexts.
 
     Example:
@@ -325,7 +324,7 @@ def combine(public: ThresholdKey, partials: Iterable[Partial], ciphertext: objec
     strays = [part.holder for part in given if part.ciphertexts != ciphertexts or part.shape != shape]
     if strays:
         raise ValueError(f"partials of holders {strays} are of other ciphertexts than {whose}")
-    # A proof about what is no ciphertext proves nothing.
+    # A proof is sound for units only.
     public.ciphertext(list(ciphertexts), name=f"the ciphertexts of holder {given[0].holder}")
     liars = [part.holder for part in given if not proved(public, part)]
     if liars:
@@ -369,7 +368,7 @@ def _safe(name: str, prime: int) -> int:
 
 
 def _random_square(n: int) -> int:
-    """v: a square of which nobody knows more than that."""
+    """v: a random square."""
     while True:
         root = secrets.randbelow(n * n)
         base = root * root % (n * n)
@@ -378,7 +377,7 @@ def _random_square(n: int) -> int:
 
 
 def _require_together(public: ThresholdKey, partials: list[Partial]) -> None:
-    """Enough partials of this key, each of another holder."""
+    """Refuse too few partials, those of another key, and two of one holder."""
     for i, part in enumerate(partials):
         if not isinstance(part, Partial):
             raise TypeError(f"partials[{i}] is a {type(part).__name__}: must be a Partial")
@@ -437,7 +436,7 @@ def _statement(key: ThresholdKey, holder: int, ciphertexts: tuple[int, ...], res
 
 
 def _require_distinct(contributions: dict[str, Ciphertext], n: int) -> None:
-    """Refuse a contribution that is there twice, or that hides nothing; both only make a sum look larger."""
+    """Refuse repeated contributions and those without randomness: they hide no other contribution in the sum."""
     seen: dict[tuple[mpz, ...], str] = {}
     shape = next(iter(contributions.values())).shape
     for name, given in contributions.items():
