@@ -222,10 +222,10 @@ def test_a_run_without_privacy_is_told_to_stay_in_one_process(tmp_path: Path) ->
         run_locally(begun, print, allow_import=True)
 
 
-def test_noise_that_holders_drew_in_one_process_is_not_gone_on_with_on_nodes(tmp_path: Path) -> None:
+def test_noise_that_holders_drew_in_one_process_is_not_resumed_on_nodes(tmp_path: Path) -> None:
     named = keys(tmp_path / "keys", shared=True)
     file = run_file(tmp_path, named, noise="secure", noise_by="holders", holders=3, threshold=2)
     folder = run_by("process", file, tmp_path / "run")
-    begun = RunInFolder.gone_on_with(folder, allow_import=True)
+    begun = RunInFolder.resumed(folder, allow_import=True)
     with pytest.raises(RunFolderError, match="resume with --engine process"):
         run_locally(begun, print, allow_import=True)

@@ -34,7 +34,7 @@ from hubbub.training import LatticeSum, RunStore, ServerOptimizer, charged_with,
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import Segments
-from hubbub.training.warm_start import going_on
+from hubbub.training.warm_start import extending
 from hubbub.verification import verify
 from ways import CLIENTS, COHORT, RandomSums, zeros
 
@@ -120,7 +120,7 @@ def test_the_statement_names_both_runs_and_what_is_assumed_of_them(tmp_path: Pat
         read_run(tmp_path / "one").chain.hashes[0][:16],
         "over the same people",
         "no separation is counted on from the rounds of one to those of the other",
-        "what else went on from the run of ledger",
+        "every other run that extended the run of ledger",
         "no run's noise, cohorts or number of rounds was chosen by what another released",
     ):
         assert words in text
@@ -355,9 +355,9 @@ def test_acc_12_a_plan_that_goes_on_without_the_charge_is_no_plan(tmp_path: Path
     run = read_run(tmp_path / "one")
     extends = Extends(run.chain.hashes[0], run.chain.head, "0" * 64)
     with pytest.raises(ConfigError, match="is not among the earlier runs"):
-        going_on(SECOND, extends)
+        extending(SECOND, extends)
     with pytest.raises(ConfigError, match="is not among the earlier runs"):
-        going_on(replace(SECOND, earlier=run_charges([run])), replace(extends, head="1" * 64))
+        extending(replace(SECOND, earlier=run_charges([run])), replace(extends, head="1" * 64))
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def test_cra_3_a_loss_of_power_while_a_model_is_written_leaves_none_that_passes_
             there = (folder / "model.safetensors").exists()
             bound = any(record["kind"] == "files" for record in read_chain(folder / "ledger.jsonl").records)
             assert (failed, there or not bound) == ({"files"} if there and not bound else set(), True), f"{point}, {fate}"
-            again = RunInFolder.gone_on_with(folder)
+            again = RunInFolder.resumed(folder)
             assert list(again.rounds(again.run.population)) == []
             again.finish()
             assert verify(folder).ok

@@ -127,7 +127,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "a run may go on without the charge of the one it goes on from",
-        "warm_start.going_on",
+        "warm_start.extending",
         "any((run.first == extends.ledger and run.head == extends.head for run in following.earlier))",
         "extends.ledger",
         "test_extending.py::test_acc_12_a_plan_that_goes_on_without_the_charge_is_no_plan",

@@ -140,7 +140,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "an experiment that goes on has the seed of the finished one",
-        "warm_start.going_on",
+        "warm_start.extending",
         "'simulation'",
         "'none'",
         "test_extending.py::test_rng_5_an_experiment_that_goes_on_draws_other_noise_and_cohorts",

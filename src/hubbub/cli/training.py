@@ -91,7 +91,7 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
 def resume(folder: Path, head: str | None, how: How) -> None:
     """Resume a run, by default with the engine that it began with."""
     how.tracked.require()
-    begun = RunInFolder.gone_on_with(folder, head, workers=how.workers, allow_import=how.allow_import)
+    begun = RunInFolder.resumed(folder, head, workers=how.workers, allow_import=how.allow_import)
     if how.engine == "flower":
         # There each client trains on its own, however it did before.
         how = replace(how, plan="one-by-one", workers=1)

@@ -19,9 +19,9 @@ from hubbub.training import Execution, LocalTraining, RunPlan, SimulatedPopulati
 from hubbub.training.simulation.functional import FlatModel
 
 if TYPE_CHECKING:
-    from hubbub.experiment.warm_start import Start
     from hubbub.training import ExamplePopulation
     from hubbub.training.encryption import Encryption
+    from hubbub.training.run_folder.state import Start
 
 __all__ = ["ClientSide", "Run", "build", "client_side", "clients_of"]
 
@@ -30,7 +30,14 @@ __all__ = ["ClientSide", "Run", "build", "client_side", "clients_of"]
 class Run:
     """All that training needs, and the settings that describe it completely.
 
-    ``examples`` are each client's own; ``start`` is what a run begins with that goes on from a finished one.
+    Args:
+        config: The settings.
+        plan: The plan that they make.
+        population: Its clients.
+        model: The module that is trained.
+        dataset: All data.
+        examples: The examples of each client.
+        start: The initial state of a new run that extends a finished one.
     """
 
     config: Config
@@ -43,13 +50,13 @@ class Run:
 
     @property
     def encryption(self) -> "Encryption | None":
-        """How clients encrypt what they send, where they do."""
+        """The terms of encrypted sums; ``None`` if updates are not encrypted."""
         return encryption_of(self.config, self.plan.expected_cohort_size)
 
 
 @dataclass(frozen=True, eq=False)
 class ClientSide:
-    """The part of a run that its clients know: who has which data, and the model as it is before the first round."""
+    """The part of a run that its clients know: their data, and the model before the first round."""
 
     dataset: Dataset
     population: "SimulatedPopulation | ExamplePopulation"
@@ -58,10 +65,10 @@ class ClientSide:
 
 
 def clients_of(population: "SimulatedPopulation | ExamplePopulation") -> SimulatedPopulation:
-    """The clients that train, for those who talk with each of them.
+    """A population as clients that train.
 
     Raises:
-        ConfigError: There are none: the units are single examples.
+        ConfigError: Its units are single examples.
     """
     if not isinstance(population, SimulatedPopulation):
         raise ConfigError('privacy.unit = "example": no client trains here; say unit = "client"')
@@ -75,23 +82,24 @@ def build(
     earlier: tuple[RunCharge, ...] | None = None,
     extends: Extends | None = None,
 ) -> Run:
-    """Make a run from its settings.
+    """A run as its settings describe it.
 
     Args:
         config: Checked settings.
         allow_import: Whether names ``"pkg.mod:Name"`` may be imported, and ``heads.command`` run: that runs the code that they
             name.
-        earlier: What runs over the same people cost before this one, as a ledger has it; by default read from the settings'
-            folders.
-        extends: The finished run that this one goes on from, as a ledger has it; by default made from the settings' folder.
+        earlier: The cost of earlier runs over the same people, as a ledger states it; by default read from the folders that
+            the settings name.
+        extends: The finished run that this one extends, as a ledger states it; by default read from the folder that the
+            settings name.
 
     Raises:
         ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
         ParticipationError: A pattern that the clients cannot keep.
         BudgetError: A budget that no noise meets, or that not even one round fits in.
         DataError: Missing or damaged data.
-        RunFolderError: A finished run to go on from that does not prove its model.
-        LedgerError: One that may still go on, or whose record is damaged.
+        RunFolderError: The run to extend does not prove its model.
+        LedgerError: It is not finished, or its record is damaged.
     """
     if config.heads.command is not None and not allow_import:
         raise ConfigError(f"heads.command = {list(config.heads.command)}: names a program; pass --allow-import to run it")
@@ -110,17 +118,16 @@ def build(
     if config.training.extends is not None and extends is None:
         from hubbub.experiment.warm_start import start_from
 
-        start = start_from(config, plan, side.model, len(side.population.clients))
-        extends = start.extends
+        extends, start = start_from(config, plan, side.model, len(side.population.clients))
     if extends is not None:
-        from hubbub.training.warm_start import going_on
+        from hubbub.training.warm_start import extending
 
-        plan = going_on(plan, extends)
+        plan = extending(plan, extends)
     return Run(config, plan, side.population, side.model, side.dataset, side.examples, start)
 
 
 def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:
-    """Make what clients train, and on what, from the settings of a run.
+    """Data, clients and model of a run, from its settings.
 
     Raises:
         ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
@@ -139,7 +146,7 @@ def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:
     torch.manual_seed(training.seed)
     model = made(config.model.name, MODELS, "model.name", allow_import, dataset.shape, dataset.classes)
     _require_model(model, config.model.name, dataset)
-    # In a simulation the seed gives all away; floating point is the faster way to it.
+    # The noise of a simulation follows from its seed, so that secure sums would protect nothing; floating point is faster.
     lattice = config.privacy.noise == "secure"
     execution = _execution(training)
     if config.privacy.unit == "example":
@@ -150,7 +157,6 @@ def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:
     try:
         local = _local(training)
     except ValueError as error:
-        # Each names the setting first.
         raise ConfigError(f"training.{error}") from error
     population = SimulatedPopulation(examples, F.cross_entropy, local, training.seed, lattice=lattice, execution=execution)
     return ClientSide(dataset, population, model, examples)
@@ -197,14 +203,14 @@ def _parts(config: Config, dataset: Dataset) -> list[Any]:
 
 
 def _require_model(model: object, name: str, dataset: Dataset) -> None:
-    """Refuse, before anything is written, a model that cannot be trained on these data."""
+    """Refuse a model that cannot be trained on these data, before anything is written."""
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model.name = {name!r}: made a {type(model).__name__}, not a torch.nn.Module")
     FlatModel(model)
     inputs = dataset.train_inputs
     some = torch.arange(min(2, len(inputs)))
     if not inputs.is_floating_point():
-        # A table that is too short for the largest number would fail in the middle of a run.
+        # An embedding that is too short for the largest number would fail in the middle of a run.
         some[-1] = inputs.reshape(len(inputs), -1).amax(dim=1).argmax()
     try:
         with torch.no_grad():

@@ -1,12 +1,11 @@
-"""A warm start: from the settings of a run to the model of the finished run that it starts from, and the settings to do so."""
+"""Warm start from settings: the final model of the run that ``training.extends`` names, and the settings of an extension."""
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import save
 from torch import nn
 
 from hubbub._util import files
@@ -19,54 +18,40 @@ from hubbub.ledger.promise import Extends
 from hubbub.training import RunPlan, RunStore
 from hubbub.training.clipping import ClipNorms
 from hubbub.training.run_folder.record import read_run
-from hubbub.training.run_folder.state import parse
-from hubbub.training.warm_start import handed_on, last_checkpoint, related, require_alike
+from hubbub.training.run_folder.state import Start, parse, refusing
+from hubbub.training.warm_start import final_state, last_checkpoint, related, require_alike, rounds_after
 from hubbub.verification import verify
 
-__all__ = ["Start", "extension", "require_same", "start_from"]
+__all__ = ["extension", "require_same", "start_from"]
 
-# What says whose data are trained on, and what is trained.
+# Settings of the data, the people and the model.
 _SAME = {
     "data": ("name", "clients", "partition", "alpha"),
     "model": ("name",),
     "training": ("seed", "validation"),
     "privacy": ("unit",),
 }
-# The same, as a ledger has it.
+# The same, by the first part of their names in a ledger.
 _RECORDED = ("data.", "model.", "training.validation")
 _LARGEST_MODEL = 2**36
 
 
-@dataclass(frozen=True, eq=False)
-class Start:
-    """What a run begins with that starts from a finished one.
+def start_from(config: Config, following: RunPlan, module: nn.Module, clients: int) -> tuple[Extends, Start]:
+    """The final state of the run that ``training.extends`` names; its model is written into ``module`` as well.
 
     Args:
-        folder: Of the finished run.
-        extends: What the promise says of it.
-        vector: Its model, ``(dim,)``.
-        optimizer: The state that the server's optimizer takes up, by name.
-    """
-
-    folder: Path
-    extends: Extends
-    vector: torch.Tensor
-    optimizer: Mapping[str, torch.Tensor]
-
-
-def start_from(config: Config, following: RunPlan, module: nn.Module, clients: int) -> Start:
-    """What the finished run hands on that settings name in ``training.extends``; ``module`` holds its model then.
-
-    Args:
-        config: Of the run that starts.
+        config: The settings of the new run.
         following: Its plan.
-        module: Its module as it is made.
-        clients: How many there are.
+        module: Its module as the settings make it.
+        clients: The number of units.
+
+    Returns:
+        As :func:`hubbub.training.warm_start.final_state`.
 
     Raises:
         ConfigError: Settings of other data, of another model, or of another unit, relation or kind of noise.
         RunFolderError: The finished run does not verify, or its model is not made of its releases.
-        LedgerError: It may still go on.
+        LedgerError: It is not finished.
     """
     folder = Path(str(config.training.extends)).expanduser()
     recorded = read_run(folder)
@@ -86,20 +71,19 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
     require_alike(recorded, plan, following)
     model = "model.safetensors"
     bound = model in (recorded.history.files or {}) and os.path.lexists(folder / model)
-    handed = handed_on(recorded, plan, module, bound=bound)
+    answer = final_state(recorded, plan, following, module, bound=bound)
     _require_model(folder, recorded, module)
-    extends, state = handed.to(plan, following)
-    return Start(folder, extends, handed.vector, state)
+    return answer
 
 
 def extension(folder: Path) -> configs.Layer:
-    """The settings by which a run starts from a finished one, but for the number of its rounds.
+    """The settings of a run that extends a finished one; the caller adds the number of rounds.
 
-    They are those of the finished run; numbers that only followed from its rounds are left to be computed anew. Its privacy
-    cost is counted, and that of whatever else started from it. A clip norm that moved begins where it ended.
+    They are those of the finished run, without the numbers that followed from its rounds. Its privacy cost is counted, and that
+    of each other run that extends it. An adaptive clip norm begins with its final value.
 
     Raises:
-        RunFolderError: The folder is no run of ``hubbub train``, or something that went on from it is not there.
+        RunFolderError: The folder is no run of ``hubbub train``, or another run that extends it is not there.
     """
     layer, before = configs.load(_own(folder)), _settings(folder)
     training, privacy = layer.setdefault("training", {}), layer.setdefault("privacy", {})
@@ -109,7 +93,7 @@ def extension(folder: Path) -> configs.Layer:
         if period and getattr(pattern, key) == math.ceil(rounds / period):
             participation.pop(key, None)
     runs = [str(folder.absolute()), *(str(run) for run in related(folder) if run != folder.resolve())]
-    # What the finished run counted itself stands in its ledger.
+    # The runs that the finished run counted itself are in its ledger.
     training["extends"], privacy["earlier_runs"] = runs[0], runs
     if (clip_norm := _last_clip_norm(before, read_run(folder))) is not None:
         privacy["clip_norm"] = clip_norm
@@ -117,18 +101,15 @@ def extension(folder: Path) -> configs.Layer:
 
 
 def _last_clip_norm(before: Config, recorded: Recorded) -> float | None:
-    """That of the round that would have been next, where it moved: a function of the releases."""
+    """The adaptive clip norm after the last round, a function of the releases; ``None`` if it is fixed."""
     mechanism = recorded.promise.mechanism
     if before.privacy.clipping != "adaptive" or mechanism is None:
         return None
     norms = ClipNorms(clipping_of(before), mechanism.noise_multiplier, recorded.promise.settings["expected_cohort_size"])
-    store, clip_norm, done = RunStore(Path(recorded.name)), norms.first, 0
-    if checkpoint := last_checkpoint(recorded):
-        clip_norm, done = checkpoint.clip_norm() or clip_norm, checkpoint.rounds
-    for round_index, entry in enumerate(recorded.history.rounds):
-        if entry.release is not None and round_index >= done:
-            release = store.parse_release(round_index, store.release_content(round_index))
-            clip_norm = norms.following(clip_norm, release)
+    store, checkpoint = RunStore(Path(recorded.name)), last_checkpoint(recorded)
+    clip_norm = (checkpoint and checkpoint.clip_norm()) or norms.first
+    for t in rounds_after(recorded, checkpoint):
+        clip_norm = norms.following(clip_norm, store.parse_release(t, store.release_content(t)))
     return clip_norm
 
 
@@ -147,7 +128,7 @@ def _settings(folder: Path) -> Config:
 
 
 def require_same(config: Config) -> None:
-    """Refuse settings of other data or of another model than those of the finished run that they go on from.
+    """Refuse settings of other data or of another model than those of the run that they extend.
 
     Raises:
         ConfigError: One that differs.
@@ -167,7 +148,7 @@ def require_same(config: Config) -> None:
 
 
 def _require_recorded(recorded: Recorded, following: RunPlan, config: Config, folder: Path) -> None:
-    """Refuse settings that were changed in the folder of the finished run: its ledger knows them."""
+    """Refuse a config.toml of the finished run that its ledger contradicts."""
     stated = dict(recorded.promise.settings)
     now: dict[str, object] = {name: following.settings.get(name) for name in stated if name.startswith(_RECORDED)}
     if not recorded.promise.simulation:
@@ -181,7 +162,7 @@ def _require_recorded(recorded: Recorded, following: RunPlan, config: Config, fo
 
 
 def _plan(before: Config, recorded: Recorded, following: RunPlan) -> RunPlan:
-    """What the finished run did, by its ledger, and by its settings where these say the same."""
+    """The plan of the finished run, by its ledger; clipping and optimizer by its settings, which the ledger confirms."""
     promise = recorded.promise
     return RunPlan(
         rounds=promise.rounds,
@@ -202,20 +183,16 @@ def _plan(before: Config, recorded: Recorded, following: RunPlan) -> RunPlan:
 
 
 def _require_model(folder: Path, recorded: Recorded, module: nn.Module) -> None:
-    """Refuse a model file that holds something else than what the releases make: somebody put it there."""
+    """Refuse a model file that differs from the model that the releases make."""
     path = folder / "model.safetensors"
     if not os.path.lexists(path):
         if recorded.history.closed:
             return
         raise RunFolderError(f"{path}: is not there; make it: hubbub resume {folder}")
-    try:
+    with refusing(path, "is no model", f"make it anew: hubbub resume {folder}"):
         kept = parse(files.read(path, at_most=_LARGEST_MODEL))
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); make it anew: hubbub resume {folder}") from error
-    except ValueError as error:
-        raise RunFolderError(f"{path}: {error}; make it anew: hubbub resume {folder}") from error
     made = {name: parameter.detach().cpu() for name, parameter in module.named_parameters()}
-    wrong = [name for name in sorted({*made, *kept}) if not _alike(made.get(name), kept.get(name))]
+    wrong = [name for name in sorted({*made, *kept}) if _bytes(made.get(name)) != _bytes(kept.get(name))]
     if wrong:
         raise RunFolderError(
             f"{path}: its {wrong[0]!r} is not what the releases in the ledger make, so that nothing says what it was made of; "
@@ -223,8 +200,6 @@ def _require_model(folder: Path, recorded: Recorded, module: nn.Module) -> None:
         )
 
 
-def _alike(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    """Whether two tensors are the same to the last bit."""
-    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return one.contiguous().view(torch.uint8).equal(other.contiguous().view(torch.uint8)) if one.ndim else bool(one == other)
+def _bytes(tensor: torch.Tensor | None) -> bytes:
+    """Shape, type and every bit of a tensor; empty without one."""
+    return b"" if tensor is None else save({"": tensor.contiguous()})

@@ -1,15 +1,15 @@
-"""Warm start: what a finished run hands on to one that extends it, which cost is counted, and what its folder proves later.
+"""Warm start: a new run that begins with the final model of a finished run, and whose guarantee counts both.
 
-The second run is a mechanism of its own: new keys, new noise, a strategy for its own rounds. It begins where the first one
-ended, which is made of releases whose cost is recorded, so that the two compose as any two runs over the same people do. Model
-and optimizer are made again from the releases on disk, each compared with the ledger; no file that holds a model is believed.
-Where releases were not kept, the last checkpoint stands for them, if its model is the one that the ledger binds.
+The new run is a mechanism of its own: new keys, new noise, a strategy for its own rounds. It begins with a function of releases
+whose cost is recorded, so the two compose as any two runs over the same people. Model and optimizer are recomputed from the
+releases on disk, each compared with the ledger; no model file is trusted. If releases were not kept, the last checkpoint
+replaces them, provided that the ledger binds its model.
 """
 
 import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -40,57 +40,33 @@ from hubbub.training.run_folder.state import (
 from hubbub.training.simulation.functional import FlatModel
 
 __all__ = [
-    "HandedOn",
     "breaks",
     "charged_with",
     "extended",
-    "goes_on_from",
-    "going_on",
-    "handed_on",
+    "extending",
+    "final_state",
     "last_checkpoint",
+    "origin_words",
     "register",
     "related",
     "require_alike",
     "require_new",
+    "rounds_after",
 ]
 
-# What decides, together with the releases, what a model has server_step from them.
+# The terms that decide, together with the releases, which model a run ends with.
 _LEARNING = ("expected_cohort_size", "clip_norm", "adaptive_clipping", "server", "cooldown")
 
 
-@dataclass(frozen=True, eq=False)
-class HandedOn:
-    """What a finished run hands on, made of its releases alone.
-
-    Args:
-        vector: Its model, ``(dim,)``.
-        optimizer: What the server's optimizer keeps from step to step, by name.
-        clip_norm: Of the round that would have been next.
-        ledger: Hash of the first record of its ledger.
-        head: Hash of the last one.
-    """
-
-    vector: torch.Tensor
-    optimizer: Mapping[str, torch.Tensor]
-    clip_norm: float | None
-    ledger: str
-    head: str
-
-    def to(self, plan: RunPlan, following: RunPlan) -> tuple[Extends, Mapping[str, torch.Tensor]]:
-        """What the promise of a following plan says of it, and the state that its optimizer takes up: none of another kind."""
-        state = self.optimizer if following.server.name == plan.server.name else {}
-        return Extends(self.ledger, self.head, model_digest(self.vector), optimizer_digest(state)), state
-
-
 def last_checkpoint(recorded: Recorded) -> Checkpoint | None:
-    """What stands for the releases of a finished run that were not kept; ``None`` where all are there.
+    """The checkpoint that replaces the releases that a finished run did not keep; ``None`` if all are there.
 
     Raises:
-        RunFolderError: A release is missing, and none such was to go, or no checkpoint of this ledger has it.
+        RunFolderError: A release is missing that the run was to keep, or no checkpoint of this ledger contains it.
     """
-    store, rounds = RunStore(Path(recorded.name)), recorded.history.rounds
+    store = RunStore(Path(recorded.name))
     kept = set(store.released())
-    missing = [t for t, entry in enumerate(rounds) if entry.release is not None and t not in kept]
+    missing = [t for t in rounds_after(recorded, None) if t not in kept]
     if not missing:
         return None
     path = store.folder / "state" / "checkpoint.json"
@@ -105,14 +81,26 @@ def last_checkpoint(recorded: Recorded) -> Checkpoint | None:
     )
 
 
-def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module, *, bound: bool = False) -> HandedOn:
-    """Make the state of a finished run again from its releases; ``module`` holds its model then.
+def rounds_after(recorded: Recorded, checkpoint: Checkpoint | None) -> list[int]:
+    """The rounds with a release that a checkpoint does not contain; all of them without one."""
+    done = checkpoint.rounds if checkpoint else 0
+    return [t for t, entry in enumerate(recorded.history.rounds) if entry.release is not None and t >= done]
+
+
+def final_state(
+    recorded: Recorded, plan: RunPlan, following: RunPlan, module: nn.Module, *, bound: bool = False
+) -> tuple[Extends, Start]:
+    """The final state of a finished run, recomputed from its releases; its model is written into ``module`` as well.
 
     Args:
-        recorded: The run, as its folder records it.
-        plan: What it did.
-        module: Of its kind; its trainable parameters are written over.
-        bound: Whether the caller compares them with a model that the ledger binds: without, each release must be there.
+        recorded: The finished run, as its folder records it.
+        plan: Its plan.
+        following: The plan of the new run. The state of the server's optimizer is dropped if it names another optimizer.
+        module: Of the same kind; its trainable parameters are overwritten.
+        bound: Whether the caller compares the result with a model that the ledger binds. Otherwise each release must be there.
+
+    Returns:
+        The term by which the new run's promise names the finished run, and the new run's initial state.
     """
     final_charges([recorded])
     _require_learnt_by(recorded, plan)
@@ -125,33 +113,33 @@ def handed_on(recorded: Recorded, plan: RunPlan, module: nn.Module, *, bound: bo
     start, terms = Start.read(store.folder), recorded.promise.terms
     expected = "" if terms.extends is None else terms.extends.optimizer
     if model_digest(start.model) != terms.initial_model or optimizer_digest(start.optimizer) != expected:
-        # Its model would be made of something whose cost nobody recorded.
+        # The model would depend on something whose cost nobody recorded.
         raise RunFolderError(f"{store.folder / START}: is not what the ledger says that the run began with; restore it")
     optimizer = plan.server.build(model.vector)
     with torch.no_grad():
         model.vector.copy_(start.model)
     if start.optimizer:
         optimizer.state[model.vector] = dict(start.optimizer)
-    clip_norm, done = plan.clip_norms.first, 0
-    if checkpoint := last_checkpoint(recorded):
+    clip_norm, checkpoint = plan.clip_norms.first, last_checkpoint(recorded)
+    if checkpoint:
         if not bound:
             raise RunFolderError(
                 f"{recorded.name}: releases were not kept, and no record of its ledger binds its model; begin with a new model "
                 "in a run that names this one in privacy.earlier_runs"
             )
         checkpoint.restore_model(model.vector, optimizer)
-        clip_norm, done = checkpoint.clip_norm() or clip_norm, checkpoint.rounds
-    for round_index, entry in enumerate(recorded.history.rounds):
-        if entry.release is None or round_index < done:
-            continue
-        release = store.load_release(round_index, entry.release, model.dim + plan.clip_norms.further)
-        clip_norm = server_step(plan, model, optimizer, clip_norm, release, round_index)
+        clip_norm = checkpoint.clip_norm() or clip_norm
+    for t in rounds_after(recorded, checkpoint):
+        release = store.load_release(t, str(recorded.history.rounds[t].release), model.dim + plan.clip_norms.further)
+        clip_norm = server_step(plan, model, optimizer, clip_norm, release, t)
     vector = model.vector.detach().clone()
-    return HandedOn(vector, optimizer_state(optimizer, model.vector), clip_norm, recorded.chain.hashes[0], recorded.chain.head)
+    state = optimizer_state(optimizer, model.vector) if following.server.name == plan.server.name else {}
+    extends = Extends(recorded.chain.hashes[0], recorded.chain.head, model_digest(vector), optimizer_digest(state))
+    return extends, Start(vector, state, finished=True)
 
 
 def _require_learnt_by(recorded: Recorded, plan: RunPlan) -> None:
-    """Refuse a plan by which a run would have made another model of its releases."""
+    """Refuse a plan with which the finished run would have computed another model from its releases."""
     own, stated = plan.promise().settings, recorded.promise.settings
     for name in _LEARNING:
         if own.get(name) != stated.get(name):
@@ -165,11 +153,14 @@ def _require_learnt_by(recorded: Recorded, plan: RunPlan) -> None:
         )
 
 
-def going_on(following: RunPlan, extends: Extends) -> RunPlan:
-    """A plan with the promise that it extends a finished run.
+def extending(following: RunPlan, extends: Extends) -> RunPlan:
+    """The plan with the promise that it extends a finished run.
 
-    An experiment gets a seed of its own: with that of the finished one, or of what else extends it, it would draw the same
-    noise and cohorts again.
+    A simulation gets a seed of its own. With the seed of the finished run, or of another run that extends it, it would draw
+    the same noise and cohorts again.
+
+    Raises:
+        ConfigError: The finished run is not among the plan's earlier runs.
     """
     if not any(run.first == extends.ledger and run.head == extends.head for run in following.earlier):
         raise ConfigError(
@@ -182,13 +173,13 @@ def going_on(following: RunPlan, extends: Extends) -> RunPlan:
     ledger = extends.ledger[:16]
     further = (
         Assumption(
-            f"the model that this run begins with is made of the releases of the run of ledger {ledger} alone, which are "
-            "charged beside it, over the same people; each of the two has its own noise and its own participation pattern, and "
-            "no separation is counted on from the rounds of one to those of the other",
+            f"the model that this run begins with is made of the releases of the run of ledger {ledger} alone, whose "
+            "cost is counted here, over the same people; each of the two has its own noise and its own participation pattern, "
+            "and no separation is counted on from the rounds of one to those of the other",
             "software",
         ),
         Assumption(
-            f"what else went on from the run of ledger {ledger}, or from one before it, before this run began is named here",
+            f"every other run that extended the run of ledger {ledger}, or one before it, before this run began is named here",
             "operator",
         ),
     )
@@ -197,20 +188,20 @@ def going_on(following: RunPlan, extends: Extends) -> RunPlan:
 
 
 def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Module, into: RunStore) -> RunPlan:
-    """The plan by which a new run extends a finished one, to be given to :func:`.train` with ``model`` and ``into``.
+    """The plan of a new run that extends a finished one; pass it to :func:`.train` with ``model`` and ``into``.
 
-    Called again for a run that was interrupted, it answers with the plan to resume with.
+    For a new run that was interrupted, returns the plan to resume with.
 
     Args:
         finished: The folder of the finished run.
-        plan: What it did.
-        following: What the new run is to do; its ``earlier`` may be left empty, or are all of :func:`charged_with`.
-        model: Of the kind of the finished run; it holds its model afterwards.
+        plan: Its plan.
+        following: The plan of the new run; its ``earlier`` is empty, or all of :func:`charged_with`.
+        model: A module of the same kind; the final model is written into it.
         into: The folder of the new run.
 
     Raises:
         LedgerError: The finished run may still begin rounds, or its record is damaged.
-        RunFolderError: Its folder does not prove its model, or the cost of what extends it already cannot be counted.
+        RunFolderError: Its folder does not prove its model, or the cost of another run that extends it cannot be counted.
         ConfigError: The plans do not fit the run or one another, or a run whose cost must be counted is not named.
 
     Example::
@@ -227,24 +218,23 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
         extends = promise.terms.extends
         if extends is None:
             raise RunFolderError(f"{into.folder}: holds a run that began by itself; choose another folder")
-        return going_on(replace(following, earlier=promise.earlier), extends)
+        return extending(replace(following, earlier=promise.earlier), extends)
     require_new(finished.folder, into.folder)
     recorded = read_run(finished.folder)
     require_alike(recorded, plan, following)
     charged = charged_with(finished.folder, into.folder)
     if following.earlier and (missing := [run for run in charged if run not in following.earlier]):
         raise ConfigError(f"earlier: the run of ledger {missing[0].first[:16]} is not among them; give all of charged_with()")
-    handed = handed_on(recorded, plan, model)
-    extends, state = handed.to(plan, following)
-    going = going_on(replace(following, earlier=following.earlier or charged), extends)
+    extends, start = final_state(recorded, plan, following, model)
+    answer = extending(replace(following, earlier=following.earlier or charged), extends)
     with into.locked():
-        Start(handed.vector, state, finished=True).write(into.folder)
-        register(finished.folder, into.folder, [run.first for run in going.earlier])
-    return going
+        start.write(into.folder)
+        register(finished.folder, into.folder, [run.first for run in answer.earlier])
+    return answer
 
 
 def require_alike(recorded: Recorded, plan: RunPlan, following: RunPlan) -> None:
-    """Refuse what no longer is one training over the same people under one guarantee."""
+    """Refuse two runs that no one guarantee covers: kind of noise, unit and relation must be the same."""
     promise, other, name = recorded.promise, following.promise(), recorded.name
     if promise.simulation != other.simulation:
         was, now = ("simulation" if p.simulation else "secure" for p in (promise, other))
@@ -262,15 +252,15 @@ def require_alike(recorded: Recorded, plan: RunPlan, following: RunPlan) -> None
 
 
 def charged_with(finished: Path, into: Path | None = None) -> tuple[RunCharge, ...]:
-    """Whose cost a run that extends a finished one must count: the finished run's, its earlier runs', and what else extends it.
+    """The privacy cost that a run that extends a finished one must count: of that run, its earlier runs and other extensions.
 
     Args:
         finished: The folder of the finished run.
-        into: That of the new run, if it is known already.
+        into: The folder of the new run, if it is known already.
 
     Raises:
         LedgerError: One of them may still begin rounds, or was rolled back.
-        RunFolderError: One that extends it is not there.
+        RunFolderError: A run that extends it is not there.
 
     Example::
 
@@ -280,10 +270,10 @@ def charged_with(finished: Path, into: Path | None = None) -> tuple[RunCharge, .
 
 
 def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
-    """The folders of the runs that belong together with one, itself first: the one that it extends, and those that extend any.
+    """The folder of a run, then those of the run that it extends and of all runs that extend any of these.
 
-    One that it extends and that is elsewhere now is left out: its cost is in the ledger of what extends it. So is ``into``,
-    the new run.
+    A run that it extends and that was moved is left out, since its cost is in the ledger of the run that extends it. So is the
+    new run, ``into``.
     """
     own = None if into is None else into.resolve()
     found, waiting = list[Path](), [finished.resolve()]
@@ -303,7 +293,7 @@ def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
 
 
 def require_new(finished: Path, into: Path) -> None:
-    """Refuse a folder in which a finished run was extended, and that was emptied since: its cost is recorded nowhere."""
+    """Refuse the folder of an extension that was emptied since: the cost of what it released is recorded nowhere."""
     known = Segments.of(finished).went_on_in
     if str(into.resolve()) in known and not os.path.lexists(into / START):
         raise RunFolderError(
@@ -313,12 +303,15 @@ def require_new(finished: Path, into: Path) -> None:
 
 
 def register(finished: Path, into: Path, charged: Collection[str]) -> None:
-    """Note in both folders that a new run extends a finished one, before its first round.
+    """Record in both folders that a new run extends a finished one, before its first round.
 
     Args:
         finished: The folder of the finished run.
-        into: That of the new one, which is locked.
+        into: The folder of the new run, which is locked.
         charged: The first hashes of the ledgers whose cost the new run counts.
+
+    Raises:
+        RunFolderError: Another run extends the finished one, and its cost is not counted or cannot be read.
     """
     finished, into = finished.resolve(), into.resolve()
     with RunStore(finished).locked():
@@ -338,7 +331,7 @@ def register(finished: Path, into: Path, charged: Collection[str]) -> None:
 
 
 def _require_known(folder: Path, other: Path) -> None:
-    """Refuse a run that is said to extend one, if nobody can see what it cost."""
+    """Refuse a run that ``folder`` lists as an extension if its cost cannot be read."""
     first, extends = _begun(other)
     if first is not None and extends is not None and extends.ledger == _begun(folder)[0]:
         return
@@ -350,7 +343,7 @@ def _require_known(folder: Path, other: Path) -> None:
 
 
 def _begun(folder: Path) -> tuple[str | None, Extends | None]:
-    """The hash of the first record of a run's ledger, where it has one, and which finished run that names."""
+    """The hash of the first record of a run's ledger and the finished run that the record names; ``None`` each without one."""
     path = folder / "ledger.jsonl"
     if not path.is_file():
         return None, None
@@ -362,8 +355,8 @@ def _begun(folder: Path) -> tuple[str | None, Extends | None]:
         raise LedgerError(f"{path}, line 1: the promise cannot be read ({error})") from error
 
 
-def goes_on_from(folder: Path, promise: Promise) -> str:
-    """The finished run that a run extends, in words; empty for one that begins by itself."""
+def origin_words(folder: Path, promise: Promise) -> str:
+    """The finished run that a run extends, in words; empty if it extends none."""
     extends = promise.terms.extends
     if extends is None:
         return ""
@@ -374,15 +367,15 @@ def goes_on_from(folder: Path, promise: Promise) -> str:
 
 
 def _origin_of(folder: Path) -> Path | None:
-    """The folder of the finished run that a run extends, if its ledger still is there."""
+    """The folder of the finished run that a run extends, if its ledger is still there."""
     origin = Segments.of(folder).goes_on_from
     return Path(origin) if origin is not None and (Path(origin) / "ledger.jsonl").is_file() else None
 
 
 def breaks(folder: Path, promise: Promise) -> Iterator[str]:
-    """Where a run does not extend what it says, or does not count the finished run's cost as its ledger says, in words.
+    """Contradictions between a run's promise to extend a finished run and what the two folders hold, in words.
 
-    The folder of the finished run is read where it still is; without it, what the promise says is all that can be checked.
+    If the folder of the finished run is not there, only the new run's own folder is checked.
     """
     extends = promise.terms.extends
     if extends is None:
@@ -403,7 +396,7 @@ def breaks(folder: Path, promise: Promise) -> Iterator[str]:
 
 
 def _origin(folder: Path, into: Path, promise: Promise, extends: Extends) -> Iterator[str]:
-    """What the folder of the finished run says against it."""
+    """Contradictions with the ledger of the finished run."""
     chain = read_chain(folder / "ledger.jsonl")
     if chain.hashes[0] != extends.ledger:
         yield f"{folder} holds another run than the one that this run extends; put that back"
@@ -433,16 +426,16 @@ def _origin(folder: Path, into: Path, promise: Promise, extends: Extends) -> Ite
 
 
 def _since(folder: Path, into: Path, charged: Collection[str], extends: Extends, rounds: int | None) -> Iterator[str]:
-    """What the files next to the finished run's ledger say against it, as far as they still are there."""
+    """Contradictions with the other files of the finished run, if they are still there."""
     branches, own_name = Segments.of(folder).went_on_in, str(into.resolve())
-    # What else extended it before this run did.
+    # Extensions that began before this run.
     for other in map(Path, branches[: branches.index(own_name)] if own_name in branches else ()):
         if (first := _begun(other)[0]) is not None and first not in charged:
             yield f"the run in {folder} was extended in {other} before, whose cost is not counted here"
     try:
         checkpoint = Checkpoint(folder / "state" / "checkpoint.json", again=False)
     except RunFolderError:
-        # A closed run has given up a part of it.
+        # Closing a run deletes parts of its checkpoint.
         return
     if checkpoint.rounds == rounds and model_digest(checkpoint.model) != extends.model:
         yield f"{folder / 'state'} holds another model than the one that this run began with"

@@ -33,7 +33,7 @@ from hubbub.training.evaluation import evaluation_promise
 from hubbub.training.run_folder import EVALUATION
 from hubbub.training.run_folder.record import key_ahead, ledger_of, read_metrics, unknown_releases
 from hubbub.training.run_folder.state import START, Checkpoint, Start, begins_with, metadata, model_digest, parse
-from hubbub.training.warm_start import breaks, goes_on_from
+from hubbub.training.warm_start import breaks, origin_words
 from hubbub.verification.kept_heads import compared, kept_lines
 
 __all__ = ["PUBLICATION", "SIGNATURE", "Check", "Verdict", "verify"]
@@ -306,7 +306,7 @@ def _start(folder: Path, promise: Promise) -> Iterator[Check]:
 
 def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
     """A warm start began with the model of the finished run that it names, and counts that run's cost."""
-    if found := goes_on_from(folder, promise):
+    if found := origin_words(folder, promise):
         yield _claim("continuity", breaks(folder, promise), found)
         return
     try:

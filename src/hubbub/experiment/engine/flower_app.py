@@ -218,7 +218,7 @@ def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
         held = configs.resolve(configs.load(folder / "config.toml"))
         if held != config:
             raise RunFolderError(f"{folder}: holds a run with other settings than this app; choose another run-folder")
-        begun = RunInFolder.gone_on_with(folder, allow_import=allow_import)
+        begun = RunInFolder.resumed(folder, allow_import=allow_import)
     else:
         begun = RunInFolder.begun(build(config, allow_import=allow_import), folder)
     plan = begun.run.plan

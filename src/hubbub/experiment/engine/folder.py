@@ -1,4 +1,4 @@
-"""A run and its folder: begun or gone on with, its rounds measured, and at the end its model and its report."""
+"""A run with a folder: begun or resumed, trained with a line of metrics for each round, finished with model and report."""
 
 import hashlib
 import math
@@ -41,23 +41,22 @@ from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
-from hubbub.training.run_folder.state import Start
 
 __all__ = ["RunInFolder", "resolved"]
 
-# Computed from clients' updates: for the operator's eyes, never for others.
+# Computed from clients' updates: for the operator alone.
 PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fraction", "train_loss")
 
 
 @dataclass(frozen=True, eq=False)
 class RunInFolder:
-    """A run that may go on; make one by :meth:`begun` or :meth:`gone_on_with`.
+    """A run with rounds left to do; make it by :meth:`begun` or :meth:`resumed`.
 
     Args:
-        run: What its settings make.
+        run: The run as its settings make it.
         promised: The guarantee of all its rounds.
-        folder: Where its ledger, settings, releases, metrics, model and report are.
-        head: A head of its ledger that was kept elsewhere: a folder that was rolled back behind it is refused.
+        folder: The folder of its ledger, settings, releases, metrics, model and report.
+        head: A head of its ledger that was kept elsewhere. A folder that was rolled back behind it is refused.
     """
 
     run: Run
@@ -67,7 +66,7 @@ class RunInFolder:
 
     @classmethod
     def begun(cls, run: Run, folder: Path) -> "RunInFolder":
-        """A new run: its folder holds what was promised and the settings, with all that was derived written out.
+        """A new run, with its guarantee and its settings in the folder; all derived settings are written out.
 
         Raises:
             RunFolderError: Another run has begun in the folder.
@@ -79,31 +78,31 @@ class RunInFolder:
                 raise RunFolderError(f"{folder}: another run has begun here; choose another folder with --out")
             begun.write_guarantee()
             text = configs.dump(resolved(run), f"# {begun.promised.sentence()}\n")
-            begun._keep_start()
+            begun._write_start()
             files.write_atomic(folder / "config.toml", text.encode())
             begun._register()
         return begun
 
     @classmethod
-    def gone_on_with(
+    def resumed(
         cls, folder: Path, head: str | None = None, *, workers: int | None = None, allow_import: bool = False
     ) -> "RunInFolder":
         """The run that a folder holds.
 
         Args:
-            folder: Of the run.
+            folder: The folder of the run.
             head: As in :class:`RunInFolder`.
-            workers: How many processes share a cohort from here on; by default as the settings say.
-            allow_import: Whether names of code in the settings may be imported: that runs the code.
+            workers: The number of processes that share a cohort from now on; by default as the settings say.
+            allow_import: Whether names of code in the settings may be imported, which runs the code.
 
         Raises:
-            RunFolderError: The folder holds no run, or one that was closed.
+            RunFolderError: The folder holds no run, or a closed one.
             LedgerError: The ledger is damaged.
             ConfigError: The settings cannot be read, or name code that may not be imported.
             DataError: The data that they name are missing.
         """
         missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
-        # A crash right after the settings were written leaves a run without a ledger and without a release: it may begin.
+        # A crash right after the settings were written leaves a run with neither ledger nor release, which may begin.
         if missing == ["config.toml"]:
             raise RunFolderError(
                 f"{folder}: is no run of 'hubbub train' (config.toml not there); where it is the state= folder of a Flower "
@@ -112,8 +111,8 @@ class RunInFolder:
         if missing and (missing != ["ledger.jsonl"] or any((folder / "state").glob("releases/*"))):
             raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
         if not missing and read_chain(folder / "ledger.jsonl").closed:
-            raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which is charged beside it")
-        # Earlier runs count as they did when this one began, wherever their folders are now.
+            raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which counts its cost")
+        # Earlier runs count as they did when this one began, even if their folders were moved.
         earlier, extends = (None, None) if missing else _recorded(folder)
         named: configs.Layer = {} if workers is None else {"training": {"workers": workers}}
         config = configs.resolve(configs.load(folder / "config.toml"), named)
@@ -122,34 +121,38 @@ class RunInFolder:
         if missing and run.plan.earlier:
             found.write_guarantee()
             with found.store.locked():
-                found._keep_start()
+                found._write_start()
                 found._register()
         return found
 
-    def _keep_start(self) -> None:
-        """Put the model that a finished run ended with into the folder, where this run goes on from one."""
-        if start := self.run.start:
+    def _write_start(self) -> None:
+        """Write the initial state of a run that extends a finished one."""
+        if self.run.start:
             from hubbub.training.warm_start import require_new
 
-            require_new(start.folder, self.folder)
-            Start(start.vector, start.optimizer, finished=True).write(self.folder)
+            require_new(self._extended, self.folder)
+            self.run.start.write(self.folder)
 
     def _register(self) -> None:
-        """Let the finished run that this one goes on from know of it, before the first round."""
-        if start := self.run.start:
+        """Record in the finished run's folder that this run extends it, before the first round."""
+        if self.run.start:
             from hubbub.training.warm_start import register
 
-            register(start.folder, self.folder, [charge.first for charge in self.run.plan.earlier])
+            register(self._extended, self.folder, [run.first for run in self.run.plan.earlier])
+
+    @property
+    def _extended(self) -> Path:
+        return Path(str(self.run.config.training.extends)).expanduser()
 
     @property
     def store(self) -> RunStore:
-        """Where ledger, releases and checkpoints are."""
+        """The ledger, releases and checkpoints in the folder."""
         config = self.run.config
         keep, share = config.training.keep_releases, config.training.free_disk
         return RunStore(self.folder, keep_releases=keep, free_share=share, head_hook=hook_of(config))
 
     def kept(self) -> str:
-        """What the run will keep of its releases, in words; nothing where releases are not kept."""
+        """The disk space that kept releases take, in words; empty if releases are not kept."""
         training, plan = self.run.config.training, self.run.plan
         if not training.keep_releases:
             return ""
@@ -161,7 +164,7 @@ class RunInFolder:
 
     @property
     def rounds_measured(self) -> int:
-        """How many rounds have a line in the metrics."""
+        """The number of rounds with a line in the metrics."""
         return len(read_metrics(self.folder / "metrics.jsonl")[0])
 
     @property
@@ -171,8 +174,8 @@ class RunInFolder:
         return read_chain(path).head if path.is_file() else ""
 
     def prepare(self) -> str:
-        """Choose how clients are trained, unless that was chosen, and say so in one line; empty where others train them."""
-        # Steps of small models are slower on several threads, and far slower beside other work.
+        """The choice of how many clients are trained at once, in words; empty if others train them."""
+        # Steps of small models are slower on several threads.
         torch.set_num_threads(1)
         population = self.run.population
         if self.run.config.training.engine != "process" or not isinstance(population, SimulatedPopulation):
@@ -180,13 +183,13 @@ class RunInFolder:
         return str(population.choose(self.run.model, math.ceil(self.run.plan.expected_cohort_size)))
 
     def write_guarantee(self) -> None:
-        """Put what is promised into the folder."""
+        """Write ``guarantee.json``."""
         files.write_atomic(self.folder / "guarantee.json", strict_json.canonical(self.promised.as_json()))
 
     def rounds(self, population: Population) -> Iterator[dict[str, Any]]:
-        """Train with these clients, round by round; each gives the line that it has left in the metrics.
+        """Train with these clients; each round yields its line of the metrics.
 
-        What no epsilon covers in a line is named by its ``"private"``.
+        ``"private"`` names the values of a line that no epsilon covers.
         """
         torch.set_num_threads(1)
         store = self.store
@@ -209,7 +212,7 @@ class RunInFolder:
         return self._evaluated()
 
     def _write_model(self) -> None:
-        """The model, then its digest: a crash between leaves a model that no record binds, and the next start binds it."""
+        """Write the model, then bind it. After a crash between the two, the next start binds it."""
         path = self.folder / "ledger.jsonl"
         chain = read_chain(path)
         tensors = {name: tensor.detach().clone().contiguous() for name, tensor in self.run.model.named_parameters()}
@@ -228,7 +231,7 @@ class RunInFolder:
             add_record(path, {"kind": "files", "files": made})
 
     def fairness(self) -> Fairness:
-        """How evenly the model serves the clients, kept in ``private-fairness.json``: for the operator's eyes alone."""
+        """Accuracy and loss by client, also written to ``private-fairness.json``, for the operator alone."""
         found = fairness(self._model_there(), self.run.examples, F.cross_entropy)
         files.write_atomic(self.folder / "private-fairness.json", strict_json.canonical(found.as_json()))
         return found
@@ -238,12 +241,12 @@ class RunInFolder:
         return evaluate(self._model_there(), (dataset.test_inputs, dataset.test_targets), F.cross_entropy)
 
     def _model_there(self) -> nn.Module:
-        """The model where training is computed: on a GPU a copy of it."""
+        """The model, or a copy of it on the device that trains."""
         device = self.run.config.training.device
         return self.run.model if device == "cpu" else deepcopy(self.run.model).to(device)
 
     def _row(self, result: RoundResult) -> dict[str, Any]:
-        """One line of the metrics: a public evaluation, epsilon, and what is private; of an aborted round also why it was."""
+        """One line of the metrics: public evaluation, epsilon, private values, and the fault of an aborted round."""
         loss = accuracy = None
         clock = Phases()
         number, training = result.round_index + 1, self.run.config.training
@@ -264,7 +267,7 @@ class RunInFolder:
             **({"clip_norm": result.clip_norm} if self.run.plan.clip_norms.further else {}),
             **result.statistics,
             **({} if result.released else {"released": False, "fault": result.fault}),
-            # Held-out training examples are clients' data too; a fault may name clients.
+            # Held-out training examples are clients' data, too, and a fault may name clients.
             "private": [
                 *dict.fromkeys((*PRIVATE, *result.statistics)),
                 *(("loss", "accuracy") if training.validation else ()),
@@ -278,7 +281,7 @@ def _promised(run: Run) -> PrivacyGuarantee:
 
 
 def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
-    """The earlier runs that a run was told of, and the one that it goes on from."""
+    """The earlier runs that a ledger counts, and the finished run that it extends."""
     path = folder / "ledger.jsonl"
     try:
         record = read_chain(path).records[0]
@@ -289,7 +292,7 @@ def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
 
 
 def resolved(run: Run) -> configs.Config:
-    """Settings from which alone the run can be repeated: files by their whole names, and all that followed from others."""
+    """Settings that repeat the run on their own: absolute paths, and every derived value."""
     config, plan, terms = run.config, run.plan, run.encryption
     sampling, participation = _named(plan.participation, config.participation)
     privacy = replace(
@@ -321,7 +324,7 @@ def resolved(run: Run) -> configs.Config:
     training = replace(
         config.training,
         cohort_size=size,
-        # A run that goes on has the last bits of one that was never interrupted.
+        # A resumed run then has the same last bits as one that was never interrupted.
         plan=run.population.plan if isinstance(run.population, SimulatedPopulation) else config.training.plan,
         extends=config.training.extends and _whole(config.training.extends),
     )
@@ -330,7 +333,7 @@ def resolved(run: Run) -> configs.Config:
         of_terms = {key: getattr(terms, key) for key in ("threshold", "min_contributions", "min_survivors")}
         secagg = replace(secagg, keys=None if secagg.keys is None else _whole(secagg.keys), **of_terms)
     data = replace(config.data, path=config.data.path and _whole(config.data.path))
-    # A share is of a budget, which is not in the file any more.
+    # A share refers to the budget, which these settings no longer have.
     measured, evaluation = run.plan.evaluation, config.evaluation
     if measured is not None:
         evaluation = replace(evaluation, share=None, noise_multiplier=measured.noise_multiplier)
@@ -353,12 +356,12 @@ def resolved(run: Run) -> configs.Config:
 
 
 def _whole(path: str) -> str:
-    """A file or folder by its whole name, so that it is found from any other folder."""
+    """An absolute path."""
     return str(Path(path).expanduser().absolute())
 
 
 def _named(participation: Participation, wanted: configs.ParticipationConfig) -> tuple[str | None, configs.ParticipationConfig]:
-    """How a config names it: as ``privacy.sampling``, and by the section ``[participation]``."""
+    """``privacy.sampling`` and the section ``[participation]`` that describe a participation."""
     match participation:
         case BallsInBinsSampling(bins):
             return "balls-in-bins", configs.ParticipationConfig(bins=bins)

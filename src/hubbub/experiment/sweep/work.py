@@ -163,7 +163,7 @@ def finish(task: Task) -> None:
     from hubbub.training import evaluate
 
     if (task.folder / "config.toml").exists():
-        begun = RunInFolder.gone_on_with(task.folder, allow_import=task.allow_import)
+        begun = RunInFolder.resumed(task.folder, allow_import=task.allow_import)
     else:
         begun = RunInFolder.begun(build(task.config, allow_import=task.allow_import), task.folder)
     engine.train(begun, begun.run.config.training.engine, lambda _: None, allow_import=task.allow_import)
