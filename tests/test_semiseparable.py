@@ -138,7 +138,7 @@ def test_states_beyond_the_rank_do_no_harm() -> None:
         ({"inputs": np.ones((3, 1))}, r"inputs has shape \(3, 1\): must be \(3, 2\)"),
         ({"outputs": np.ones((2, 2))}, r"outputs has shape \(2, 2\): must be \(3, 2\)"),
         ({"transitions": np.ones((3, 2, 1))}, r"transitions has shape \(3, 2, 1\): must be \(3, 2, 2\)"),
-        ({"diagonal": [1, 0, 1]}, r"diagonal\[1\] = 0.0: must not be 0"),
+        ({"diagonal": [1, 0, 1]}, r"diagonal\[1\] = 0.0: the diagonal of C must not be 0"),
         ({"diagonal": [1, np.nan, 1]}, r"diagonal\[1\] = nan: must be finite"),
     ],
 )

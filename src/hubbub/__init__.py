@@ -1,6 +1,6 @@
 """hubbub trains models on people's data with a privacy guarantee that can be proved, published and checked.
 
-A first program needs nothing else than these names; the packages below hold the rest, from the ground up: ``mechanism`` (what
+A first program needs only these names; the packages have the rest, from the ground up: ``mechanism`` (what
 is released, and how far one unit moves it), ``accounting`` (what it costs), ``noise``, ``factorization`` (which correlation of
 noise has the least error), ``ledger`` (what is on record), ``secagg`` (sums that the server cannot read), ``training``.
 
@@ -75,7 +75,7 @@ __all__ = [
     "verify",
 ]
 
-# What loads tensors is loaded when it is asked for.
+# Modules that load torch are loaded on first use.
 __getattr__, __dir__ = lazily(
     __name__,
     {

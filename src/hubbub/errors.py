@@ -1,16 +1,16 @@
-"""What can go wrong, by what the reader should do about it.
+"""The package's own errors, by what the reader should do about them.
 
 ::
 
     HubbubError
     ├── ConfigError          a setting that cannot be run (also a ValueError)
-    ├── DataError            a data file that is missing or is not what it says
-    ├── RunFolderError       a folder that is no run, or that does not fit the run asked of it
-    ├── ParticipationError   a client would break the promised participation pattern
+    ├── DataError            a data file that is missing or invalid
+    ├── RunFolderError       a folder that is not a run, or does not fit the requested run
+    ├── ParticipationError   a client would break the participation pattern
     ├── BudgetError          a release would exceed the privacy budget, or no noise can meet it
     ├── LedgerError          the record of releases is damaged or contradicts itself
     ├── NoiseExhaustedError  the strategy has no further row of noise
-    ├── KeyFileError         a file of a key that cannot be read, or written, safely
+    ├── KeyFileError         a key file that cannot be read or written safely
     └── SumNotOpenedError    an encrypted sum that is not, or cannot be, decrypted
 
 Arguments of the wrong type or range raise ``TypeError`` and ``ValueError``, as everywhere in Python.
@@ -39,15 +39,15 @@ class ConfigError(HubbubError, ValueError):
 
 
 class DataError(HubbubError):
-    """A data file is missing, or is not what its name says."""
+    """A data file is missing or invalid."""
 
 
 class RunFolderError(HubbubError):
-    """A folder is no run, or does not fit the run that is asked of it."""
+    """A folder is not a run, or does not fit the requested run."""
 
 
 class ParticipationError(HubbubError):
-    """A client would break the participation pattern that the run promised."""
+    """A client would break the participation pattern of the run."""
 
 
 class BudgetError(HubbubError):
@@ -63,15 +63,15 @@ class NoiseExhaustedError(HubbubError):
 
 
 class KeyFileError(HubbubError):
-    """A file of a key cannot be read or written safely; the message names the file, never a secret."""
+    """A key file cannot be read or written safely; the message names the file, never a secret."""
 
 
 class SumNotOpenedError(HubbubError):
-    """An encrypted sum is not, or cannot be, decrypted: nothing of it was learnt.
+    """An encrypted sum is not, or cannot be, decrypted: its content stays secret.
 
     Args:
-        why: What is wrong.
-        who: The clients or holders whose doing it is, by name.
+        why: The reason.
+        who: The names of the clients or key holders that caused it.
     """
 
     def __init__(self, why: str, who: tuple[str, ...] = ()) -> None:

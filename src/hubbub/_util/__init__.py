@@ -11,16 +11,16 @@ __all__ = ["__version__", "lazily", "least_float", "least_root", "no_lower"]
 
 __version__ = "0.1.0"
 
-# Of numbers made by a dozen roundings, each of half an ulp.
+# The relative error of a dozen roundings of half an ulp each.
 _ERROR = 2.0**-49
 
 
 def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package, so that it loads only what is used of it.
+    """``__getattr__`` and ``__dir__`` of a package, so that it loads only the modules in use.
 
     Args:
         package: Its ``__name__``.
-        homes: Modules below it, and which names of theirs it offers; without names it offers the module itself.
+        homes: Its modules, each with the names that it exports; without names, the module itself.
 
     Example:
         >>> get, _ = lazily("json", {"decoder": ("JSONDecoder",), "scanner": ()})

@@ -1,11 +1,11 @@
-"""A value as a notebook shows it: one sentence, and a few numbers below it."""
+"""Notebook cards: one sentence, with a few numbers below it."""
 
 from collections.abc import Sequence
 from html import escape
 
 __all__ = ["bundle"]
 
-# Seen on a light page and on a dark one.
+# Visible on light and dark pages.
 _EDGE = {True: "#1b6ca8", False: "#b5542b"}
 _CELL = "text-align:left;padding:1px 14px 1px 0;background:none"
 
@@ -14,10 +14,10 @@ def bundle(sentence: str, rows: Sequence[tuple[str, str]], further: Sequence[str
     """The sentence as text, and as HTML a card with the rows as a table.
 
     Args:
-        sentence: What the value says.
+        sentence: The sentence.
         rows: Names and values below it.
         further: Sentences that can be folded out.
-        good: Whether it says that all is well.
+        good: Whether the edge is blue rather than orange.
     """
     table = "".join(
         f'<tr style="background:none"><td style="{_CELL};opacity:0.7">{escape(name)}</td>'

@@ -1,7 +1,7 @@
 """Argument checks that name the argument, show its value and state the rule.
 
 Each returns the value in plain Python form, so that a checked number is a ``float`` or an ``int`` from here on: some
-accountants take ``numpy.float32`` or ``int`` for something else than ``float``, and NaN compares as nothing.
+accountants do not take ``numpy.float32`` or ``int`` for ``float``, and NaN compares with nothing.
 """
 
 import difflib
@@ -23,7 +23,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: whole, or its beginning."""
+    """The value for a message, cut to its beginning if it is long."""
     try:
         text = repr(value)
     except ValueError:
@@ -60,7 +60,7 @@ def positive(name: str, value: object) -> float:
 
 
 def scale(name: str, value: object) -> float:
-    """A number from 1e-12 to 1e12: below it nothing is hidden or moved, and beyond it float64 cannot compute.
+    """A number from 1e-12 to 1e12, the range in which float64 computes guarantees.
 
     Example:
         >>> scale("noise_multiplier", 1e20)
@@ -88,7 +88,7 @@ def probability(name: str, value: object) -> float:
 
 def integer(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
     """A whole number in a range."""
-    # What is plainly one is not looked at by its kind: there are millions in a ledger.
+    # The slow check of kinds is skipped for int: a ledger has millions.
     if type(value) is not int and (isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral | np.integer)):
         raise TypeError(f"{name} = {shown(value)}: must be a whole number, not {type(value).__name__}")
     number = int(value)
@@ -105,7 +105,7 @@ def rounds_count(value: object) -> int:
 
 
 def lattice_bits(name: str, value: object) -> int:
-    """How fine a lattice is: its step is the power of two at or below 2^−bits clip norms, from 8 to 24."""
+    """The bits of a lattice, from 8 to 24: its step is the power of two at or below 2^−bits clip norms."""
     return integer(name, value, at_least=8, at_most=24)
 
 

@@ -1,4 +1,4 @@
-"""The one door to a run's folder: a crash or a loss of power leaves the old content or the new, and a read reads a file.
+"""Durable, atomic files: a crash or a loss of power leaves the old content or the new one, never a mixture.
 
 Durable means: when the function returns, the content *and* the name are on disk (``fsync`` of the file, then of its folder).
 Nothing here follows a symbolic link that stands in place of the file, so that a folder's content stays in the folder.
@@ -22,7 +22,7 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o
     """
     temporary = _temporary(path)
     if os.path.lexists(temporary):
-        # What a crash left, or what somebody put there: never written into.
+        # Left by a crash, or put there by somebody: never written into.
         os.unlink(temporary)
     try:
         with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode) as descriptor:
@@ -68,7 +68,7 @@ def truncate(path: Path, size: int) -> None:
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept: the folder in the variable ``HUBBUB_CACHE``, else ``~/.cache/hubbub``."""
+    """The folder of files that can be made again: the variable ``HUBBUB_CACHE``, else ``~/.cache/hubbub``."""
     named = os.environ.get("HUBBUB_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "hubbub"
 
@@ -101,7 +101,7 @@ def sync(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file and what an interrupted write left next to it, durably, if they are there."""
+    """Remove a file and the temporary file of an interrupted write, durably, if they exist."""
     found = [name for name in (path, _temporary(path)) if os.path.lexists(name)]
     for name in found:
         os.unlink(name)
@@ -110,7 +110,7 @@ def remove(path: Path) -> None:
 
 
 def wipe(path: Path) -> None:
-    """Write zeros over a file, then remove it, durably. What a disk or a backup keeps elsewhere is out of reach.
+    """Write zeros over a file, then remove it, durably. Copies of a disk or a backup are out of reach.
 
     Raises:
         OSError: It is no regular file, has a second name elsewhere, or cannot be written.

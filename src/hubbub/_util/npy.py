@@ -20,7 +20,7 @@ _HEADER = re.compile(
 
 
 class Header(NamedTuple):
-    """What a file says that it holds."""
+    """The type, order and shape that a file states."""
 
     dtype: np.dtype[np.generic]
     fortran_order: bool

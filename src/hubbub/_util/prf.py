@@ -98,10 +98,10 @@ def sealed(key: bytes, parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unsealed(key: bytes, content: bytes) -> bytes:
-    """What :func:`sealed` has hidden.
+    """The content that :func:`sealed` encrypted.
 
     Raises:
-        ValueError: It is another key's, or was changed.
+        ValueError: Sealed with another key, or changed.
     """
     whole = memoryview(content)
     if len(whole) < 48 or not hmac.compare_digest(hmac.digest(derive(key, "authenticate"), whole[:-32], "sha256"), whole[-32:]):

@@ -1,6 +1,6 @@
-"""Where a condition begins to hold, rounded to the side on which it was seen to hold, and the least integer of a target.
+"""Roots: brackets of a condition that changes once, Newton's method, and the least integer that meets a target.
 
-Every answer but that of :func:`newton` was evaluated: a caller takes the side of a bracket that is safe for its purpose.
+Every returned value except that of :func:`newton` was evaluated: a caller takes the side of a bracket that is safe.
 
 :func:`first` finds the least integer in few evaluations of a cost, such as epsilon. The cost is read on a gauge: a function of
 the cost that is nearly a line in the searched coordinate, so that secants need about five evaluations. Costs fall only to the
@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 
 __all__ = ["Grid", "Line", "bracket", "first", "grown", "newton", "pushed"]
 
-# Points that lie nearer say more about an accountant's mesh than about its cost.
+# Points nearer than this show the accountant's mesh rather than its cost.
 _APART = 1e-4
 _STEEPEST = 50.0
 _PATIENCE = 10
-# One more of Newton's steps squares what is left.
+# One more Newton step squares the remaining error.
 _QUADRATIC = 1e-8
 
 
 def bracket(holds: Callable[[float], bool], fails_at: float, holds_at: float, within: float = 0.0) -> tuple[float, float]:
-    """By bisection, the last place where a condition was seen to fail and the first where it was seen to hold.
+    """By bisection, the last evaluated place where a condition fails and the first where it holds.
 
     Args:
         holds: A condition that changes once between the two places.
@@ -153,14 +153,14 @@ class Line:
         self.wanted = self.gauge(self.target)
 
     def learn(self, coordinate: float, cost: float) -> None:
-        """Take note of an evaluation."""
+        """Add an evaluation."""
         value = self.gauge(cost) if cost > 0 and math.isfinite(cost) else None
         if value is not None and self.wanted is not None:
             self.points.append((value - self.wanted, coordinate))
             self.points.sort(key=lambda point: abs(point[0]))
 
     def guess(self) -> float | None:
-        """Where the target is met, if anything is known about it."""
+        """The estimated coordinate of the target; ``None`` before any evaluation."""
         if not self.points:
             return None
         value, coordinate = self.points[0]
@@ -198,7 +198,7 @@ def first(cost: Callable[[int], float], line: Line, grid: Grid, start: int) -> i
         line.learn(grid.coordinate(here), value)
         low, high = (low, here) if value <= line.target else (here, high)
         evaluations += 1
-        # A line that does not find it soon, for all that an accountant's mesh does to it, is helped by bisection.
+        # If the line does not find it soon, because of the accountant's mesh, every second step bisects.
         guess = line.guess() if evaluations < _PATIENCE or evaluations % 2 else None
         bracketed = low >= grid.lowest and high <= grid.highest
         wanted = grid.index(guess) if guess is not None else (low + high) // 2 if bracketed else low
@@ -206,7 +206,7 @@ def first(cost: Callable[[int], float], line: Line, grid: Grid, start: int) -> i
             stride = 1 if evaluations < _PATIENCE else stride
             here = wanted
             continue
-        # The answer is near this end of what is known, or, where that is the grid's own, far from the other.
+        # The answer is near this end of the bracket, or, if that is the end of the grid, far from the other.
         here = low + stride if high > grid.highest or (wanted <= low and low >= grid.lowest) else high - stride
         stride *= 4
         here = min(max(here, low + 1), high - 1)

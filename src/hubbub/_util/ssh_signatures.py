@@ -18,7 +18,7 @@ from hubbub.errors import KeyFileError
 
 __all__ = ["NAMESPACE", "PrivateKey", "PublicKey", "private_key", "public_keys", "require_signed", "sign"]
 
-# What a signature is for: the same key may sign other things elsewhere.
+# The purpose of a signature: the same key may sign other things elsewhere.
 NAMESPACE = "hubbub"
 _MAGIC, _KIND, _HASH = b"SSHSIG", b"ssh-ed25519", b"sha512"
 _BEGIN, _END = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----"
@@ -40,7 +40,7 @@ def private_key(path: Path) -> PrivateKey:
         key = load(content, password=None)
     except TypeError as error:
         raise KeyFileError(f"{path}: is under a passphrase, and nobody is there to type it; {_MAKE}") from error
-    # What its parser says may hold a part of the key.
+    # The parser's message may contain a part of the key.
     except Exception as error:
         raise KeyFileError(f"{path}: is no private key of OpenSSH's or PEM form; {_MAKE}") from error
     if not isinstance(key, PrivateKey):
@@ -118,7 +118,7 @@ _TERMS = _text(NAMESPACE.encode()) + _text(b"") + _text(_HASH)
 
 
 def _signed(message: bytes) -> bytes:
-    """What is really signed."""
+    """The signed bytes for a message."""
     return _MAGIC + _TERMS + _text(hashlib.sha512(message).digest())
 
 

@@ -1,4 +1,4 @@
-"""JSON with one reading: no NaN, no infinity, no name twice, no depth or number beyond what a record needs."""
+"""Strict JSON: no NaN, no infinity, no repeated names, and a canonical form."""
 
 import json
 import math
@@ -12,7 +12,7 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=F
 
 
 def canonical(value: Any) -> bytes:
-    """The one form in which a value is written: names in order, no spaces.
+    """The canonical form of a value: sorted names, no spaces.
 
     Raises:
         ValueError: A number that is not finite.
@@ -25,12 +25,12 @@ def canonical(value: Any) -> bytes:
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """A number as JSON has it: ``None`` in the place of infinity and NaN."""
+    """The number, with ``None`` for infinity and NaN."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def finite_only(value: Any) -> Any:
-    """The value with ``None`` in the place of each infinity and NaN in it, and lists in the place of tuples."""
+    """The value with ``None`` for each infinity and NaN in it, and lists for tuples."""
     if isinstance(value, float):
         return finite_or_none(value)
     if isinstance(value, Mapping):
@@ -41,7 +41,7 @@ def finite_only(value: Any) -> Any:
 
 
 def loads(content: bytes) -> Any:
-    """What a JSON text says.
+    """The value of a JSON text.
 
     Raises:
         ValueError: Not UTF-8, not JSON, a number that is not finite, a name that comes twice, or too many levels.
@@ -58,7 +58,7 @@ def loads(content: bytes) -> Any:
 
 
 def loads_canonical(content: bytes) -> Any:
-    """What a text in canonical form says: fast, since whatever :func:`loads` refuses has no such form.
+    """The value of a text in canonical form: fast, since no text that :func:`loads` refuses is canonical.
 
     Raises:
         ValueError: The text is not what :func:`canonical` writes.

@@ -1,4 +1,4 @@
-"""Which matrix has the least error, and a proof of how near it is: one family a file, each with ``optimize``."""
+"""Strategies of least error with proved lower bounds: one family a file, each with ``optimize``."""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ __all__ = [
     "toeplitz",
 ]
 
-# Whoever makes a strategy in closed form loads no optimizer.
+# A strategy in closed form loads no optimizer.
 __getattr__, __dir__ = lazily(
     __name__,
     {

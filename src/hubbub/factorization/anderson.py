@@ -1,6 +1,6 @@
-"""Fixed points of slowly converging maps, found in fewer steps.
+"""Anderson acceleration: fixed points of slowly converging maps.
 
-Letters: x the point, g(x) where the map takes it, f = g(x) − x what is left.
+Letters: x the point, g the map, f = g(x) − x the residual.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from hubbub._util.checks import Array
 
 __all__ = ["FixedPoint", "fixed_point"]
 
-# A step that leaves this many times the least residual so far is taken back.
+# A step with more than this many times the least residual so far is undone.
 _MOST_GROWTH = 4.0
-# How many earlier points a step is mixed from.
+# The number of earlier points in a mixture.
 _MEMORY = 10
 
 
 class FixedPoint(NamedTuple):
-    """The best point met, how far the map still moves it (largest entry), and the number of evaluations."""
+    """The best point, its residual (largest entry), and the number of evaluations."""
 
     point: Array
     residual: float
@@ -39,12 +39,12 @@ def fixed_point(
 
     Args:
         update: The map g; ``(n,)`` in and out.
-        start: Where to begin, ``(n,)``.
+        start: The first point, ``(n,)``.
         tolerance: Of the largest entry of g(x) − x.
         most: Evaluations of ``update``, at least 1.
-        within: Takes a point to the nearest that ``update`` may be asked about.
-        importance: How much each entry of g(x) − x counts at x, from 0 to 1, for the mixture and for what is left where an
-            entry falls; one that rises counts in full for the latter. By default all are 1.
+        within: Projects a point onto the domain of ``update``.
+        importance: The weight of each entry of g(x) − x at x, from 0 to 1, in the mixture, and in the residual for entries that
+            fall; entries that rise count in full there. By default all are 1.
 
     Example:
         >>> import numpy as np
@@ -67,7 +67,7 @@ def fixed_point(
         if best.residual <= tolerance:
             break
         if not residual <= _MOST_GROWTH * best.residual:
-            # Mixing went astray: continue from the best point by plain steps, with nothing remembered.
+            # The mixture diverged: continue from the best point by plain steps, with an empty memory.
             x, f = best.point, update(best.point) - best.point
             points, left = [], []
         points, left = [*points, x][-_MEMORY - 1 :], [*left, f][-_MEMORY - 1 :]
@@ -76,7 +76,7 @@ def fixed_point(
 
 
 def _mixed(points: list[Array], left: list[Array], metric: Array) -> Array:
-    """The next point: the newest step, less the part of it that the differences of earlier ones explain."""
+    """The next point: the newest step, less its part in the span of the earlier differences."""
     x, f = points[-1], left[-1]
     if len(points) == 1:
         return x + f

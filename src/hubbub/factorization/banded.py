@@ -1,4 +1,4 @@
-"""The banded strategy of least mean or largest error, found on coarse rounds first, with a proof of how near it is.
+"""Banded strategies of least mean or largest error, found from coarse to fine, with a proved lower bound.
 
 Letters as in :mod:`hubbub.factorization.banded_error`. As a function of j/n and d/b the optimal C[j + d, j] is that of a
 problem with fewer rounds and bands times a sequence that is known: the root of the workload. So each level starts where the one
@@ -44,7 +44,7 @@ _MOST_ENTRIES = 5e7
 # relative_gap where none is asked for: of the mean for small and large problems, and of the maximum.
 _TIGHT, _USUAL = 1e-7, 1e-4
 
-# Coarser problems than this cost nothing, and say little about finer ones.
+# Coarser problems than this are of no use for finer ones.
 _FEWEST_ROUNDS, _FEWEST_BANDS = 32, 8
 # The error left on coarse levels, relative: below that of carrying them over to the next.
 _COARSE = 1e-5
@@ -57,7 +57,7 @@ _LEAST_SCALE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class BandedOptimum:
-    """What was found: C ``(rounds, bands)`` with columns of norm 1, its error Σ w_i·errors_i, and a bound for all others."""
+    """The result: C ``(rounds, bands)`` with columns of norm 1, its error Σ w_i·errors_i, and a lower bound for all others."""
 
     C: Array
     errors: Array
@@ -75,14 +75,14 @@ def least_error(
         workload: A.
         weights: w, ``(rounds,)``, not negative, not all 0.
         bands: From 1 to the number of rounds.
-        relative_gap: How near the bound to stop; less may be reached where rounding forbids it. Beyond ``MOST_ROUNDS`` no
+        relative_gap: The gap to the bound at which to stop; rounding may not allow it. Beyond ``MOST_ROUNDS`` no
             bound is computed, it is 0, and the gap is estimated from the gradient.
         start: A C to start from, ``(rounds, bands)``; by default that of coarser rounds.
     """
     C = warm_start(workload, weights, bands) if start is None else start
     search = Search(workload, weights, C)
     if workload.learning_rates and not np.isfinite(search.error.squared_errors(C)).all():
-        # Rates so uneven that coarser rounds say nothing of these.
+        # Rates are too uneven for a start from coarser rounds.
         C = np.zeros_like(C)
         C[:, 0] = 1.0
         search = Search(workload, weights, C)
@@ -93,7 +93,7 @@ def least_error(
         C = search.columns(found.point)
         if workload.rounds > MOST_ROUNDS:
             return BandedOptimum(C, search.error.squared_errors(C), found.value, 0.0, evaluations)
-        best = max(best, lower_bound(C, workload.inverse_bands(), weights))
+        best = max(best, lower_bound(C, workload, weights))
         gap = 1 - best / found.value
         if gap <= relative_gap or evaluations >= _MOST_EVALUATIONS or search.exhausted:
             break
@@ -139,7 +139,7 @@ class Search:
         return point / _norms(point)
 
     def run(self, goal: float, most: int) -> Minimum:
-        """On from where the last run ended, until the error is likely within ``goal`` of the optimum, relative."""
+        """Continue from the last point until the error is likely within ``goal`` of the optimum, relative."""
 
         def near(at: Minimum) -> bool:
             # With a second derivative of 2, ‖g‖²/4 is how far the optimum is below.
@@ -218,7 +218,7 @@ def least_largest_error(workload: Workload, bands: int, relative_gap: float) -> 
     Args:
         workload: A.
         bands: From 1 to the number of rounds.
-        relative_gap: How near the bound to stop; beyond ``MOST_ROUNDS`` no bound is computed, and it is 0.
+        relative_gap: The gap to the bound at which to stop; beyond ``MOST_ROUNDS`` no bound is computed, and it is 0.
     """
     weights = np.full(workload.rounds, 1 / workload.rounds)
     C = warm_start(workload, weights, bands)
@@ -238,7 +238,7 @@ def least_largest_error(workload: Workload, bands: int, relative_gap: float) -> 
         mean = float(weights @ errors) / float(weights.sum())
         if 1 - mean / best.value <= relative_gap / 2 or step == _MOST_STEPS - 1:
             proved = workload.rounds <= MOST_ROUNDS
-            bound = lower_bound(C, workload.inverse_bands(), weights / weights.sum()) if proved else 0.0
+            bound = lower_bound(C, workload, weights / weights.sum()) if proved else 0.0
             best = BandedOptimum(best.C, best.errors, best.value, max(bound, best.lower_bound), evaluations)
             if 1 - best.lower_bound / best.value <= relative_gap or not proved:
                 break
@@ -270,7 +270,7 @@ def optimize(
     weights: npt.ArrayLike | None = None,
     relative_gap: float | None = None,
 ) -> Optimized[Banded]:
-    """The strategy of least error among all of ``bands`` diagonals, with a proof of how near it is.
+    """The banded strategy of least error among all of ``bands`` diagonals, with a proved lower bound.
 
     Its columns have norm 1. 2000 rounds and 400 bands take a few seconds. Beyond 5000 rounds the proof would take minutes and
     gigabytes: the bound is then that of every strategy, banded or not, which is lower.
@@ -278,11 +278,11 @@ def optimize(
     Args:
         workload: A, with any momentum and learning rates.
         bands: b, from 1 to n, at most the separation of ``participation``.
-        participation: What one client may join.
+        participation: Which rounds one client may join.
         objective: ``"mean"`` of the squared errors, or their ``"max"``.
         weights: ``(rounds,)``, not negative, not all 0: the mean is Σ w·errors / Σ w. By default all are 1.
-        relative_gap: How near the bound to stop. By default 1e-7 for the mean of small problems, 1e-4 for large ones and for
-            the maximum. What rounding forbids is not reached: some 1e-7 for 2000 rounds.
+        relative_gap: The gap to the bound at which to stop. By default 1e-7 for the mean of small problems, 1e-4 for large
+            ones and for the maximum. Rounding limits it to some 1e-7 for 2000 rounds.
 
     Raises:
         ValueError: More bands than rounds or than the separation, random participation, or weights for the maximum.
@@ -315,9 +315,9 @@ def optimize(
     found = least_error(workload, shares, bands, gap) if objective == "mean" else least_largest_error(workload, bands, gap)
     strategy = Banded(found.C.T)
     _require_sound(workload, strategy, found.errors)
-    # Columns have norm 1 but for rounding: what is left of it is in the sensitivity.
+    # Columns have norm 1 up to rounding, which the sensitivity accounts for.
     squared = strategy.sensitivity(participation).value ** 2
-    # A column that nobody may join could be of any norm.
+    # Columns that no client may join are free in their norm.
     unused = isinstance(participation, FixedEpochs) and participation.epochs * participation.rounds_per_epoch < rounds
     equal = " with columns of equal norm" if participations > 1 or unused else ""
     bound, family = found.lower_bound * squared, f"every strategy of at most {bands} bands{equal}"

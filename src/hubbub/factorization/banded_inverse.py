@@ -1,4 +1,4 @@
-"""Toeplitz C whose inverse is banded: the coefficients of C⁻¹ of least error.
+"""Strategies with a banded Toeplitz inverse of least error (BandInvMF).
 
 Letters, and those of :mod:`hubbub.factorization.toeplitz`: d the coefficients of C⁻¹, c = 1/d those of C, β = a·d.
 
@@ -35,20 +35,20 @@ from hubbub.mechanism.workloads import Workload
 
 __all__ = ["Movement", "banded_inverse_bound", "error_and_movement", "least_error", "optimize"]
 
-# A proof that leaves less to gain needs no second one.
+# A relative gap below this needs no second bound.
 _TIGHT = 1e-6
 
 # What the sensitivity is computed from: c as it is, |c|, or the least sequence above |c| that does not increase.
 Movement = Literal["signed", "magnitude", "majorant"]
 
 _SHORT, _MOST_EVALUATIONS = 1e-6, 3000
-# Whose search remembers all of its steps.
+# Up to this many bands the search remembers all of its steps.
 _MOST_BANDS = 256
-# Of the last search, which has no sharp end where its function is not smooth: rounds times evaluations.
+# Rounds times evaluations of the last search, which may not converge sharply on a function that is not smooth.
 _MOST_WORK = 3 * 10**7
-# A series that grows beyond this is outside of the unit disc.
+# A series that grows beyond this has a root inside of the unit disc.
 _EXPLODED = 1e50
-# Logarithms: of the first partial sum over the last beyond which the search does not go, and the error that it is told there.
+# The largest logarithm of the first partial sum over the last, and the logarithm of the error that is returned beyond it.
 _STEEP, _FAR = 50.0, 1e3
 _EPSILON = float(np.finfo(np.float64).eps)
 
@@ -56,17 +56,17 @@ _EPSILON = float(np.finfo(np.float64).eps)
 def error_and_movement(
     a: Array, weights: Array, bands: int, separation: int, participations: int, movement: Movement
 ) -> ValueAndGradient:
-    """The function of d that is least at the best strategy: its error times its squared sensitivity.
+    """The objective as a function of d: error times squared sensitivity, Σ w_j·β_j² · ‖v‖², with its gradient.
 
-    It is Σ w_j·β_j² · ‖v‖² with its gradient; it does not depend on the scale of d. It is smooth where c is positive and does
-    not increase, or where v is computed from c as it is.
+    It does not depend on the scale of d. It is smooth if c is positive and does not increase, or if v is computed from c as it
+    is.
 
     Args:
         a: ``(rounds,)``, the first column of A.
         weights: ``(rounds,)``, see :func:`hubbub.factorization.toeplitz.row_weights`.
-        bands: How many coefficients d has.
+        bands: The number of coefficients of d.
         separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
-        movement: What v is the sum of columns of.
+        movement: The sequence whose columns v adds up.
     """
     n = len(a)
 
@@ -102,7 +102,7 @@ def _majorant(c: Array) -> tuple[Array, npt.NDArray[np.intp]]:
 
 
 def least_error(a: Array, weights: Array, start: Array, separation: int, participations: int, movement: Movement) -> Minimum:
-    """The coefficients d of the strategy of least error, its error and how many evaluations it took.
+    """The coefficients d of the strategy of least error, its error and the number of evaluations.
 
     Args:
         a: ``(rounds,)``, the first column of A.
@@ -118,7 +118,7 @@ def least_error(a: Array, weights: Array, start: Array, separation: int, partici
         return Minimum(start, value, gradient, 1)
     inside, evaluations = _decreasing(error_and_movement(a, weights, bands, separation, participations, "signed"), bands)
     evaluations += 1
-    # Where the function is not smooth, this line search still goes down: Lewis and Overton 2013.
+    # This line search also descends where the function is not smooth: Lewis and Overton 2013.
     found = minimize(
         function,
         min(inside, start, key=lambda d: function(d)[0]),
@@ -163,16 +163,16 @@ def _decreasing(function: ValueAndGradient, bands: int) -> tuple[Array, int]:
 
 
 def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, participations: int) -> float:
-    """Below which no C with an inverse of as many bands as d comes; 0 if too much work.
+    """A lower bound for every C with a Toeplitz inverse of as many bands as d; 0 if too much work.
 
     With v the sum of a client's worst columns, β·v = a·q for q = 1 + x^separation + …, and ‖v‖ is no more than the sensitivity
-    whatever the signs. The factor of few coefficients is β = a·d here: the bound is ⟨J·h, q⟩² / λ for h = J·v/d and λ the
+    for any signs. The factor of few coefficients is β = a·d here: the bound is ⟨J·h, q⟩² / λ for h = J·v/d and λ the
     largest quotient of ‖T_h·d‖² and Σ w_j·β_j².
 
     Args:
         a: ``(rounds,)``, the first column of the workload.
         weights: ``(rounds,)``, positive.
-        d: ``(bands,)``, the best first column of C⁻¹ that was found; the bound holds for whatever it is.
+        d: ``(bands,)``, the best first column of C⁻¹ found; the bound is valid for any d.
         separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
     """
     n, b = len(a), len(d)
@@ -186,7 +186,7 @@ def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, pa
     quotients = linalg.solve_triangular(triangle, columns_of(h, b).T, trans="T")
     largest = float(linalg.eigvalsh(quotients @ quotients.T, subset_by_index=[b - 1, b - 1])[0])
     reached = inner_product(h[::-1][: separation * participations : separation], np.ones(1))
-    # The triangle is that of columns a little different, and so are its quotients, by as much as its condition makes of it.
+    # Rounding perturbs the columns behind the triangle, and thereby the quotients, by a multiple of its condition.
     return quotient(reached, largest) * max(0.0, 1 - 16 * (n + b) * _EPSILON * float(np.linalg.cond(triangle)))
 
 
@@ -200,13 +200,13 @@ def optimize(
 ) -> Optimized[BandedInverse]:
     """The strategy of a banded inverse of least error, BandInvMF: never worse than :func:`square_root_of`.
 
-    At one participation the proof is tight. At more, the answer is the best that is found for the bound on the sensitivity that
-    :meth:`BandedInverse.sensitivity` states; it has many valleys, and the proof is for the true one.
+    At one participation the bound is tight. At more, the search minimizes the error at the sensitivity that
+    :meth:`BandedInverse.sensitivity` states, a bound with many local minima; the lower bound uses the true sensitivity.
 
     Args:
         workload: A, of equal learning rates.
-        bands: b, from 1 to n: how many diagonals C⁻¹ has; a run remembers one row fewer.
-        participation: What one client may join.
+        bands: b, from 1 to n: the number of diagonals of C⁻¹; a run remembers one row fewer.
+        participation: Which rounds one client may join.
         objective: ``"mean"`` of the squared errors, or their ``"max"``.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Buffered linear Toeplitz strategies of least error, by descent along exact gradients.
+"""Buffered linear Toeplitz strategies (BLT) of least error, by BFGS with exact gradients.
 
 Letters: θ the decay of a buffer, ω its output scale, c_0 = 1 and c_i = Σ_l ω_l·θ_l^(i−1) the coefficients of C. The generating
 function of c is ∏(1 − θ̂_l·x)/∏(1 − θ_l·x); where 1 > θ_1 > θ̂_1 > θ_2 > … > θ̂_d > 0 interlace, c is positive and decreases,
-and the coefficients b_i = w_0 + Σ_l w_l·θ̂_l^i of B = A·C⁻¹ are sums of positive terms, so that no sum here cancels. δ = 1 − θ
-and δ̂ = 1 − θ̂ are what is computed with: near θ = 1, θ itself has lost their digits. The search is free in the variables p_0 =
+and the coefficients b_i = w_0 + Σ_l w_l·θ̂_l^i of B = A·C⁻¹ are sums of positive terms, so that no sum here cancels. All
+computations use δ = 1 − θ and δ̂ = 1 − θ̂: near θ = 1, θ itself has lost their digits. The search is free in the variables p_0 =
 logit δ_1 and p_i = the logarithm of the i-th of the 2d − 1 gaps between the logits of δ_1 < δ̂_1 < δ_2 < … < δ̂_d.
 
 Source: Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024, https://arxiv.org/abs/2404.16706; McMahan, Xu and Zhang 2024,
@@ -35,15 +35,15 @@ __all__ = ["Found", "Problem", "optimize", "search", "squared_error", "squared_e
 
 # More buffers find nothing: the first 6 come within 1% of the best Toeplitz strategy for 10⁷ rounds.
 _MOST_BUFFERS = 12
-# Up to this many rounds the errors are summed one by one, which is as exact; for more, the closed form is faster and more so,
-# and a bound for every strategy would take longer than the search.
+# Up to this many rounds the errors are summed one by one; for more, the closed form is faster and more exact, and a bound for
+# every strategy would take longer than the search.
 _SUMMED = 10**5
 _ONCE = SingleParticipation()
 
 # Where the gradient of log(loss) by the free variables is this small, the loss has converged to about 1e-12.
 _GRADIENT = 1e-7
 _MOST_STEPS = 300
-# A buffer that forgets e^−25 of itself over the whole run is, to 1e-11 of the loss, one that forgets nothing.
+# A buffer that forgets e^−25 of itself over the whole run equals, to 1e-11 of the loss, one that forgets nothing.
 _FORGETS_NOTHING = 25.0
 # More buffers are kept only where they lower the loss by more than this part of it.
 _GAIN = 1e-9
@@ -168,13 +168,13 @@ def _divided_powers(n: int, beta: float, logs: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The best buffers met, in order of δ.
+    """The best buffers found, in order of δ.
 
     Args:
         forgetting: δ, ``(buffers,)``.
         output_scales: ω, ``(buffers,)``.
         squared_error: Of A·C⁻¹, at unit noise; with momentum, to full precision only where n·(1 − β) is not small.
-        evaluations: How many losses were computed.
+        evaluations: The number of computed losses.
     """
 
     forgetting: Array
@@ -184,7 +184,7 @@ class Found:
 
 
 def search(problem: Problem, buffers: int) -> Found:
-    """The best strategy found of 1, 2, …, ``buffers`` buffers; fewer where more do not help.
+    """The best strategy found of 1, 2, …, ``buffers`` buffers; fewer if more do not help.
 
     Each number of buffers starts from the best strategy of one buffer less, with a buffer added where θ is near 0, in the
     widest gap, and, with many participations, where it forgets nothing at all: then the best θ_1 is often 1 itself, which no
@@ -309,7 +309,7 @@ def optimize(
     Args:
         workload: A; with momentum or without, and with the same learning rate in all rounds.
         buffers: The most rows of memory, from 1 to 12. Four come within 2% of the best Toeplitz strategy up to 10⁵ rounds.
-        participation: What one client may join; not at random.
+        participation: Which rounds one client may join; a pattern.
         objective: Of the squared errors of the rounds, their ``"mean"`` or ``"max"``.
 
     Raises:
@@ -338,7 +338,7 @@ def optimize(
     if n <= _SUMMED:
         errors = squared_errors(workload, strategy)
         error = float(errors.mean() if objective == "mean" else errors[-1])
-    # What no Toeplitz strategy is below.
+    # A lower bound for every Toeplitz strategy.
     bound = rate**2 * toeplitz_bound(matrices.root_series(workload.momentum, n), b, k, objective == "mean")
     if n <= _SUMMED and (k > 1 or objective == "mean"):
         bound = max(bound, lower_bound(workload, participation, objective))

@@ -1,10 +1,10 @@
-"""Below which error no strategy comes, in milliseconds: what an answer of any family is compared with.
+"""Lower bounds on the error of every strategy, and of every Toeplitz strategy, in milliseconds.
 
 Letters: X = CᵀC, n rounds, b rounds that two participations of one client are at least apart, k participations.
 
 The squared sensitivity of C to a set of rounds that one client may join is at least Σ X_ii over it: the mean of Σ ±X_ij over
 all signs. So a weight for each class of rounds that one client may join together gives a bound
-(:mod:`hubbub.factorization.diagonal`). Rounds at a stride of at least b are such a class where they are at most k.
+(:mod:`hubbub.factorization.diagonal`). At most k rounds at a stride of at least b are such a class.
 """
 
 import numpy as np
@@ -20,24 +20,24 @@ __all__ = ["classes_of", "lower_bound", "toeplitz_bound"]
 _QUICK = Effort(residual=0.03, evaluations=5, poles=1e-5)
 # Momentum converges more slowly; this reaches about 1e-3.
 _LONGER = Effort(residual=0.03, evaluations=15, poles=1e-5)
-# Of a sum, for each of its terms: a few units in the last place.
+# Rounding of a sum, for each of its terms: a few units in the last place.
 _ROUNDING = 1e-14
 
 
 def lower_bound(workload: Workload, participation: Participation, objective: str) -> float:
-    """A squared error that no strategy is below at sensitivity 1, whatever its family: banded, dense, tall, all of them.
+    """A lower bound on the squared error of every strategy at sensitivity 1: banded, dense, tall, all of them.
 
     Proved by the dual of the least error with weights that are the same for rounds that a client may join together; rounding
     and truncation only lower it. O(rounds) time, about ten milliseconds for 2000 rounds. For one participation it is the least
-    error of any strategy to about 1e-4; for more it ignores what rounds of one client add to one another, and may be far less.
+    error of any strategy to about 1e-4; for more it ignores inner products between rounds of one client, and may be far less.
 
     Args:
         workload: A.
-        participation: What one client may join.
+        participation: Which rounds one client may join.
         objective: ``"mean"`` or ``"max"`` of the squared errors over rounds.
 
     Raises:
-        ValueError: The participation is random, or the objective is another word.
+        ValueError: The participation is random, or the objective is unknown.
 
     Example:
         >>> from hubbub.mechanism.workloads import prefix_sum
@@ -54,7 +54,7 @@ def lower_bound(workload: Workload, participation: Participation, objective: str
 
 
 def classes_of(rounds: int, participation: Participation) -> Classes:
-    """Classes of rounds that one client may join together, as many of them as the participation gives.
+    """``(rounds,)``: classes of rounds that one client may join together; −1 for rounds that no client may join.
 
     Example:
         >>> classes_of(6, MinSeparation(min_separation=2, max_participations=2))
@@ -68,13 +68,13 @@ def classes_of(rounds: int, participation: Participation) -> Classes:
             owner[epochs * rounds_per_epoch :] = -1
             return owner
         case MinSeparation(min_separation, max_participations):
-            # A stride that is wider than must be leaves no class with more rounds than a client may join.
+            # The stride may be wider than b, so that no class has more rounds than a client may join.
             most = min(max_participations, -(-rounds // min_separation))
             return np.arange(rounds) % max(min_separation, -(-rounds // most))
 
 
 def toeplitz_bound(root: Array, separation: int, participations: int, mean: bool) -> float:
-    """Below the error of every lower-triangular Toeplitz strategy, at sensitivity 1 and learning rate 1; in O(rounds).
+    """A lower bound on the error of every lower-triangular Toeplitz strategy, at sensitivity 1 and learning rate 1; O(rounds).
 
     Let s be the square root of the workload's series: its coefficients are positive and do not increase, so that s, cut after
     i, has no zero in the unit disc (Eneström and Kakeya). By Landau's argument of 1913 the squared error of row i times

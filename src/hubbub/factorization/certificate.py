@@ -1,4 +1,4 @@
-"""How small the error of any banded strategy can be: a proof from the one at hand, by duality.
+"""A lower bound on the error of every banded strategy, from a nearly optimal one by duality.
 
 Letters as in :mod:`hubbub.factorization.banded`; M = Aᵀ·diag(w)·A, X = CᵀC, V a symmetric matrix, V ≥ 0, without off-diagonal
 entries in the band.
@@ -8,7 +8,7 @@ two together are at least 2·T, with T the trace of (V^(1/2)·M·V^(1/2))^(1/2).
 diagonal of X below 1 only makes tr(V·X) smaller: the bound holds for columns of norm at most 1.
 
 At the optimum V = X⁻¹·M·X⁻¹ attains it. Near the optimum that matrix has small entries in the band, which are the gradient:
-set to 0 they leave a V that is admissible. T is the sum of the roots of the eigenvalues of N = W^(1/2)·A·V·Aᵀ·W^(1/2). Cheaper
+set to 0 they leave an admissible V. T is the sum of the roots of the eigenvalues of N = W^(1/2)·A·V·Aᵀ·W^(1/2). Cheaper
 bounds on T, from Cholesky factors, leave 5 to 30 times the gap and need as many more evaluations as they save.
 
 Source: Denisov et al. 2022, https://arxiv.org/abs/2202.08312, for the dual without bands; Choquette-Choo et al. 2023,
@@ -22,6 +22,7 @@ from scipy.linalg.blas import dsyrk, dtrsm
 from scipy.linalg.lapack import dpotrf, dsyevd, dtrtri
 
 from hubbub._util.checks import Array
+from hubbub.mechanism.workloads import Workload
 
 __all__ = ["MOST_ROUNDS", "bound_on_norm", "lower_bound"]
 
@@ -29,46 +30,46 @@ __all__ = ["MOST_ROUNDS", "bound_on_norm", "lower_bound"]
 MOST_ROUNDS = 5000
 
 _EPSILON = float(np.finfo(np.float64).eps)
-# Where rounding takes more than this part of the sum of roots, it is computed another way.
+# If rounding may take more than this part of the sum of roots, it is computed by singular values.
 _MOST_LOST = 2e-7
 
 
-def lower_bound(C: Array, inverse_bands: Array, weights: Array) -> float:
-    """Below which no C of as many bands, with columns of norm at most 1, brings Σ w_i·‖(A·C⁻¹)_i‖².
+def lower_bound(C: Array, workload: Workload, weights: Array) -> float:
+    """A lower bound on Σ w_i·‖(A·C⁻¹)_i‖² over every C of as many bands with columns of norm at most 1.
 
     O(n³) time, about 15 evaluations of the error at n = 2000 and b = 400, and O(n²) memory.
 
     Args:
-        C: ``(rounds, bands)``, of any column norms; the better, the better the bound.
-        inverse_bands: Of A⁻¹, ``(1 + q, rounds)``.
+        C: ``(rounds, bands)``, of any column norms; the nearer to the optimum, the tighter the bound.
+        workload: A.
         weights: w, ``(rounds,)``, not negative.
     """
     rounds = len(C)
-    V = _dual(C, inverse_bands, weights)
+    V = _dual(C, workload.inverse_bands(), weights)
     if not np.isfinite(V).all():
         return 0.0
     shift = 0.0
     while dpotrf(V, lower=1)[1]:
-        # As much on the diagonal as makes V ≥ 0: it stays admissible, and tr V pays for it.
+        # A shift of the diagonal makes V ≥ 0: it stays admissible, and increases tr V.
         more = shift or 1e-12 * float(np.abs(V).max()) - float(np.linalg.eigvalsh(V)[0])
         if not (0 < more < math.inf):
             return 0.0
         V[np.diag_indices(rounds)] += more
         shift += more
-    # A Cholesky factor that exists proves V ≥ 0 but for this much on each diagonal entry (Rump 2006); T only grows with it.
+    # A Cholesky factor that exists proves V ≥ 0 up to this much on each diagonal entry (Rump 2006); T only grows with it.
     total = math.fsum(np.diagonal(V)) * (1 + 8 * rounds * (rounds + 1) * _EPSILON)
     # Entries of N are sums by at most 2n additions of numbers of both signs.
-    magnitude = float(np.linalg.norm(_queried(_queried(np.abs(V.T), inverse_bands, weights), inverse_bands, weights)))
-    T, lost = _sum_of_roots(_queried(_queried(V.T, inverse_bands, weights), inverse_bands, weights), magnitude)
+    magnitude = float(np.linalg.norm(_queried(_queried(np.abs(V.T), workload, weights), workload, weights)))
+    T, lost = _sum_of_roots(_queried(_queried(V.T, workload, weights), workload, weights), magnitude)
     if lost > _MOST_LOST * T:
-        V = _dual(C, inverse_bands, weights)
+        V = _dual(C, workload.inverse_bands(), weights)
         V[np.diag_indices(rounds)] += shift
-        T = max(T, _sum_of_singular_values(V, inverse_bands, weights))
+        T = max(T, _sum_of_singular_values(V, workload, weights))
     return max(0.0, T) ** 2 / total * (1 - 8 * _EPSILON)
 
 
 def bound_on_norm(U: Array) -> float:
-    """No less than the spectral norm of U, and near it where that is near 1; O(n³) time.
+    """An upper bound on the spectral norm of U, tight if that is near 1; O(n³) time.
 
     Example:
         >>> 1 <= bound_on_norm(np.eye(3)) < 1 + 1e-10
@@ -76,7 +77,7 @@ def bound_on_norm(U: Array) -> float:
     """
     n = U.shape[1]
     gram: Array = dsyrk(1.0, U, trans=1, lower=1)
-    # A Cholesky factor that exists proves as much but for rounding (Rump 2006), as that of the products is.
+    # A Cholesky factor that exists proves this up to rounding (Rump 2006), also that of the products.
     lost: float = 4 * (n + len(U)) * _EPSILON * (1 + np.square(U).sum().item())
     excess = 1e-11
     while excess < 1:
@@ -119,17 +120,16 @@ def _dual(C: Array, inverse_bands: Array, weights: Array) -> Array:
     return V
 
 
-def _queried(V: Array, inverse_bands: Array, weights: Array) -> Array:
+def _queried(V: Array, workload: Workload, weights: Array) -> Array:
     """(W^(1/2)·A·V)ᵀ, in the memory of V.
 
     By the momentum buffer and the models themselves, m ← βm + V_i and θ ← θ + η_i·m: A⁻¹ has differences of reciprocal learning
     rates, in which uneven ones lose their digits.
     """
-    rates = 1 / inverse_bands[0]
-    beta = _momentum(inverse_bands)
+    rates = 1 / workload.inverse_bands()[0]
     buffer, model = np.zeros(V.shape[1]), np.zeros(V.shape[1])
     for i, rate in enumerate(rates.tolist()):
-        buffer *= beta
+        buffer *= workload.momentum
         buffer += V[i]
         model += rate * buffer
         V[i] = model
@@ -137,18 +137,8 @@ def _queried(V: Array, inverse_bands: Array, weights: Array) -> Array:
     return np.ascontiguousarray(V.T)
 
 
-def _momentum(inverse_bands: Array) -> float:
-    """β of the workload: the third band is β/η."""
-    if len(inverse_bands) < 3:
-        return 0.0
-    if inverse_bands.shape[1] > 2:
-        return float(inverse_bands[2, 0] / inverse_bands[0, 1])
-    # Of two rounds there is no such entry, only −1/η₁ − β/η₀.
-    return float(-(inverse_bands[1, 0] + inverse_bands[0, -1]) / inverse_bands[0, 0])
-
-
 def _sum_of_roots(N: Array, magnitude: float) -> tuple[float, float]:
-    """No more than the sum of the roots of the eigenvalues of N, which is overwritten, and what rounding took from it.
+    """A lower bound on the sum of the roots of the eigenvalues of N (overwritten), and the allowance for rounding in it.
 
     ``magnitude`` is the norm of N with every product in its sums taken positive.
 
@@ -166,12 +156,12 @@ def _sum_of_roots(N: Array, magnitude: float) -> tuple[float, float]:
     return math.fsum(np.sqrt(large)) - error * math.sqrt(math.fsum(1 / large)), lost
 
 
-def _sum_of_singular_values(V: Array, inverse_bands: Array, weights: Array) -> float:
+def _sum_of_singular_values(V: Array, workload: Workload, weights: Array) -> float:
     """The same as the sum of the singular values of W^(1/2)·A·L, where V = L·Lᵀ: twice as slow, and n times as accurate."""
     L, info = dpotrf(V, lower=1, clean=1, overwrite_a=1)
     if info:
         return 0.0
-    magnitude = float(np.linalg.norm(_queried(np.abs(L), inverse_bands, weights)))
-    G = _queried(np.ascontiguousarray(L), inverse_bands, weights)
+    magnitude = float(np.linalg.norm(_queried(np.abs(L), workload, weights)))
+    G = _queried(np.ascontiguousarray(L), workload, weights)
     error = 4 * len(G) * _EPSILON * magnitude
     return math.fsum(np.linalg.svd(G, compute_uv=False)) - math.sqrt(len(G)) * error

@@ -1,4 +1,4 @@
-"""The strategy of least error of all: for one participation, and for clients that take part once in each epoch.
+"""The strategy of least error of all, for one participation and for fixed epochs.
 
 Letters: b residues (rounds of an epoch), k epochs, round r + e·b is epoch e of residue r; A workload, W the diagonal matrix of
 weights w of its rows, M = Aᵀ·W·A, P = M⁻¹, X = CᵀC with blocks X_r of the rounds of residue r, V a positive definite k × k
@@ -6,9 +6,9 @@ block V_r for each residue, its diagonal v_r, s shifts and c weights of the pole
 
 For any C: tr M·X⁻¹ ≥ t² / tr V·X with t the trace of (V^(1/2)·M·V^(1/2))^(1/2), and tr V_r·X_r ≤ v_r · sensitivity², since a
 client may contribute vectors with the inner products V_r / v_r. With V = H·Hᵀ, t is the sum of the singular values of
-K = W^(1/2)·A·H, which is at least ⟨K, U⟩ / ‖U‖ for every U: what proves the bound is that U, near the polar factor of K, has
-no norm above 1 + δ, by a Cholesky factor of (1 + δ)²·I − Uᵀ·U. At the optimum X_r is diagonal: from X_r·V_r·X_r = M_r, and
-diagonal D_r with the same diagonals' sum, follows V_r = D_r⁻¹·M_r·D_r⁻¹, which the iteration averages with the V_r before.
+K = W^(1/2)·A·H, which is at least ⟨K, U⟩ / ‖U‖ for every U: the bound is proved by a U near the polar factor of K,
+whose norm is at most 1 + δ by a Cholesky factor of (1 + δ)²·I − Uᵀ·U. At the optimum X_r is diagonal: from X_r·V_r·X_r = M_r,
+and diagonal D_r with the same diagonals' sum, follows V_r = D_r⁻¹·M_r·D_r⁻¹, which the iteration averages with the V_r before.
 
 P is tridiagonal over rounds. With the rounds of a residue side by side, P + s·V is block tridiagonal with one more pair of
 blocks in its corners: the last residue of an epoch is coupled to the first of the next. Residue 0 is eliminated as a border of
@@ -39,7 +39,7 @@ from hubbub.mechanism.workloads import Workload
 
 __all__ = ["EpochOptimum", "best_for_epochs", "inverse_blocks", "optimize", "whole_inverse"]
 
-# Beyond these numbers of rounds the time or the memory of an answer is no longer that of a few minutes.
+# Beyond these numbers of rounds an optimization takes more than a few minutes, or too much memory.
 _MOST_BY_RECURSION = 1_000_000
 _MOST_BY_MATRIX = 4096
 _MOST_IN_EPOCHS = 5000
@@ -53,11 +53,10 @@ def optimize(
     participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
     objective: Objective = "mean",
 ) -> Optimized[Dense | Semiseparable]:
-    """The strategy of least error among all that there are, banded or not, with a bound that proves it.
+    """The strategy of least error among all strategies, banded or not, with a proved lower bound.
 
-    For one participation without momentum the answer is streamed by some thirty buffers and needs no matrix; time and memory
-    grow with the rounds alone. Else it is a matrix. ``relative_gap`` says how near to the optimum it is; momentum takes some
-    of the nearness.
+    For one participation without momentum the result is streamed by some thirty buffers and needs no matrix, in O(rounds) time
+    and memory; else it is a matrix. ``relative_gap`` bounds the distance from the optimum, which is larger with momentum.
 
     Args:
         workload: A; with momentum, of at most 4096 rounds for one participation and 1000 for more.
@@ -65,7 +64,7 @@ def optimize(
         objective: ``"mean"`` or ``"max"`` of the squared errors over rounds.
 
     Raises:
-        ValueError: A pattern or a number of rounds that it cannot do; the message names what can.
+        ValueError: An unsupported pattern or number of rounds; the message names an alternative.
 
     Example:
         >>> from hubbub.mechanism.workloads import prefix_sum
@@ -84,7 +83,7 @@ def optimize(
             "use banded.optimize"
         ) from failure
     error = float(errors.mean() if objective == "mean" else errors.max())
-    # Columns of a recursion have norm 1 as they are made.
+    # Columns of a recursion have norm 1 by construction.
     sensitivity = 1.0 if isinstance(strategy, Semiseparable) else strategy.sensitivity(participation).value
     squared = error * sensitivity**2
     return Optimized(strategy, workload, participation, objective, squared, bound, "every strategy", iterations)
@@ -148,7 +147,7 @@ def _for_epochs(
 
 
 class _Swept(NamedTuple):
-    """Of the chain: −G_r⁻¹·E_{r−1} that leads from row to row, and T_rr; what the border sees of it; the border's inverse."""
+    """For the chain: the factors −G_r⁻¹·E_{r−1} from row to row, and T_rr; its coupling to the border; the border's inverse."""
 
     leads: Array
     own: Array
@@ -223,7 +222,7 @@ def _sweep(gram: Array, V: Array, poles: Poles) -> _Swept:
     for r in range(1, residues - 1):
         own[r] = pivots[r] + leads[r] @ own[r - 1] @ np.swapaxes(leads[r], 1, 2)
         border[r] = column = leads[r] @ column
-    # What the last residue sends back along the chain.
+    # The coupling of the last residue, carried back along the chain.
     product = np.broadcast_to(corner, shape[1:])
     for r in range(residues - 2, -1, -1):
         border[r] += own[r] @ product
@@ -288,7 +287,7 @@ def best_for_epochs(workload: Workload, epochs: int, residues: int, objective: s
 
 
 def _proved(problem: _Problem, V: Array, w: Array) -> float:
-    """t² / Σ v_r less what rounding may have added; 0 where it leaves nothing."""
+    """t² / Σ v_r less an allowance for rounding; 0 if that leaves nothing."""
     n, b, k = problem.workload.rounds, problem.residues, problem.epochs
     roots = np.linalg.cholesky(V)
     weighted = np.sqrt(w)[:, None] * problem.workload.matrix()
@@ -302,10 +301,10 @@ def _proved(problem: _Problem, V: Array, w: Array) -> float:
     else:
         left, _, right = np.linalg.svd(K.transpose(1, 0, 2).reshape(n, n))
         U = (left @ right).reshape(n, b, k).transpose(1, 0, 2)
-    # Entries of A and K are sums of at most n + k numbers; those of U are what they are.
+    # Entries of A and K are sums of at most n + k numbers; those of U are exact by definition.
     lost = 4 * (n + k) * _EPSILON * float(np.linalg.norm(by_residue @ np.abs(roots))) * float(np.linalg.norm(U))
     reached = float(np.vdot(K, U)) - lost
-    # The Cholesky factors are what they are, too: V is their product.
+    # The Cholesky factors are exact by definition, too: V is their product.
     sums = math.fsum(np.square(roots).sum(axis=2).max(axis=1)) * math.fsum(w) * (1 + 4 * (k + 2) * _EPSILON)
     return max(0.0, reached / bound_on_norm(U.transpose(1, 0, 2).reshape(n, n))) ** 2 / sums
 
@@ -335,7 +334,7 @@ def _decomposed(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Ar
 
 
 def _pencil(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Poles]:
-    """P, V and poles for their spectrum; its interval decides how good the poles are, not whether their sum is safe."""
+    """P, V and poles for their spectrum; their interval affects the tightness of the bound, not its validity."""
     gram = row_gram(problem.workload.inverse_bands(), 1 / w)
     # V_r is at most k·v_r·I, and no eigenvalue of M·V above its trace.
     lowest = 1 / (problem.epochs * float(unshifted(gram) @ np.tile(V[:, 0, 0], problem.epochs)))
@@ -344,7 +343,7 @@ def _pencil(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Poles]
 
 
 def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
-    """C of sensitivity about 1 from the optimal X, less what is left of inner products within a residue."""
+    """C of sensitivity about 1 from the optimal X, with inner products within a residue set to 0."""
     n, b = problem.workload.rounds, problem.residues
     root = np.empty((0, n))
     if problem.by_poles:
@@ -361,7 +360,7 @@ def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
     try:
         return gram_root(X * np.multiply.outer(factors, factors))
     except ValueError:
-        # Far from the optimum too much may have been taken away; with it, sensitivity is more than 1.
+        # Far from the optimum that may not be positive definite; with those products, the sensitivity is above 1.
         return triangular_form(root * factors)
 
 
@@ -390,7 +389,7 @@ def _constant_diagonal(V: Array) -> Array:
 
 
 def _with_eigenvalues(function: Callable[[Array], Array], V: Array) -> Array:
-    """The symmetric matrices with the function's values of the eigenvalues instead."""
+    """The symmetric matrices with the function applied to their eigenvalues."""
     values, vectors = np.linalg.eigh(V)
     return np.asarray((vectors * function(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2))
 

@@ -1,4 +1,4 @@
-"""The dual of the least error with one weight for each class of rounds, in time linear in the rounds.
+"""The dual of the least error with one weight for each class of rounds, in O(rounds) time.
 
 Letters: A workload of momentum β and learning rates η, W and V diagonal matrices of weights w and v ≥ 0, X = CᵀC, M = Aᵀ·W·A,
 L = A⁻¹ lower banded, t = tr (V^(1/2)·M·V^(1/2))^(1/2), classes of rounds with Σ X_ii ≤ sensitivity² over each, s shifts and c
@@ -41,7 +41,7 @@ from hubbub.mechanism.workloads import Workload
 
 __all__ = ["Classes", "Dual", "Effort", "alone", "maximize", "proved_trace", "smoothed_diagonal"]
 
-# Where it is wider than float64 it makes the allowance for rounding smaller; nothing depends on it.
+# If wider than float64, it makes the allowance for rounding smaller; nothing else depends on it.
 _WIDE = np.longdouble
 # Roundings that one step takes at most, doubled.
 _STEP = 64
@@ -51,7 +51,7 @@ _Wide = npt.NDArray[np.longdouble]
 
 
 def proved_trace(workload: Workload, w: Array, v: Array, poles: Poles) -> float:
-    """No more than t, and as near to it as the poles are: tr V·Σ c_q·(M⁻¹ + s_q·V)⁻¹ less what rounding may have added.
+    """A lower bound on t, as tight as the poles: tr V·Σ c_q·(M⁻¹ + s_q·V)⁻¹ less an allowance for rounding.
 
     Args:
         workload: A.
@@ -93,7 +93,7 @@ def _rates(workload: Workload) -> Array:
 
 
 def _one_state(variances: _Wide, precisions: _Wide, poles: Poles) -> Array:
-    """Of sums of y with these variances, each observed with s times its precision: what is left of their own variances."""
+    """The posterior variances of sums of y with these variances, each observed with s times its precision."""
     n, s = len(variances), poles.shifts.astype(_WIDE)
     predicted, later = np.empty((n, len(s))), np.empty((n, len(s)))
     left = np.zeros(len(s), _WIDE)
@@ -110,7 +110,7 @@ def _one_state(variances: _Wide, precisions: _Wide, poles: Poles) -> Array:
 
 
 def _two_states(inner: float, outer: float, rates: _Wide, w: Array, v: Array, poles: Poles) -> Array:
-    """Of z_j = ``inner``·z_{j−1} + y_j and x_j = ``outer``·x_{j−1} + η_j·z_j, x observed: what is left of its variances."""
+    """The posterior variances of x_j = ``outer``·x_{j−1} + η_j·z_j for z_j = ``inner``·z_{j−1} + y_j, with x observed."""
     n, s = len(w), poles.shifts.astype(_WIDE)
     alpha, beta = _WIDE(inner), _WIDE(outer)
     variances, precisions = w.astype(_WIDE), v.astype(_WIDE)
@@ -143,21 +143,21 @@ def _two_states(inner: float, outer: float, rates: _Wide, w: Array, v: Array, po
     return np.asarray(quotients @ poles.weights)
 
 
-# No weight falls below this part of their mean: some would vanish, but for little gain.
+# Weights are at least this part of their mean: some would vanish otherwise, for little gain.
 _LEAST_WEIGHT = {"mean": 1e-8, "max": 1e-6}
-# A round that no client joins gets this part of the least weight where a weight must not be 0.
+# If a weight must not be 0, a round that no client joins gets this part of the least.
 _UNJOINED = 1e-4
-# Where rounding may take more of a diagonal than this, it is computed without subtractions, ten times as slowly.
+# If rounding may take more of a diagonal than this, it is computed without subtractions, ten times as slowly.
 _MOST_ROUNDING = 1e-4
 _EPSILON = float(np.finfo(np.float64).eps)
 
 
-# Which class each round is of, ``(rounds,)``; −1 where no client may join.
+# The class of each round, ``(rounds,)``; −1 if no client may join.
 Classes = npt.NDArray[np.intp]
 
 
 class Effort(NamedTuple):
-    """How near to go: the largest change of a weight's logarithm, evaluations at most, and the tolerance of the poles."""
+    """When to stop: the largest change of a weight's logarithm, the most evaluations, and the tolerance of the poles."""
 
     residual: float
     evaluations: int
@@ -167,7 +167,7 @@ class Effort(NamedTuple):
 class Dual(NamedTuple):
     """A proved bound at sensitivity 1, and the weights that prove it: X = Σ c_q·(L·W⁻¹·Lᵀ + s_q·V)⁻¹ is nearly optimal.
 
-    The bound is t² / Σ v for the exact weights, but for t: no more than it, and less by what poles and rounding take
+    The bound is t² / Σ v for the exact weights, with t replaced by its lower bound
     (:func:`hubbub.factorization.diagonal.proved_trace`). ``v`` and ``w`` are ``(rounds,)``, w sums to 1 and v to what makes X
     of sensitivity about 1.
     """
@@ -186,7 +186,7 @@ def alone(rounds: int) -> Classes:
 
 
 def maximize(workload: Workload, classes: Classes, objective: str, effort: Effort) -> Dual:
-    """The largest dual value found within an effort: for any effort a proved bound on every strategy's error.
+    """The largest dual value found within an effort: always a proved lower bound on every strategy's error.
 
     Args:
         workload: A.
@@ -220,7 +220,7 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
         return np.concatenate([np.maximum(_centered(part), math.log(_LEAST_WEIGHT[objective] / len(part))) for part in parts])
 
     def important(logarithms: Array) -> Array:
-        # Weights that vanish at the optimum fall for ever; they must not steer the others.
+        # Weights that vanish at the optimum never stop falling; they must not steer the others.
         sizes = [np.exp(_centered(part)) * len(part) for part in np.split(logarithms, [count]) if len(part)]
         return np.asarray(np.minimum(np.sqrt(np.concatenate(sizes)), 1.0))
 
@@ -234,7 +234,7 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
     poles = _resolving(bands, gram, v, w, effort.poles)
     trace = proved_trace(workload, w, v, poles)
     first = np.unique(classes[joined], return_index=True)[1]
-    # Weights are what they are, with a sum of 1 but for rounding.
+    # Weights are exact by definition; their sum is 1 up to rounding.
     sums = math.fsum(v[joined][first]) * math.fsum(w) * (1 + 8 * _EPSILON)
     scaled = Poles(poles.shifts / trace**2, poles.weights / trace)
     return Dual(trace**2 / sums, trace**2 * v, w, scaled, found.residual, found.evaluations)
@@ -267,7 +267,7 @@ def _log_shares(parts: npt.NDArray[np.floating | np.integer]) -> Array:
 def _resolving(bands: Array, gram: Array, v: Array, w: Array, tolerance: float) -> Poles:
     """Poles for the eigenvalues of the pencil of P = ``gram`` and V.
 
-    The interval only decides how good the poles are, not whether their sum is safe.
+    The interval affects the tightness of the bound, not its validity.
     """
     direction = np.ones(len(v))
     largest = 1.0

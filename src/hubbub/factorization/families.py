@@ -1,4 +1,4 @@
-"""A strategy by its name, made for a workload and a participation: what a config, a command or a sweep asks for."""
+"""Strategies by name, made for a workload and a participation: for settings, commands and sweeps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,9 +42,9 @@ DESCRIPTIONS = {
     "fourier": "the Fourier mechanism with its best decoder",
     "file": "a matrix file, or what 'hubbub factorize' wrote",
 }
-# Families in closed form, whose errors are computed from their matrices: in time of the cube of the rounds.
+# Families in closed form; their errors are computed from their matrices in O(rounds³) time.
 BY_MATRIX = ("identity", "tree", "tree-online", "tree-full", "banded-toeplitz", "fourier")
-# What can be said of a family, and of which.
+# Options, and the families that have them.
 _OPTIONS = {
     "bands": ("banded-toeplitz", "optimal-toeplitz", "normalized-toeplitz", "banded", "banded-inverse"),
     "buffers": ("blt", "time-varying"),
@@ -76,17 +76,17 @@ _MOST_BY_MATRIX = 20_000
 
 @dataclass(frozen=True)
 class Family:
-    """A family by its name, and what it leaves open.
+    """A family by its name, with its options.
 
     Args:
         name: One of :data:`DESCRIPTIONS`.
-        bands: Of banded families; by default as many as leave the columns of one client apart.
-        buffers: Of families with buffers.
-        objective: Which error is least: the ``"mean"`` over rounds, or the ``"max"``.
+        bands: For banded families; by default as many as keep the columns of one client from overlapping.
+        buffers: For families with buffers.
+        objective: The error to minimize: the ``"mean"`` over rounds, or the ``"max"``.
         matrix: A file, for ``"dense"`` and ``"file"``.
 
     Raises:
-        ConfigError: Something that the family does not have.
+        ConfigError: An option that the family does not have.
 
     Example:
         >>> Family("tree", bands=3)
@@ -114,13 +114,13 @@ optimal-toeplitz, normalized-toeplitz, banded, banded-inverse
         if self.objective is not None:
             one_of("objective", self.objective, ("mean", "max"))
         if self.objective and self.matrix is not None:
-            raise ConfigError(f"objective = {self.objective!r} with matrix = {self.matrix!r}: a matrix is what it is")
+            raise ConfigError(f"objective = {self.objective!r} with matrix = {self.matrix!r}: a matrix is not optimized")
         if self.name == "file" and self.matrix is None:
             raise ConfigError("strategy = 'file': needs matrix, the file to read")
 
 
 def default_bands(participation: Participation, rounds: int) -> int:
-    """As many bands as leave the columns of one client apart.
+    """The most bands with which the columns of one client do not overlap.
 
     Example:
         >>> default_bands(MinSeparation(min_separation=10, max_participations=4), rounds=1000)
@@ -142,7 +142,7 @@ def strategy_of(family: Family, workload: Workload, participation: Participation
 
     Raises:
         ConfigError: Random cohorts with correlated noise of least error, or a matrix of too few rounds.
-        ValueError: What the family refuses; the message says why.
+        ValueError: The family refuses it; the message says why.
 
     Example:
         >>> strategy_of(Family("banded-toeplitz", bands=3), Workload(rounds=100), MinSeparation(10, 10)).coefficients
@@ -153,7 +153,7 @@ def strategy_of(family: Family, workload: Workload, participation: Participation
 
 
 def answer_of(family: Family, workload: Workload, participation: Participation) -> "Optimized[Strategy]":
-    """The same with its error and a bound; of a family that is not optimized these are computed from its matrix.
+    """The family's strategy with its error and a lower bound; for closed forms, computed from the matrix.
 
     Example:
         >>> answer = answer_of(Family("tree"), Workload(rounds=4), SingleParticipation())
@@ -218,7 +218,7 @@ def _optimized(family: Family, workload: Workload, participation: Participation)
         few = _INVERSE_BANDS if family.name == "banded-inverse" else default_bands(participation, workload.rounds)
         options["bands"] = family.bands or min(few, workload.rounds)
     if isinstance(participation, CyclicPoissonSampling):
-        # Its price depends on the largest column norm alone, as that of one participation does.
+        # Its cost depends on the largest column norm alone, as for one participation.
         participation = SingleParticipation()
     if isinstance(participation, RandomParticipation):
         raise ConfigError(

@@ -1,8 +1,8 @@
-"""The least value of a smooth function of many variables, from its gradient: L-BFGS with few remembered steps.
+"""L-BFGS: the least value of a smooth function of many variables, from its gradient.
 
-scipy's L-BFGS-B carries bounds, works through its vectors several times a step and starts with a step of length 1, which
-throws a root of a power series out of the unit disc. Here the first step is short, a value that is not finite is stepped back
-from, and the work apart from the function is 4·memory passes over a vector.
+scipy's L-BFGS-B handles bounds, passes over its vectors several times a step and starts with a step of length 1, which moves
+a root of a power series out of the unit disc. Here the first step is short, the line search steps back from a value that is not
+finite, and the work apart from the function is 4·memory passes over a vector.
 
 Source: Nocedal and Wright 2006, "Numerical Optimization", Algorithms 7.4 and 7.5, and equation 6.17 for the matrix; the line
 search, and what the matrix does at kinks, are Algorithm 2.6 and section 3 of Lewis and Overton 2013,
@@ -18,12 +18,12 @@ from hubbub._util.checks import Array
 
 __all__ = ["Minimum", "minimize"]
 
-# At a point: the value, and the gradient in the shape of the point. A value that is not finite is outside of the domain.
+# The value at a point, and the gradient in its shape. A value that is not finite is outside of the domain.
 ValueAndGradient = Callable[[Array], tuple[float, Array]]
 
 # Wolfe's conditions, as in Nocedal and Wright, section 3.1.
 _DECREASE, _CURVATURE = 1e-4, 0.9
-# A line search that needs more has met rounding.
+# Beyond this many trials, a line search is limited by rounding.
 _MOST_TRIALS = 30
 # A decrease below this part of the value is rounding.
 _ROUNDING = 4e-16
@@ -31,7 +31,7 @@ _ROUNDING = 4e-16
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """Where the search ended: the best point met, with what is known of it."""
+    """The best point of a search, its value and gradient, and the number of evaluations."""
 
     point: Array
     value: float
@@ -41,7 +41,7 @@ class Minimum:
 
 @dataclass
 class _Memory:
-    """The last few steps and the changes of the gradient along them, which stand for the inverse Hessian."""
+    """The inverse Hessian by the last few steps and the changes of the gradient along them."""
 
     most: int
     pairs: list[tuple[Array, Array, float]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class _Memory:
 
 
 class _Matrix:
-    """The inverse Hessian by all steps since the first, as a matrix: BFGS, which finds its way along a kink as well."""
+    """The inverse Hessian as a matrix, by all steps: BFGS, which also works along a kink."""
 
     inverse: Array | None = None
 
@@ -105,19 +105,19 @@ def minimize(
 ) -> Minimum:
     """The least value that L-BFGS finds from ``start``.
 
-    Ends when the gradient is short, when ``stop`` says so, or when no step makes the value smaller by more than rounding.
+    Ends when the gradient is short, when ``stop`` is true, or when no step lowers the value by more than rounding.
 
     Args:
         value_and_gradient: Of a point in the shape of ``start``; must return a new gradient array each time, and ``inf`` with
             any gradient outside of the domain.
         start: A point of finite value, any shape; not changed.
-        memory: How many steps are remembered, two vectors each; ``None`` for all of them, in a square matrix: for flat points
-            and functions that have kinks.
+        memory: The number of remembered steps, two vectors each; ``None`` for all of them, in a square matrix: for points of
+            one axis and functions with kinks.
         most_evaluations: Of ``value_and_gradient``; at least 1 is made.
         gradient_tolerance: Ends when ‖gradient‖·‖point‖ is at most this part of the value.
         first_step: Length of the first step, relative to ‖start‖.
-        curvature: If a typical second derivative is known, the first step is −gradient / curvature instead.
-        stop: Asked at ``start`` and after each step.
+        curvature: A typical second derivative, if known: the first step is −gradient / curvature instead.
+        stop: Called at ``start`` and after each step.
 
     Raises:
         ValueError: The value at ``start`` is not finite.
@@ -186,7 +186,7 @@ def _search(value_and_gradient: ValueAndGradient, at: Minimum, direction: Array,
 
 
 def _shorter(low: float, step: float, increase: float, slope: float) -> float:
-    """Where the parabola through the start and the failed trial is least, kept within the middle of the interval."""
+    """The minimum of the parabola through the start and the failed trial, kept within the middle of the interval."""
     curvature = 2 * (increase - slope * step)
     least = -slope * step**2 / curvature if math.isfinite(curvature) and curvature > 0 else 0.0
     return min(max(least, low + 0.1 * (step - low)), low + 0.5 * (step - low))

@@ -1,4 +1,4 @@
-"""Banded Toeplitz matrices whose columns are scaled to norm 1: their mean error, and the coefficients that make it least.
+"""Banded Toeplitz strategies with columns of norm 1: their mean error, and the coefficients of least error.
 
 C = T·D⁻¹ with T the banded Toeplitz matrix of c and D the diagonal of its column norms, which differ in the last b − 1 columns
 only. B = A·D·T⁻¹ has Toeplitz rows up to row n − b, and the last b − 1 follow from them by the recursion of momentum:
@@ -26,7 +26,7 @@ from hubbub.mechanism.strategies.toeplitz import NormalizedToeplitz
 from hubbub.mechanism.workloads import Workload
 
 __all__ = ["mean_error", "optimize"]
-# Entries of the last rows that are held at a time: 8 MB a matrix.
+# Entries of the last rows in memory at a time: 8 MB a matrix.
 _CHUNK = 1_000_000
 _SHORT, _MEMORY = 1e-6, 20
 
@@ -67,7 +67,7 @@ def mean_error(c: Array, rounds: int, momentum: float) -> tuple[float, Array]:
 def _last_rows(
     gamma: Array, b: Array, m: Array, norms: Array, momentum: float, rounds: int
 ) -> tuple[float, Array, Array, Array, Array, float]:
-    """Of the last bands − 1 rows: their part of the mean, and its derivatives by b, m, γ, their norms, and s times that by s.
+    """The part of the mean in the last bands − 1 rows, and its derivatives by b, m, γ, their norms, and s times that by s.
 
     Args:
         gamma: ``(rounds,)``.
@@ -89,7 +89,7 @@ def _last_rows(
         window = windows[:, part]
         steps = norms[:, None] * window
         if momentum:
-            # Here, since loading it takes longer than many searches.
+            # Imported here: loading it takes longer than many searches.
             from scipy import signal
 
             steps = signal.lfilter([1.0], [1.0, -momentum], steps, axis=0, zi=momentum * m[None, part])[0]
@@ -124,7 +124,7 @@ def optimize(
     Args:
         workload: A, of equal learning rates.
         bands: b, from 1 to n, at most the separation of ``participation``.
-        participation: What one client may join.
+        participation: Which rounds one client may join.
 
     Raises:
         ValueError: Learning rates that differ, more bands than rounds or than the separation, or random participation.

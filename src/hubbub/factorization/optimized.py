@@ -1,4 +1,4 @@
-"""What an optimizer answers: the strategy, what it costs, and how much better any other could be."""
+"""The result of an optimizer: the strategy, its error, and a lower bound on the error of others."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from hubbub.mechanism.workloads import Workload
 __all__ = ["Objective", "Optimized", "on_one_thread"]
 
 Objective = Literal["mean", "max"]
-# Of an error, relative.
+# Relative to the error.
 _ROUNDING = 1e-6
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -28,13 +28,13 @@ class Optimized(Generic[AnyStrategy]):
     Args:
         strategy: C. Its scale is free: a mechanism's noise multiplier is relative to the largest column norm.
         workload: A.
-        participation: What one client may join.
+        participation: Which rounds one client may join.
         objective: ``"mean"`` of the squared errors over rounds, or their ``"max"``.
-        squared_error: That of ``strategy``, at sensitivity 1 to ``participation`` and unit noise.
-        lower_bound: Below which no strategy of ``bound_family`` comes, proved by duality, with an allowance for rounding taken
-            off; at most ``squared_error``.
-        bound_family: The strategies that the bound holds for, in words: the family that was searched, or a larger one.
-        iterations: How many steps or evaluations it took.
+        squared_error: The error of ``strategy``, at sensitivity 1 to ``participation`` and unit noise.
+        lower_bound: A lower bound on the error of every strategy of ``bound_family``, proved by duality, less an allowance for
+            rounding; at most ``squared_error``.
+        bound_family: The strategies that the bound covers, in words: the searched family or a larger one.
+        iterations: The number of steps or evaluations.
 
     Raises:
         ValueError: The bound is above the error by more than rounding: one of them is false.
@@ -55,12 +55,12 @@ class Optimized(Generic[AnyStrategy]):
                 f"lower_bound = {self.lower_bound!r}: is above squared_error = {self.squared_error!r}, so one of them is "
                 "false; optimize again, and where learning rates are too uneven for float64, another family"
             )
-        # What the error of the strategy at hand is below is no bound on it.
+        # A bound above the error of this strategy is not a bound.
         object.__setattr__(self, "lower_bound", min(self.lower_bound, self.squared_error))
 
     @property
     def relative_gap(self) -> float:
-        """By what part of the error a strategy of ``bound_family`` could be better at most."""
+        """The part of the error by which another strategy of ``bound_family`` could be better, at most."""
         return (self.squared_error - self.lower_bound) / self.squared_error
 
     @property
@@ -69,7 +69,7 @@ class Optimized(Generic[AnyStrategy]):
         return float(self.squared_error**0.5)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """In a notebook: the error and the bound, not the thousands of numbers that the strategy is made of."""
+        """For notebooks: the error and the bound instead of the strategy's thousands of numbers."""
         from hubbub._util.card import bundle
 
         sentence = (
@@ -87,12 +87,13 @@ class Optimized(Generic[AnyStrategy]):
 
 @functools.cache
 def _controller() -> ThreadpoolController:
-    # Looking for the libraries takes milliseconds; those of NumPy and SciPy are loaded by now.
+    # Searching for the libraries takes milliseconds; those of NumPy and SciPy are loaded by now.
     return ThreadpoolController()
 
 
 def on_one_thread(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """The function, with NumPy's and SciPy's linear algebra on one thread while it runs.
+    """The function, with NumPy's and SciPy's linear algebra on one thread: on small blocks, more threads spend most of
+    their time waiting for one another.
 
     Example:
         >>> on_one_thread(sum)([1, 2])

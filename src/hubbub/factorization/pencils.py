@@ -1,12 +1,12 @@
-"""Inverse square roots of large banded matrices, as sums of inverses in time linear in the rounds.
+"""Inverse square roots of large banded matrices, as sums of inverses in O(rounds) time.
 
 Letters: s shifts, c weights, r(x) = Σ c_q / (x + s_q) ≈ x^(−1/2) on [lowest, highest], N poles, K′ the complete elliptic
 integral of the complementary modulus; L = A⁻¹·diag(scale) lower banded, P = L·Lᵀ, V the diagonal matrix of weights v ≥ 0, F and
 G the Schur complements of P + s·V on a window of rounds from which all earlier, or all later, rounds were eliminated.
 
 For a symmetric positive T, Σ c_q·(T + s_q·I)⁻¹ has the trace of r(T). The r made here is never above x^(−1/2), for any x > 0
-and not only in the interval: so tr r(T) is a bound from below on tr T^(−1/2) whatever the spectrum of T is. That it lies below
-outside of the interval, too, is since √x·r(x) has at most 2N − 1 extrema on x > 0 (its derivative has a numerator of degree
+and not only in the interval: so tr r(T) is a lower bound on tr T^(−1/2) for any spectrum of T. It lies below outside of the
+interval, too, because √x·r(x) has at most 2N − 1 extrema on x > 0 (its derivative has a numerator of degree
 2N − 1 in x), which are the N maxima of equal height and N − 1 minima within the interval; it falls to 0 on both sides.
 
 With M = Aᵀ·W·A the matrix X = V^(−1/2)·(V^(1/2)·M·V^(1/2))^(1/2)·V^(−1/2) is Σ c_q·(P + s_q·V)⁻¹ for P = M⁻¹, and P has one
@@ -24,7 +24,7 @@ from hubbub._util.checks import Array
 
 __all__ = ["Poles", "column_gram", "inverse_diagonal", "inverse_root_poles", "pivots", "rounding", "row_gram", "unshifted"]
 
-# Ripples are looked at on this many points each; the highest of them is missed by less than 0.1 % of its height.
+# Ripples are evaluated on this many points each, which finds their height to 0.1 %.
 _POINTS = 40
 _LEAST_RATIO = 1e-22
 
@@ -115,10 +115,10 @@ def inverse_diagonal(gram: Array, v: Array, poles: Poles) -> Array:
 
 
 def rounding(gram: Array) -> float:
-    """By what relative part rounding usually moves the trace of V·Σ c_q·(P + s_q·V)⁻¹ at most: an estimate, no proof."""
+    """The usual relative rounding error of the trace of V·Σ c_q·(P + s_q·V)⁻¹, at most: an estimate, not proved."""
     with np.errstate(all="ignore"):
         conditions = gram[0] * unshifted(gram)
-    # What rounding made negative says that nothing is left of it.
+    # A value that rounding made negative has no digits left.
     condition = float(conditions.max()) if (conditions > 0).all() else math.inf
     return _ROUNDING[len(gram)] * EPSILON * math.sqrt(gram.shape[1]) * condition
 
@@ -129,14 +129,14 @@ def unshifted(gram: Array) -> Array:
 
 
 def pivots(gram: Array, shifted: Array, *, backwards: bool) -> Array:
-    """Of each tridiagonal P + s·V the pivots of its elimination from the first round or from the last, ``(poles, n)``.
+    """The pivots of each tridiagonal P + s·V, eliminated from the first round or from the last, ``(poles, n)``.
 
     All poles go into one call as blocks of one long matrix.
     """
     main, beside = gram[0] + shifted, np.broadcast_to(gram[1], shifted.shape)
     if backwards:
         main, beside = main[:, ::-1], np.roll(beside[:, ::-1], -1, axis=1)
-    # Column n − 1 of a band is 0, which is what parts one block from the next.
+    # Column n − 1 of a band is 0, which separates the blocks.
     found, _, info = lapack.dpttrf(main.ravel(), beside.ravel()[: max(1, main.size - 1)], overwrite_d=True)
     if info:
         raise ArithmeticError("the workload is too ill-conditioned for float64: lower the number of rounds")

@@ -20,17 +20,17 @@ from hubbub.mechanism.workloads import Workload
 
 __all__ = ["TOLERANCE", "Published", "cooldown", "decoder_difference", "learning_rates", "verified"]
 
-# How far B·C may be from A, in terms of A's largest entry: what matrices in float32 keep to, and none of another workload.
+# The largest |B·C − A| relative to A's largest entry: met by matrices in float32, not by those of another workload.
 TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Published:
-    """A matrix that has the shape and the bands that it is said to have.
+    """A published matrix whose shape and bands were checked.
 
     Args:
         strategy: C.
-        bands: How many diagonals it has up to the last that is not 0.
+        bands: The number of diagonals up to the last that is not 0.
         column_norms: The least and the largest L2 norm of its columns.
     """
 
@@ -44,10 +44,10 @@ def verified(matrix: str | Path, *, bands: int | None = None) -> Published:
 
     Args:
         matrix: The file of C: ``.npy``, or a TensorFlow ``TensorProto``.
-        bands: As many diagonals as C is said to have at most.
+        bands: The most diagonals that C may have.
 
     Raises:
-        DataError: The file is missing or torn, or the matrix is not what it is said to be: the message names file and entry.
+        DataError: The file is missing or torn, or the matrix fails a check: the message names file and entry.
     """
     try:
         strategy = load(matrix)
@@ -65,7 +65,7 @@ def verified(matrix: str | Path, *, bands: int | None = None) -> Published:
 
 
 def decoder_difference(b_matrix: str | Path, strategy: Dense, workload: Workload) -> float:
-    """By how much B·C differs from the workload: the largest entry of |B·C − A|, in terms of A's largest.
+    """The largest entry of |B·C − A|, relative to A's largest.
 
     Google's matrices are for prefix sums times learning rates: ``Workload(rounds, learning_rates=...)``.
 

@@ -1,4 +1,4 @@
-"""Lower-triangular matrices that a few states stream: the optimum for one participation, and fewer states for it.
+"""Time-varying buffers: the optimum for one participation, streamed by a few states, and its reduction to fewer.
 
 Letters: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal, with d ``(n,)``, a outputs and b inputs
 ``(n, states)``, Φ transitions, ``(n, states)`` where they are diagonal or ``(n, states, states)``; y = C⁻¹·z is
@@ -9,9 +9,10 @@ With U·S·R a singular value decomposition of W^(1/2)·A·V^(1/2), X = V^(−1/
 Without momentum X = Σ c_q·(P + s_q·V)⁻¹, of which each term has rows that are multiples of the row before: Z_{i+1,j} = ρ_i·Z_ij
 for i ≥ j, so that a state for each pole streams it.
 
-Fewer states give nearly the same matrix, by balanced truncation that changes from round to round: with K = Σ of what earlier
-rounds make of s, and Q = Σ of what s makes of rounds from t on, both ``(states, states)`` for each round, the singular values
-of a root of Q times a root of K are those of the block of C below and left of round t; the states of the largest are kept.
+Fewer states give nearly the same matrix, by balanced truncation that changes from round to round: with K the Gram
+matrix of s by earlier rounds, and Q that of rounds from t on by s, both ``(states, states)`` for each round, the singular
+values of a root of Q times a root of K are those of the block of C below and left of round t. The states of the largest are
+kept.
 
 Source: Denisov et al. 2022, https://arxiv.org/abs/2202.08312; for the largest error the least value is the square of the norm
 γ₂ of A, see Edmonds, Nikolov and Ullman 2020, https://arxiv.org/abs/1911.08339; Chahlaoui and Van Dooren 2005, "Model reduction
@@ -122,12 +123,12 @@ def squared_errors(workload: Workload, recursion: Recursion) -> Array:
     return errors
 
 
-# The gap is quadratic in what is left of the weights of a mean, but linear for the largest error.
+# The gap is quadratic in the residual of the weights for the mean, but linear for the largest error.
 _EFFORTS = {"mean": Effort(5e-5, 150, 1e-10), "max": Effort(1e-9, 200, 1e-11)}
 
 
 def best_weights(workload: Workload, objective: str) -> Dual:
-    """The weights of the optimum and the bound that they prove, in O(rounds) time an iteration."""
+    """The weights of the optimum and the bound proved by them, in O(rounds) time an iteration."""
     return maximize(workload, alone(workload.rounds), objective, _EFFORTS[objective])
 
 
@@ -186,7 +187,7 @@ def reduced(recursion: Recursion, states: int) -> Recursion:
 
 
 def _projections(made: Array, observed: Array, states: int) -> tuple[Array, Array]:
-    """Of each round the maps to the states that matter most and back."""
+    """The maps to the states of the largest singular values and back, for each round."""
     reach, see = _roots(made), _roots(observed)
     left, values, right = np.linalg.svd(np.swapaxes(see, 1, 2) @ reach)
     values = values[:, :states]
@@ -224,19 +225,20 @@ def optimize(
     participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
     objective: Objective = "mean",
 ) -> Optimized[Semiseparable]:
-    """The optimal strategy for one participation, cut to a few buffers with the least loss round by round.
+    """The optimal strategy for one participation, reduced to a few buffers.
 
     Six buffers come within a few millionths of the least error of any strategy at 2000 rounds, where the best BLT of the same
-    memory, whose coefficients are the same in all rounds, is 6.8 % above it. Sensitivity and error are exact whatever was cut.
+    memory, whose coefficients are the same in all rounds, is 6.8 % above it. Sensitivity and error are those of the
+    reduced strategy.
 
     Args:
         workload: A, without momentum, of at most 20,000 rounds.
         buffers: At least 1.
-        participation: One participation; more of them spoil what makes few buffers enough.
+        participation: One participation; for more, few buffers are not enough.
         objective: ``"mean"`` or ``"max"`` of the squared errors over rounds.
 
     Raises:
-        ValueError: A workload or a participation that it cannot do; the message names what can.
+        ValueError: An unsupported workload or participation; the message names an alternative.
 
     Example:
         >>> from hubbub.mechanism.workloads import prefix_sum

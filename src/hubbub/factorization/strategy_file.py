@@ -1,9 +1,8 @@
-"""A strategy in a file: its numbers and arrays as safetensors, with where they come from.
+"""Strategy files: numbers and arrays as safetensors, with their origin.
 
 Arrays are float64, ``strategy.<field>`` and ``workload.learning_rates``; all else is one strict JSON object, the entry
-``hubbub`` of the file's metadata. Nothing that a file names is imported, and nothing that it states is trusted: the strategy
-is made by its constructor, which checks it, and computes its sensitivity itself; a sensitivity is not even stored. The stated
-error and bound are what somebody wrote, until they are computed again.
+``hubbub`` of the file's metadata. Nothing that a file names is imported, and nothing that it states is trusted: the constructor
+checks the strategy, which computes its own sensitivity; none is stored. The stated error and bound are unverified claims.
 """
 
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ _SCHEMA = 1
 _ENTRY = "hubbub"
 _RATES = "workload.learning_rates"
 _STRATEGY = "strategy."
-# The largest dense matrix that is used, of 20,000 rounds, has 3 GiB; a header names some ten arrays.
+# The largest dense matrix, of 20,000 rounds, has 3 GiB; a header names some ten arrays.
 _LARGEST = 2**32
 _LARGEST_HEADER = 2**16
 _MOST_AXES = 3
@@ -44,13 +43,13 @@ _KEYS = {
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What a file holds: a strategy that was checked, and what was stated of it when it was written.
+    """The content of a strategy file.
 
     Args:
-        answer: Only its strategy, workload and participation are what they are; error and bound are claims.
+        answer: Strategy, workload and participation are checked; error and bound are claims.
         hubbub: The version that wrote the file.
-        seconds: Of one processor, that it took; ``None`` if unknown.
-        command: What was typed, or how it was made.
+        seconds: Processor time of the optimization; ``None`` if unknown.
+        command: The command that made it.
     """
 
     answer: Optimized[Strategy]
@@ -60,17 +59,17 @@ class Stored:
 
 
 def save(path: str | Path, answer: Optimized[Strategy], *, seconds: float | None = None, command: str = "") -> None:
-    """Write a strategy with where it comes from; :func:`load` gives it back bit for bit.
+    """Write a strategy with its origin; :func:`load` returns it bit for bit.
 
     Args:
         path: Ends in ``.safetensors``; an existing file is replaced.
         answer: From ``optimize`` of any family, or :func:`hubbub.factorization.families.answer_of`.
-        seconds: Of one processor, that it took.
-        command: What was typed, or how it was made.
+        seconds: Processor time of the optimization.
+        command: The command that made it.
 
     Raises:
         ValueError: Another ending, a text of more than 8192 letters, or arrays of more than 4 GiB.
-        OSError: The file cannot be written; what was there stands.
+        OSError: The file cannot be written; the old content stays.
 
     Example:
         >>> from hubbub.factorization import toeplitz
@@ -116,7 +115,7 @@ def load(path: str | Path) -> Strategy:
 
 
 def load_answer(path: str | Path) -> Stored:
-    """The strategy of a file, and what is stated of it.
+    """The strategy of a file, and its stated origin, error and bound.
 
     Raises:
         DataError: The file is missing, or is not what :func:`save` writes; the message names file and field.
@@ -134,7 +133,7 @@ def load_answer(path: str | Path) -> Stored:
 
 
 def _stated(content: bytes) -> Mapping[str, Any]:
-    """What the header states, once its arrays are known to be float64 and no larger than the file."""
+    """The metadata of the header, after its arrays were checked to be float64 and no larger than the file."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(_LARGEST_HEADER, len(content) - 8):
         raise ValueError(f"its header claims {length:,} of {len(content):,} bytes; at most {_LARGEST_HEADER:,} are read")

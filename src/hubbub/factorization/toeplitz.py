@@ -1,13 +1,12 @@
-"""Below which no Toeplitz strategy comes, proved: the search is not convex, and yet its answer has a certificate.
+"""Banded Toeplitz strategies of least error, with a proved lower bound although the search is not convex.
 
 Let β·c = a modulo xⁿ, W = diag(w) the weights of the squares of β, J the reversal. For every series f
 
     ⟨J·f, a⟩ = [xⁿ⁻¹] f·β·c = ⟨J·β, T_f·c⟩ ≤ ‖W^½·β‖ · ‖(J·W·J)^{−½}·T_f·c‖,
 
 so the error Σ w_j·β_j² times ‖c‖² is at least ⟨J·f, a⟩² / λ, with λ the largest eigenvalue of T_fᵀ·(J·W·J)⁻¹·T_f on the series
-that c is taken from: those of at most b coefficients, where c is banded. At a stationary c, f = J·W·β/c makes c an eigenvector;
-where it is the first one, c is the best of all, and the bound equals its error: it has been so wherever we looked at columns
-that do not run out of rounds.
+of at most b coefficients. At a stationary c, f = J·W·β/c makes c an eigenvector. If it is the first one, c is optimal and the
+bound equals its error: so in every case tried in which columns do not run out of rounds.
 
 Letters: n rounds, b bands, a, c, β first columns of A, C and B = A·C⁻¹ (β = a/c as power series); d, r the worst rounds of one
 client, 0, d, 2d, …, r of them; v the sum of the columns of C at those rounds.
@@ -45,12 +44,12 @@ __all__ = ["banded_bound", "error", "error_and_movement", "least_error", "least_
 
 # Multiplications that a bound may cost: some tenths of a second.
 MOST_WORK = 1e10
-# Entries of the part of a matrix that is held at a time: 32 MB.
+# Entries of a matrix in memory at a time: 32 MB.
 _CHUNK = 4_000_000
-# Relative; above what rounding does to a few operations. Sums and transforms have their own allowance.
+# Relative; above the rounding of a few operations. Sums and transforms have their own allowance.
 _MARGIN = 1e-12
 _EPSILON = float(np.finfo(np.float64).eps)
-# A bound on an eigenvalue that is further above it is worth the whole matrix.
+# If a bound on an eigenvalue is further above it, the whole matrix is computed.
 _LOOSE = 1e-9
 # Of the search with bounds, for columns that overlap. It may stop at one short step: it is begun again where that was, with a
 # shorter first step, until it gains no more than this.
@@ -63,7 +62,7 @@ _TIGHT, _SHORT, _MEMORY = 1e-6, 1e-6, 20
 
 
 def row_weights(rounds: int, objective: str) -> Array:
-    """``(rounds,)``: what the square of β_j counts for in the mean of the squared errors, or in the last, the largest.
+    """``(rounds,)``: the weight of β_j² in the mean of the squared errors, or in the last and largest.
 
     Example:
         >>> row_weights(4, "mean")
@@ -73,13 +72,13 @@ def row_weights(rounds: int, objective: str) -> Array:
 
 
 def error(a: Array, weights: Array, c: Array) -> float:
-    """Σ w_j·β_j²: the squared error for unit noise, without any sensitivity."""
+    """Σ w_j·β_j²: the squared error for unit noise, not scaled by the sensitivity."""
     beta = divide(a, c)
     return float((weights * beta) @ beta)
 
 
 def error_and_movement(a: Array, weights: Array, bands: int, separation: int, participations: int) -> ValueAndGradient:
-    """The function of c that is least at the best banded Toeplitz strategy: its error times its squared sensitivity.
+    """The objective as a function of c: error times squared sensitivity.
 
     It is Σ w_j·β_j² · ‖v‖² with its gradient, in O(n·b) or O(n·log n); it does not depend on the scale of c.
     """
@@ -102,10 +101,10 @@ def error_and_movement(a: Array, weights: Array, bands: int, separation: int, pa
 def least_error(
     a: Array, weights: Array, start: Array, separation: int, participations: int, *, monotone: bool
 ) -> tuple[Array, int]:
-    """The coefficients of the banded Toeplitz strategy of least error, and how many evaluations it took.
+    """The coefficients of the banded Toeplitz strategy of least error, and the number of evaluations.
 
     While the bands are no more than the separation, every c is allowed. Beyond, c is not negative (and with ``monotone`` does
-    not increase): that is where the worst rounds are known, and the error is that of the strategies for which they are.
+    not increase): only then are the worst rounds known.
 
     Args:
         a: ``(rounds,)``, the first column of A.
@@ -156,12 +155,12 @@ def _within_bounds(function: ValueAndGradient, start: Array, monotone: bool) -> 
 
 
 def banded_bound(a: Array, weights: Array, c: Array, separation: int, participations: int) -> float:
-    """Below which no banded Toeplitz C of as many bands as c comes, those at most ``separation``; 0 if too much work.
+    """A lower bound for every banded Toeplitz C of as many bands as c, at most ``separation``; 0 if too much work.
 
     Args:
         a: ``(rounds,)``, the first column of the workload.
         weights: ``(rounds,)``, positive.
-        c: ``(bands,)``, the best that was found; the bound holds for whatever it is.
+        c: ``(bands,)``, the best found; the bound is valid for any c.
         separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
     """
     n, b = len(a), len(c)
@@ -183,10 +182,10 @@ def banded_bound(a: Array, weights: Array, c: Array, separation: int, participat
 def least_error_and_bound(
     a: Array, weights: Array, start: Array, separation: int, participations: int
 ) -> tuple[Array, float, int]:
-    """The best banded Toeplitz c of at most ``separation`` bands, a bound on all of them, and how many evaluations it took.
+    """The best banded Toeplitz c of at most ``separation`` bands, a bound on all of them, and the number of evaluations.
 
-    Where the last columns of a client run out of rounds there may be several valleys and the proof is not tight: then the
-    search starts again elsewhere, and the bound is also that of the participations whose columns are whole.
+    If the last columns of a client run out of rounds there may be several local minima, and the proof is not tight: then the
+    search restarts elsewhere, and the bound also uses only the participations whose columns are whole.
     """
     c, evaluations = least_error(a, weights, start, separation, participations, monotone=True)
     bound = banded_bound(a, weights, c, separation, participations)
@@ -229,16 +228,16 @@ class _Form:
         return float((correlate(self.scales, np.square(self.f), len(self.counted)) / np.square(self.counted)).sum())
 
     def rounding(self) -> float:
-        """How far a computed image of a unit vector may be from its own, by recursion or by transforms."""
+        """The largest rounding error of the image of a unit vector, by recursion or by transforms."""
         bands, n = len(self.counted), len(self.f)
         transforms = math.log2(2 * n) * float(self.scales.max()) * float(self.f @ self.f) / float(np.square(self.counted).min())
         return 8 * _EPSILON * (bands * self.trace() + transforms)
 
     def largest(self, point: Array) -> float:
-        """A bound on the largest eigenvalue, as good as the unit vector ``point`` is the first eigenvector.
+        """An upper bound on the largest eigenvalue, tight if the unit vector ``point`` is near the first eigenvector.
 
-        On what is orthogonal to the point, the largest eigenvalue is at most the sum of all, and closer: at most that of one
-        more vector there, or the sum of the others.
+        Orthogonal to the point, the largest eigenvalue is at most the sum of all; more tightly, it is bounded by the quotient
+        of one more vector and the sum of the others.
         """
         image = self(point)
         quotient = float(point @ image)
@@ -305,16 +304,16 @@ def optimize(
     participation: Participation = SingleParticipation(),  # noqa: B008 # a frozen value
     objective: Objective = "mean",
 ) -> Optimized[BandedToeplitz]:
-    """The banded Toeplitz strategy of least error, with a proof that none is better.
+    """The banded Toeplitz strategy of least error, with a proved lower bound.
 
-    While the bands are no more than the separation the proof is one for this family, as a rule tight to 1e-12. With more bands
-    the search is among coefficients that are not negative (and do not increase, where rounds need not be evenly spaced), whose
+    While the bands are no more than the separation the bound is for this family, usually tight to 1e-12. With more bands the
+    search is among coefficients that are not negative (and do not increase, if rounds need not be evenly spaced), whose
     sensitivity is exact.
 
     Args:
         workload: A, of equal learning rates.
         bands: b, from 1 to n.
-        participation: What one client may join.
+        participation: Which rounds one client may join.
         objective: ``"mean"`` of the squared errors, or their ``"max"``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is released, and how far one unit can move it: participation, workloads, strategies, sensitivity, the mechanism."""
+"""The release, and how far one unit can move it: participation, workloads, strategies, sensitivity, the mechanism."""
 
 from hubbub.mechanism.mechanism import MOST_STDDEV, Mechanism, NoiseBy, NoiseShares, whole_share
 

@@ -1,8 +1,8 @@
 """Discrete Gaussian noise: whole numbers x with probability ∝ e^{−x²/2s²}, as a function of a key.
 
-How long a client works must not show what it drew (Jin et al. 2022). So nothing is drawn again: the number of random words, of
-passes and the shapes of all arrays are functions of s and of the length alone. (Which entries of a table are read does depend
-on the words: a program that shares the processor's cache is not kept from looking.) The price is a distance from the discrete
+A client's running time must not depend on its noise (Jin et al. 2022). So there is no rejection: the number of random words and
+passes, and the shapes of all arrays, depend on s and the length alone. (The entries of a table that are read do depend on the
+words: there is no protection against a program that shares the processor's cache.) The price is a distance from the discrete
 Gaussian, :func:`statistical_distance`, which the accountant adds to delta.
 
 * **A table.** For a variance up to 140², the values' probabilities, whole multiples of 2⁻⁷⁰⁴, are cut and glued into buckets of
@@ -92,7 +92,7 @@ def discrete_gaussian(key: bytes, stddev: int, count: int) -> _Numbers:
 
 
 def statistical_distance(numbers: int) -> float:
-    """How far that many numbers may be from independent discrete Gaussian ones, in total variation, from above.
+    """An upper bound on the total variation distance of that many numbers from independent discrete Gaussian ones.
 
     It is the same for each standard deviation, and for numbers of several calls with independent keys together.
 
@@ -141,7 +141,7 @@ class _Table:
     def value(self, word: int, more: int) -> int:
         """The value of a word and of the bits that follow it."""
         bucket, rest = word >> self.shift, word & ((1 << self.shift) - 1)
-        # Both are looked up: a branch would take another time for the one than for the other.
+        # Both are looked up: the time of a branch would depend on the value.
         both = int(self.aliases[bucket]), bucket - self.zero
         return both[(rest << (_BITS - _WORD) | more) < self.thresholds[bucket]]
 
@@ -204,7 +204,7 @@ def _masses(variance: Fraction, reach: int) -> list[int]:
 
 
 def _aliased(masses: list[int]) -> tuple[list[int], list[int]]:
-    """Of each bucket how much is its own, and whose the rest is; the masses add up to a whole share for each, exactly."""
+    """Each bucket's own mass, and the bucket that owns the rest; the masses are exactly one whole share a bucket on average."""
     share = sum(masses) // len(masses)
     left = list(masses)
     thresholds, aliases = [share] * len(left), list(range(len(left)))

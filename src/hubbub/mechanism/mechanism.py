@@ -1,7 +1,7 @@
-"""The whole promise as one value: how noise is correlated, who may contribute when, and how much noise there is.
+"""The mechanism as one value: strategy, participation and noise multiplier.
 
-It has no unit: training divides updates by the clip norm before and multiplies after, so that a mechanism is stated for
-contributions of norm at most 1.
+A mechanism is stated for contributions of norm at most 1: training divides updates by the clip norm, and multiplies the sum
+by it.
 """
 
 import math
@@ -29,28 +29,28 @@ from hubbub.mechanism.strategies.strategy import Strategy, WithLeadingPart
 
 __all__ = ["MOST_STDDEV", "Mechanism", "NoiseBy", "NoiseShares", "whole_share"]
 
-# Of a share of noise, in steps of its lattice.
+# The largest standard deviation of a noise share, in steps of its lattice.
 MOST_STDDEV = 2**28
 
-# Who adds the noise, other than clients in shares: the server, or each share holder of a secure aggregation, who adds the whole
-# of it from a key of its own, encrypted, so that nobody who adds or opens sums knows all noise in them.
+# Who adds the noise, unless clients add noise shares: the server, or each key holder of a secure aggregation, who adds all of
+# it from a key of its own, encrypted. Then neither the server nor any holder knows all noise in a sum.
 NoiseBy = Literal["server", "holders"]
 _MOST_SHARES, _MOST_DIM = 10**9, 10**12
 
 
 @dataclass(frozen=True)
 class NoiseShares:
-    """Who adds the noise, where the server adds none: each client its share, discrete Gaussian on the lattice of the sums.
+    """Noise shares: each client adds discrete Gaussian noise on the lattice of the sums, and the server adds none.
 
     Args:
-        clients: The fewest whose shares are in a sum that is released.
-        dim: Numbers in a sum, at most. It costs nothing to leave room: shares of a few steps differ from one Gaussian by less
-            than a float holds.
-        lattice_bits: Of the lattice of the sums, from 8 to 24: a clip norm has at least 2^lattice_bits steps. Of fewer steps a
-            share costs more privacy, which is accounted for.
+        clients: The fewest clients whose shares are in a released sum.
+        dim: The most numbers in a sum. A generous value costs nothing: the sum of shares of a few steps differs from one
+            Gaussian by less than float64 resolves.
+        lattice_bits: From 8 to 24: a clip norm has at least 2^lattice_bits steps of the lattice. With fewer steps a share
+            costs more privacy, which is accounted for.
 
     Raises:
-        ValueError: Fewer than 1, more than 10⁹ clients or than 10¹² numbers, or no such lattice.
+        ValueError: A number out of range: 1 to 10⁹ clients, 1 to 10¹² numbers, 8 to 24 bits.
 
     Example:
         >>> NoiseShares(clients=100).least_stddev(noise_multiplier=2.0) == 2 * 2**24 // 10 + 1
@@ -67,24 +67,24 @@ class NoiseShares:
         object.__setattr__(self, "lattice_bits", lattice_bits("lattice_bits", self.lattice_bits))
 
     def least_stddev(self, noise_multiplier: float) -> int:
-        """A share's standard deviation in steps of the lattice is at least this, whatever the clip norm."""
+        """The least standard deviation of a share in steps of the lattice, for any clip norm."""
         return whole_share(Fraction(noise_multiplier) * 2**self.lattice_bits, self.clients)
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A matrix mechanism: release x + N·z, where one client's contribution to a round has norm at most 1.
+    """A matrix mechanism: it releases x + N·z, and one client's contribution to a round has norm at most 1.
 
     Args:
         strategy: How noise is correlated over rounds.
         participation: Who may contribute when.
         noise_multiplier: Standard deviation of z, divided by the sensitivity of C to *one* participation (its largest column
             norm). For independent noise it is the σ/C of DP-SGD.
-        shares: Where the clients bring the noise along; ``None`` where the server adds it.
+        shares: Noise shares of the clients; ``None`` if the server adds the noise.
 
     Raises:
         ValueError: The noise multiplier is not a number from 1e-12 to 1e12.
-        ConfigError: Shares with correlated noise, with random cohorts, or of more noise than is drawn.
+        ConfigError: Noise shares with correlated noise, with random cohorts, or of more noise than can be drawn.
         ParticipationError: Fixed epochs need more rounds than the strategy has.
 
     Example:
@@ -116,7 +116,7 @@ class Mechanism:
 
     @cached_property
     def column_sensitivity(self) -> Sensitivity:
-        """The sensitivity of C to one participation, with its standing."""
+        """The sensitivity of C to one participation, exact or a bound."""
         return _sensitivity(self.strategy, SingleParticipation())
 
     @property
@@ -126,7 +126,7 @@ class Mechanism:
 
     @cached_property
     def sensitivity(self) -> Sensitivity:
-        """The sensitivity of C to the whole participation pattern, zero-out relation, with its standing; never amplified."""
+        """The sensitivity of C to the whole participation pattern, zero-out relation, exact or a bound; never amplified."""
         return _sensitivity(self.strategy, self.participation)
 
     @property
@@ -144,7 +144,7 @@ class Mechanism:
         """The Gaussian's μ, rounded up: sensitivity over standard deviation, without amplification (zero-out relation).
 
         Raises:
-            ValueError: The noise comes in shares, whose sum is no Gaussian.
+            ValueError: The noise comes in shares, whose sum is not Gaussian.
         """
         return least_root(self.mu_squared(self.sensitivity))
 
@@ -154,7 +154,7 @@ class Mechanism:
         return least_float(self.mu_squared(self.sensitivity) / 2)
 
     def sensitivity_after(self, rounds: int) -> Sensitivity:
-        """The sensitivity of what the first ``rounds`` rounds release: of the leading part of C.
+        """The sensitivity of the release of the first ``rounds`` rounds: that of the leading part of C.
 
         Raises:
             ValueError: More rounds than the strategy has, or fewer than 1.
@@ -165,22 +165,22 @@ class Mechanism:
         if type(self.strategy) in OWN and isinstance(self.strategy, WithLeadingPart):
             return _sensitivity(self.strategy.leading(rounds), self.participation)
         C = self.strategy.matrix()
-        # All rows where C is not lower triangular.
+        # All rows of a C that is not lower triangular.
         return of_matrix(C[:rounds, :rounds] if is_triangular(C) else np.ascontiguousarray(C[:, :rounds]), self.participation)
 
     def mu_after(self, rounds: int) -> float:
-        """μ of what the first ``rounds`` rounds release, never more than :attr:`mu`.
+        """μ of the release of the first ``rounds`` rounds, at most :attr:`mu`.
 
         Raises:
-            ValueError: More rounds than the strategy has, or noise in shares, whose sum is no Gaussian.
+            ValueError: More rounds than the strategy has, or noise in shares, whose sum is not Gaussian.
         """
         return least_root(self.mu_squared(self.least_sensitivity(rounds)))
 
     def mu_squared(self, moved: Sensitivity, factor: float = 1.0) -> Fraction:
-        """The square of a sensitivity, times a factor, over the standard deviation: not below the truth.
+        """The square of sensitivity times factor over standard deviation, rounded up.
 
         Raises:
-            ValueError: The noise comes in shares, whose sum is no Gaussian.
+            ValueError: The noise comes in shares, whose sum is not Gaussian.
         """
         if self.shares is not None:
             raise ValueError("mu: a sum of discrete Gaussian shares has none; ask hubbub.accounting.guarantee what it costs")
@@ -189,14 +189,14 @@ class Mechanism:
         return Fraction(no_lower(moved.value * factor / self.stddev)) ** 2
 
     def least_sensitivity(self, rounds: int) -> Sensitivity:
-        """Of the first rounds: a bound for a part may be looser than the bound for the whole, which covers it."""
+        """The least known sensitivity of the first rounds: the bound for all rounds covers them too, and may be tighter."""
         return min(self.sensitivity_after(rounds), self.sensitivity, key=lambda s: s.value)
 
 
 def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:
-    """Refuse what no theorem accounts for, or nobody could draw, where clients bring the noise along."""
+    """Refuse noise shares that no theorem accounts for, or that cannot be drawn."""
     if not isinstance(shares, NoiseShares):
-        raise TypeError(f"shares = {shares!r}: must be NoiseShares(clients, dim), or None for noise that the server adds")
+        raise TypeError(f"shares = {shares!r}: must be NoiseShares(clients, dim), or None if the server adds the noise")
     name, cohorts = type(mechanism.strategy).__name__, type(mechanism.participation).__name__
     if type(mechanism.strategy) is not Identity:
         raise ConfigError(
@@ -209,7 +209,7 @@ def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:
             "participation pattern, or let the server add the noise"
         )
     try:
-        # A clip norm has fewer steps than this.
+        # A clip norm has fewer steps than 2^(lattice_bits + 1).
         whole_share(Fraction(mechanism.noise_multiplier) * 2 ** (shares.lattice_bits + 1), shares.clients)
     except ValueError as error:
         raise ConfigError(
@@ -220,12 +220,12 @@ def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:
 
 
 def _sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
-    """Of our own strategies as they state it; of others computed from the matrix, whatever they state."""
+    """A strategy of this package states its sensitivity; that of any other class is computed from its matrix."""
     return strategy.sensitivity(participation) if type(strategy) in OWN else of_matrix(strategy.matrix(), participation)
 
 
 def whole_share(stddev: Fraction, shares: int) -> int:
-    """The least whole s with which s²·shares is at least stddev², exactly: what each of the shares of a noise has.
+    """The least whole standard deviation s of a share with s²·shares ≥ stddev², exactly.
 
     Raises:
         ValueError: It is above 2²⁸.

@@ -1,11 +1,11 @@
-"""Who may contribute when.
+"""Participation: which rounds a client may join, by a fixed pattern or by random sampling.
 
-A participation pattern is a promise about the rounds of *one* client. The cohort sampler asks it before a round, the ledger
-enforces it, and the sensitivity of a strategy is the worst case over what it allows. The union is closed: every
-function that takes a pattern apart names each case, so a new one cannot be forgotten.
+A participation pattern limits the rounds of *one* client. The cohort sampler checks it before a round, the ledger enforces it,
+and the sensitivity of a strategy is the worst case over all sets of rounds that it allows. The union is closed: every `match`
+names each case, and mypy finds a missing one.
 
-Random participation promises that a random draw, which nobody sees or filters, decides which rounds a client gets. Accounting
-may amplify by it; a sensitivity must assume every round that chance can give one client: see :func:`covering`.
+Random participation means that a secret random draw decides which rounds a client joins. Accounting may amplify by it; a
+sensitivity must assume every set of rounds that can be drawn for one client: see :func:`covering`.
 """
 
 import itertools
@@ -54,15 +54,15 @@ class _Law(NamedTuple):
 
 
 class _Participation:
-    """What every participation answers about the rounds of one client."""
+    """Shared by all participations: which rounds one client may join."""
 
     @cached_property
     def _law(self) -> _Law:
-        """By default chance excludes nothing."""
+        """Everything is allowed by default: a random draw excludes no set of rounds."""
         return _Law()
 
     def allows(self, rounds: Sequence[int]) -> bool:
-        """Whether one client may take part in all of these rounds, in whatever order they are given."""
+        """Whether one client may take part in all of these rounds, given in any order."""
         ordered = sorted(integer("round_index", r, at_least=-(2**63)) for r in rounds)
         apart, multiples, most, end = self._law
         gaps = (b - a for a, b in itertools.pairwise(ordered))
@@ -72,12 +72,12 @@ class _Participation:
     def may_follow(
         self, counts: npt.NDArray[np.integer], last: npt.NDArray[np.integer], round_index: int
     ) -> npt.NDArray[np.bool_]:
-        """Which clients, of rounds that are allowed, may join a later one: :meth:`allows` in constant time each.
+        """Which clients may join a later round: :meth:`allows` in constant time for each, given allowed earlier rounds.
 
         Args:
-            counts: ``(clients,)``: how many rounds each joined.
-            last: ``(clients,)``: the last of them, where there is one.
-            round_index: A round later than those.
+            counts: ``(clients,)``, the number of rounds that each joined.
+            last: ``(clients,)``, the last of these rounds; anything if there is none.
+            round_index: A later round.
 
         Returns:
             ``(clients,)``.
@@ -103,7 +103,7 @@ class SingleParticipation(_Participation):
         return _Law(most=1)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of that many clients a round has: as many as leave enough for each of ``rounds`` rounds."""
+        """The cohort size that leaves enough of ``clients`` clients for each of ``rounds`` rounds."""
         return float(clients // rounds)
 
 
@@ -132,7 +132,7 @@ class FixedEpochs(_Participation):
         return _Law(self.rounds_per_epoch, multiples=True, end=self.epochs * self.rounds_per_epoch)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of that many clients a round has on average."""
+        """The average cohort size with ``clients`` clients."""
         return clients / self.rounds_per_epoch
 
 
@@ -162,13 +162,13 @@ class MinSeparation(_Participation):
         return _Law(self.min_separation, most=self.max_participations)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of that many clients a round has: as many as are free in each round."""
+        """The cohort size at which enough of ``clients`` clients are free in each round."""
         return float(min(clients // min(self.min_separation, rounds), clients * self.max_participations // rounds))
 
 
 @dataclass(frozen=True)
 class PoissonSampling(_Participation):
-    """In every round each client takes part with the same probability, independently (Poisson sampling).
+    """Poisson sampling: in every round each client takes part with the same probability, independently.
 
     Example:
         >>> PoissonSampling(0.1).expected_cohort_size(clients=500, rounds=20)
@@ -181,13 +181,13 @@ class PoissonSampling(_Participation):
         probability("sampling_probability", self.sampling_probability)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of that many clients a round has on average."""
+        """The average cohort size with ``clients`` clients."""
         return self.sampling_probability * clients
 
 
 @dataclass(frozen=True)
 class FixedSizeSampling(_Participation):
-    """In every round a cohort of ``cohort_size`` of the ``population`` clients is drawn, each equally likely.
+    """Fixed-size sampling: every round has ``cohort_size`` of the ``population`` clients, each subset equally likely.
 
     Example:
         >>> FixedSizeSampling(cohort_size=10, population=9)
@@ -203,13 +203,13 @@ class FixedSizeSampling(_Participation):
         integer("cohort_size", self.cohort_size, at_least=1, at_most=self.population)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many clients a round has."""
+        """The cohort size."""
         return float(self.cohort_size)
 
 
 @dataclass(frozen=True)
 class TruncatedPoissonSampling(_Participation):
-    """Poisson cohorts, of which one that is larger than ``max_cohort_size`` is cut to that many, each subset equally likely.
+    """Truncated Poisson sampling: a cohort above ``max_cohort_size`` is cut to that size, each subset equally likely.
 
     Example:
         >>> TruncatedPoissonSampling(0.1, max_cohort_size=40, population=500).expected_cohort_size(clients=500, rounds=20)
@@ -228,20 +228,20 @@ class TruncatedPoissonSampling(_Participation):
         integer("max_cohort_size", self.max_cohort_size, at_least=1)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of that many clients a round has on average, at most."""
+        """The average cohort size with ``clients`` clients, at most."""
         return min(self.sampling_probability * clients, float(self.max_cohort_size))
 
 
 @dataclass(frozen=True)
 class CyclicPoissonSampling(_Participation):
-    """Each client belongs permanently to one of ``cycle_length`` groups; in round t Poisson cohorts are drawn from one of them.
+    """Cyclic Poisson sampling: round t has a Poisson sample of group t mod ``cycle_length``.
 
-    It is group t mod ``cycle_length``, whose clients take part with the same probability, independently. A client's
-    group depends neither on the data nor on the other clients.
+    Each client belongs permanently to one of ``cycle_length`` groups, which depends neither on the data nor on the other
+    clients.
 
     Args:
-        sampling_probability: Of a client in a round of its group.
-        cycle_length: b: the rounds of one client lie multiples of it apart.
+        sampling_probability: That a client takes part in a round of its group.
+        cycle_length: b: the rounds of one client are multiples of it apart.
 
     Example:
         >>> CyclicPoissonSampling(sampling_probability=0.5, cycle_length=4).allows([1, 5, 13])
@@ -262,16 +262,16 @@ class CyclicPoissonSampling(_Participation):
         return _Law(self.cycle_length, multiples=True)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of that many clients a round has on average."""
+        """The average cohort size with ``clients`` clients."""
         return self.sampling_probability * clients / self.cycle_length
 
 
 @dataclass(frozen=True)
 class BallsInBinsSampling(_Participation):
-    """Each client draws one of ``bins`` bins, once for the whole run; who draws bin s joins the rounds s, s + bins, and so on.
+    """Balls in bins: each client draws one of ``bins`` bins for the whole run; bin s joins the rounds s, s + bins, and so on.
 
-    No client's bin depends on the other clients. With ``bins`` bins a round has a ``bins``-th of the clients on average, and
-    every client takes part once in ``bins`` rounds.
+    A client's bin does not depend on the other clients. A round has 1/``bins`` of the clients on average, and every client
+    takes part once in ``bins`` rounds.
 
     Example:
         >>> BallsInBinsSampling(bins=10).allows([4, 14, 34]), BallsInBinsSampling(bins=10).allows([4, 15])
@@ -283,7 +283,7 @@ class BallsInBinsSampling(_Participation):
     bins: int
 
     def __post_init__(self) -> None:
-        # No strategy has more rounds, and bins without a round are of no use.
+        # No strategy has more rounds, and a bin without a round is useless.
         integer("bins", self.bins, at_least=1, at_most=10**7)
 
     @cached_property
@@ -291,7 +291,7 @@ class BallsInBinsSampling(_Participation):
         return _Law(self.bins, multiples=True)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """How many of that many clients a round has on average."""
+        """The average cohort size with ``clients`` clients."""
         return clients / self.bins
 
 
@@ -300,15 +300,15 @@ RandomParticipation = (
     PoissonSampling | FixedSizeSampling | TruncatedPoissonSampling | CyclicPoissonSampling | BallsInBinsSampling
 )
 Participation = Pattern | RandomParticipation
-# As records and files name them.
+# By their names in records and files.
 PARTICIPATIONS: dict[str, type] = {kind.__name__: kind for kind in get_args(Participation)}
 
 
 def covering(participation: Participation, rounds: int) -> Pattern:
-    """The pattern that allows one client whatever the participation can give it within ``rounds`` rounds.
+    """The pattern that allows every set of rounds that the participation can give one client within ``rounds`` rounds.
 
-    What holds for the pattern without amplification holds for the participation: a pattern is its own, groups and bins
-    are rounds exactly so far apart, other random cohorts may ask a client in every round.
+    A guarantee for the pattern without amplification covers the participation. A pattern covers itself; groups and bins are
+    rounds a fixed distance apart; other random cohorts may sample a client in every round.
 
     Raises:
         TypeError: The value is not one of the participations.
@@ -328,7 +328,7 @@ def covering(participation: Participation, rounds: int) -> Pattern:
 
 
 def require_pattern(participation: Participation) -> Pattern:
-    """Refuse random cohorts, where a strategy is sought for the rounds of one client.
+    """The participation, if it is a pattern that a strategy can be optimized for; random cohorts are refused.
 
     Raises:
         ValueError: The participation is random.
@@ -344,12 +344,12 @@ def require_pattern(participation: Participation) -> Pattern:
 
 
 def worst_rounds(participation: Participation, rounds: int) -> tuple[int, int]:
-    """d and r: of non-negative columns that do not grow, the worst rounds of one client are 0, d, …, (r − 1)·d.
+    """d and r such that the worst rounds of one client are 0, d, …, (r − 1)·d, for columns ≥ 0 that do not grow.
 
-    One participation is d = ``rounds`` and r = 1.
+    One participation gives d = ``rounds`` and r = 1.
 
     Raises:
-        ValueError: Participation is random, which is no pattern.
+        ValueError: The participation is random.
 
     Example:
         >>> worst_rounds(MinSeparation(min_separation=3, max_participations=9), rounds=10)
@@ -378,8 +378,8 @@ def participation_of(record: Mapping[str, Any]) -> Participation:
     """The participation of a record, each of its numbers checked.
 
     Raises:
-        ValueError: No such participation, or numbers that make none.
-        TypeError: A value of another type, a number too many or one that is missing.
+        ValueError: An unknown participation, or numbers out of range.
+        TypeError: A value of another type, or a field too many or missing.
 
     Example:
         >>> participation_of(participation_record(FixedEpochs(2, 50)))
@@ -401,7 +401,7 @@ _WORDS = {
 
 
 def sampling_word(participation: Participation) -> str:
-    """``"pattern"``, or the kind of random cohorts, as settings name it.
+    """The name of the sampling scheme in settings; ``"pattern"`` for patterns.
 
     Example:
         >>> sampling_word(FixedEpochs(2, 50)), sampling_word(BallsInBinsSampling(bins=10))
@@ -411,12 +411,12 @@ def sampling_word(participation: Participation) -> str:
 
 
 def require_participation(value: object) -> None:
-    """Refuse what says nothing about who may contribute when.
+    """Refuse a value that is not one of the participations.
 
     Raises:
         TypeError: The value is not one of the participations.
     """
-    # No class of one's own, either: what it allows, or its probability, could be another one later.
+    # Subclasses are refused too: what they allow, or their probability, could change later.
     if type(value) not in PARTICIPATIONS.values():
         raise TypeError(
             f"participation = {value!r}: must be SingleParticipation(), FixedEpochs(epochs, rounds_per_epoch), "
@@ -425,7 +425,7 @@ def require_participation(value: object) -> None:
 
 
 def every_round(rounds: int) -> MinSeparation:
-    """The pattern that allows everything: each client in each of ``rounds`` rounds.
+    """The pattern that allows each client in each of ``rounds`` rounds.
 
     Example:
         >>> every_round(3)

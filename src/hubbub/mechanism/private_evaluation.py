@@ -1,8 +1,8 @@
-"""Numbers about clients under noise: bounded means and histograms, as one vector that a client adds to a sum.
+"""Private evaluation: bounded means and histograms of clients, as one vector that each adds to a noised sum.
 
-Each statistic of a client is a block of norm at most 1, and one more coordinate counts who answered, so that the vector of m
-statistics has norm at most √(m + 1). What is read from a release is post-processing: shares of the noisy count, so that
-clients that do not answer move no estimate, and quantiles of a noisy histogram.
+Each statistic of a client is a block of norm at most 1, and one more coordinate counts the answers, so that the vector of m
+statistics has norm at most √(m + 1). Estimates are post-processing of the release: fractions of the noisy count, so that
+clients that do not answer change no estimate, and quantiles of a noisy histogram.
 """
 
 import math
@@ -35,12 +35,12 @@ class Mean:
     """The mean over clients of one number of each; one outside the bounds counts as the nearer bound.
 
     Args:
-        name: Of the number among those that a client gives, such as ``"accuracy"``.
-        low: The least that counts.
-        high: The most.
+        name: The name of the number among those of a client, such as ``"accuracy"``.
+        low: The lower bound.
+        high: The upper bound.
 
     Raises:
-        ValueError: No name, or bounds that are not finite and increasing.
+        ValueError: An invalid name, or bounds that are not finite and increasing.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Mean:
 
     @property
     def dim(self) -> int:
-        """How many coordinates it takes."""
+        """The number of coordinates."""
         return 1
 
     def encode(self, value: float) -> Array:
@@ -63,10 +63,10 @@ class Mean:
         return np.array([min(max((value - middle) / half, -1.0), 1.0)])
 
     def estimate(self, block: Array, count: float, stddev: float) -> "Estimate":
-        """What a noisy sum of blocks says of the mean."""
+        """The estimate of the mean from a noisy sum of blocks."""
         middle, half = self._middle()
         share = float(np.clip(block[0] / count, -1.0, 1.0))
-        # Of a quotient of two noisy sums, to first order.
+        # The standard error of a quotient of two noisy sums, to first order.
         return Estimate(self.name, middle + half * share, half * stddev * math.sqrt(1 + share**2) / count)
 
     def _middle(self) -> tuple[float, float]:
@@ -75,14 +75,14 @@ class Mean:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Which part of the clients has its number in which bin; the outer bins take what is outside.
+    """The fraction of clients with their number in each bin; numbers outside the edges count in the outer bins.
 
     Args:
-        name: Of the number among those that a client gives.
-        edges: Of the bins, increasing, at least 2; a number on an inner edge is in the bin above.
+        name: The name of the number among those of a client.
+        edges: Bin edges, increasing, at least 2; a number on an inner edge is in the bin above.
 
     Raises:
-        ValueError: No name, or edges that are not finite and increasing, or too many.
+        ValueError: An invalid name, or edges that are not finite and increasing, or too many.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Histogram:
 
     @property
     def dim(self) -> int:
-        """How many coordinates it takes: its bins."""
+        """The number of coordinates: its bins."""
         return len(self.edges) - 1
 
     def encode(self, value: float) -> Array:
@@ -107,9 +107,9 @@ class Histogram:
         return block
 
     def estimate(self, block: Array, count: float, stddev: float) -> "Estimate":
-        """What a noisy sum of blocks says of the parts; its value is the median."""
+        """The estimate of the fractions from a noisy sum of blocks; its value is the median."""
         parts = np.clip(block / count, 0.0, 1.0)
-        # The largest standard error that a bin's part has, that of a part of 1.
+        # The largest standard error of a bin, that of a fraction of 1.
         found = Estimate(self.name, math.nan, stddev * math.sqrt(2) / count, tuple(parts.tolist()), self.edges)
         return Estimate(found.name, found.quantile(0.5), found.standard_error, found.parts, found.edges)
 
@@ -119,15 +119,14 @@ ClientStatistic = Mean | Histogram
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a private evaluation says of one statistic.
+    """The private estimate of one statistic.
 
     Args:
-        name: Of the statistic.
-        value: The mean, or of a histogram its median.
-        standard_error: What the noise alone gives the mean, or at most gives each bin's part; which clients were drawn adds
-            its own.
-        parts: Of a histogram, that of the clients in each bin, from 0 to 1.
-        edges: Of its bins.
+        name: The name of the statistic.
+        value: The mean, or the median of a histogram.
+        standard_error: Of the mean, or the largest of the fractions, from the noise alone; sampling of clients adds its own.
+        parts: For a histogram the fraction of clients in each bin, from 0 to 1.
+        edges: Its bin edges.
 
     Example:
         >>> Estimate("loss", 1.0, 0.01, parts=(0.5, 0.25, 0.25), edges=(0.0, 1.0, 2.0, 3.0)).quantile(0.75)
@@ -141,43 +140,43 @@ class Estimate:
     edges: tuple[float, ...] = ()
 
     def quantile(self, at: float) -> float:
-        """Of a histogram, linear within a bin.
+        """A quantile of a histogram, linear within a bin.
 
         Raises:
-            ValueError: Not from 0 to 1, or no histogram.
+            ValueError: ``at`` is not from 0 to 1, or this is not a histogram.
         """
         if not self.parts:
             raise ValueError(f"{self.name}: has no quantiles; measure a Histogram")
         if not 0 <= finite("at", at) <= 1:
             raise ValueError(f"at = {at!r}: must be from 0 to 1")
         below = np.concatenate([[0.0], np.cumsum(self.parts)])
-        # Nobody is anywhere: then no part is likelier than another.
+        # All bins are empty: take them as equally likely.
         below = below / below[-1] if below[-1] > 0 else np.linspace(0, 1, len(below))
         return float(np.interp(at, below, self.edges))
 
     def as_json(self) -> dict[str, Any]:
-        """As strict JSON values."""
+        """The estimate as strict JSON values."""
         histogram = {"parts": list(self.parts), "edges": list(self.edges)} if self.parts else {}
         return {"value": self.value, "standard_error": self.standard_error, **histogram}
 
 
 @dataclass(frozen=True)
 class PrivateEvaluation:
-    """What a run measures of its clients, how often, and how it is hidden.
+    """The private evaluation of a run: its statistics, its schedule and its noise.
 
-    After every so many rounds each client is drawn with the same probability, and adds the statistics of the model on its own
-    data to a sum with Gaussian noise, which is paid for with the run.
+    After every ``every`` rounds a Poisson sample of clients adds the model's statistics on their own data to a sum with
+    Gaussian noise. Its privacy cost is part of the run's.
 
     Args:
         noise_multiplier: Standard deviation of the noise over the norm of a client's vector; see :meth:`at_share`.
-        statistics: What is measured; each counts the same.
-        sampling_probability: Of each client, for each evaluation.
+        statistics: The statistics, with equal weight.
+        sampling_probability: That a client takes part in an evaluation.
         every: Rounds from one evaluation to the next.
 
     Raises:
-        ConfigError: No statistic, two of one name and kind, or too many.
+        ConfigError: No statistic, two of the same name and kind, or too many.
         ValueError: A number out of range.
-        TypeError: What is no statistic.
+        TypeError: Not a tuple of statistics.
 
     Example:
         >>> evaluation = PrivateEvaluation(noise_multiplier=2.0, statistics=(Mean("accuracy"), Mean("loss", 0.0, 5.0)))
@@ -214,14 +213,14 @@ class PrivateEvaluation:
         statistics: tuple[ClientStatistic, ...] = (Mean("accuracy"),),
         every: int = 10,
     ) -> "PrivateEvaluation":
-        """The evaluations of all clients that cost a part of a run's budget, in ρ of zero-concentrated DP, which adds up.
+        """The evaluation of all clients that spends a share of a run's budget, in ρ of zero-concentrated DP, which adds up.
 
         Args:
-            share: Of the budget, above 0 and below 1.
-            rounds: Of the run.
-            epsilon: Of the budget.
-            delta: Of the budget.
-            statistics: What is measured.
+            share: The share of the budget, above 0 and below 1.
+            rounds: The rounds of the run.
+            epsilon: The epsilon of the budget.
+            delta: The delta of the budget.
+            statistics: The statistics.
             every: Rounds from one evaluation to the next.
 
         Raises:
@@ -239,25 +238,25 @@ class PrivateEvaluation:
         return cls(whole * math.sqrt(times), statistics, 1.0, every)
 
     def times(self, rounds: int) -> int:
-        """How many evaluations there are in that many rounds, at most: one after each ``every`` of them."""
+        """The most evaluations in that many rounds: one after each ``every`` of them."""
         return rounds // self.every
 
     def due(self, round_index: int) -> bool:
-        """Whether one follows this round."""
+        """Whether an evaluation follows this round."""
         return (round_index + 1) % self.every == 0
 
     def mechanism(self, times: int) -> Mechanism:
-        """How that many evaluations are hidden."""
+        """The mechanism of that many evaluations."""
         return Mechanism(Identity(times), PoissonSampling(self.sampling_probability), self.noise_multiplier)
 
     @property
     def dim(self) -> int:
-        """Numbers in a client's vector."""
+        """The length of a client's vector."""
         return sum(one.dim for one in self.statistics) + 1
 
     @property
     def norm(self) -> float:
-        """The largest norm that a client's vector has."""
+        """The largest norm of a client's vector."""
         return math.sqrt(len(self.statistics) + 1)
 
     def encode(self, values: Mapping[str, float] | None) -> Array:
@@ -265,16 +264,16 @@ class PrivateEvaluation:
         try:
             numbers = [float((values or {})[one.name]) for one in self.statistics]
         except (KeyError, TypeError, ValueError, OverflowError):
-            # Whatever a client sends.
+            # A client may send anything.
             return np.zeros(self.dim)
         if any(map(math.isnan, numbers)):
             return np.zeros(self.dim)
         return np.concatenate([*(one.encode(x) for one, x in zip(self.statistics, numbers, strict=True)), [1.0]])
 
     def estimates(self, release: Array) -> tuple[Estimate, ...]:
-        """What a release says, ``(dim,)``: a function of it alone."""
+        """The estimates of a release, ``(dim,)``: post-processing."""
         stddev = self.noise_multiplier * self.norm
-        # As many as noise may show of one client, so that a quotient stays one.
+        # At least one client, so that quotients stay finite.
         count = max(float(release[-1]), 1.0)
         found, start = [], 0
         for one in self.statistics:
@@ -283,17 +282,17 @@ class PrivateEvaluation:
         return tuple(found)
 
     def record(self) -> dict[str, Any]:
-        """It as strict JSON values."""
+        """The settings as strict JSON values."""
         statistics = [{"kind": type(one).__name__, **asdict(one)} for one in self.statistics]
         listed = [{**one, "edges": list(one["edges"])} if "edges" in one else one for one in statistics]
         return {**asdict(self), "statistics": listed}
 
     @classmethod
     def from_record(cls, record: object) -> "PrivateEvaluation":
-        """What a record says, each of its numbers checked.
+        """The evaluation of a record, checked.
 
         Raises:
-            ValueError, TypeError, ConfigError: It says none that can be.
+            ValueError, TypeError, ConfigError: The record is invalid.
         """
         stated = dict(table("evaluation", record))
         if set(stated) != set(cls.__dataclass_fields__) or not isinstance(stated["statistics"], list):

@@ -1,4 +1,4 @@
-"""How far one client can move C·x: exact or a bound, and labelled as which.
+"""Sensitivities: how far one client can move C·x, exactly or as a bound, labelled as such.
 
 Letters: C strategy ``(rows, rounds)``, X = CᵀC its Gram matrix ``(n, n)``, or its magnitudes; π a set of rounds that one client
 may join, at most k of them, any two at least b apart. Who joins the rounds π contributes vectors u_i of norm at most 1; the
@@ -6,7 +6,7 @@ squared sensitivity is the largest Σ_{i,j∈π} X_ij ⟨u_i, u_j⟩. It is at m
 make every term positive, as for at most two rounds or no negative X_ij (Choquette-Choo et al. 2023,
 https://arxiv.org/abs/2211.06530). Dropping the absolute values where X has negative entries would understate it.
 
-Functions named ``best_of`` give the largest Σ X_ij over such sets, or a bound from above that says so.
+Functions named ``best_of`` return the largest Σ X_ij over such sets, or a bound from above that says so.
 """
 
 import math
@@ -50,13 +50,13 @@ _ROUNDING = 1e-13
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """An L2 sensitivity that knows its standing: never below the truth, equal to it where ``exact``.
+    """An L2 sensitivity: never below the truth, and equal to it if ``exact``.
 
     Args:
         value: In units of the norm of one contribution.
-        exact: Whether some client moves C·x as far.
-        source: The theorem or the search that gave it.
-        square: Of the value, where that is a whole number by construction.
+        exact: Whether some client moves C·x this far.
+        source: The theorem or the search behind it.
+        square: The squared value, if it is a whole number by construction.
     """
 
     value: float
@@ -74,13 +74,11 @@ class Sensitivity:
 def of_columns(squared_norms: npt.ArrayLike, participation: Participation) -> Sensitivity:
     """The sensitivity of a strategy whose columns are orthogonal within every set of rounds that one client may join.
 
-    That holds for a strategy of at most b bands at a minimum separation of b. Dynamic programme over the best value of
-    the rounds from i on with at most m participations, F_m[i] = max(F_m[i+1], c_i + F_{m-1}[i+b]): O(rounds · k) time,
-    O(rounds) memory, no recursion.
+    This includes every strategy of at most b bands at a minimum separation of b. O(rounds · k) time, O(rounds) memory.
 
     Args:
         squared_norms: ``(rounds,)``, the squared L2 norm of each column.
-        participation: What one client may join.
+        participation: Which rounds one client may join.
 
     Raises:
         ValueError: A squared norm is negative or not finite.
@@ -106,13 +104,13 @@ def of_columns(squared_norms: npt.ArrayLike, participation: Participation) -> Se
 def of_matrix(C: npt.ArrayLike, participation: Participation) -> Sensitivity:
     """The L2 sensitivity of C·x when one client takes part as ``participation`` allows.
 
-    Exact where the worst set of rounds can be found and signs make all of its inner products positive. It can be found for
+    Exact if the worst set of rounds can be found and signs make all of its inner products positive. It can be found for
     rounds exactly b apart, for columns that do not overlap or overlap few others, for a client of every round, for up to three
-    participations (of up to about 1200 rounds), and where there are few sets. Otherwise a bound from above, and says so.
+    participations (of up to about 1200 rounds), and for few sets. Otherwise an upper bound, labelled as one.
 
     Args:
         C: ``(rows, rounds)``; need not be square.
-        participation: What one client may join. Random cohorts may give it every round, or every round of its bin.
+        participation: Which rounds one client may join. Random cohorts can be every round, or every round of its bin.
 
     Raises:
         ValueError: An entry is not finite, or C has not two axes.
@@ -134,11 +132,11 @@ def of_matrix(C: npt.ArrayLike, participation: Participation) -> Sensitivity:
 
 
 def of_sets(C: npt.ArrayLike, sets: Iterable[Sequence[int]]) -> Sensitivity:
-    """The L2 sensitivity of C·x to clients that took part in exactly these sets of rounds, such as a record names them.
+    """The L2 sensitivity of C·x to clients that took part in exactly these sets of rounds, such as those of a ledger.
 
     Args:
         C: ``(rows, rounds)``.
-        sets: Of each client the rounds that it joined.
+        sets: The rounds of each client.
 
     Example:
         >>> of_sets([[1, 0], [1, 1]], [[0], [0, 1]]).value ** 2
@@ -170,7 +168,7 @@ def _spectral(X: Array, participations: int) -> float:
 
 
 def _min_separation(X: Array, b: int, k: int) -> Sensitivity:
-    """Of at most k rounds at least b apart, as many as there can be."""
+    """The sensitivity to at most k rounds, any two at least b apart."""
     n = len(X)
     if k == 1 or not np.triu(X, b).any():
         return of_columns(np.diag(X), MinSeparation(b, k))
@@ -185,7 +183,7 @@ def _min_separation(X: Array, b: int, k: int) -> Sensitivity:
     balanced = is_balanced(far + far.T)
     if (found := _searched(magnitude, b, k)) is not None:
         value, source = found
-        # Where no signs suit all rounds, the worst set may still need none: then its inner products themselves add up to it.
+        # No signs suit all rounds, but the worst set may need none: then its inner products themselves add up to the value.
         signed = None if balanced else _searched(X, b, k)
         exact = balanced or (signed is not None and signed[0] >= value * (1 - _ROUNDING))
         return Sensitivity(math.sqrt(value), exact, source)
@@ -195,7 +193,7 @@ def _min_separation(X: Array, b: int, k: int) -> Sensitivity:
 
 
 def _searched(X: Array, separation: int, most: int) -> tuple[float, str] | None:
-    """The largest Σ X_ij over the sets of a minimum separation, if it can be found in about a second."""
+    """The largest Σ X_ij over the sets of a minimum separation, or ``None`` if finding it takes more than about a second."""
     if most == 3 and (triples := best_of_triples(X, separation)) is not None:
         return triples, "every triple of rounds"
     banded = best_of_banded(X, width(X), separation, most)
@@ -209,7 +207,7 @@ _MOST_STEPS = 150_000
 
 
 def best_of_columns(values: Array, separation: int, most: int) -> Array:
-    """The largest sum of at most ``most`` values along the last axis whose indices are ``separation`` apart: X diagonal.
+    """The largest sum of at most ``most`` values along the last axis whose indices are ``separation`` apart: for diagonal X.
 
     F_m[i] = max(F_m[i+1], c_i + F_{m-1}[i+b]): O(n·k) time, O(n) memory, no recursion.
 
@@ -232,7 +230,7 @@ def best_of_columns(values: Array, separation: int, most: int) -> Array:
 
 
 def best_of_pairs(X: Array, separation: int) -> float:
-    """For at most two rounds; O(n²)."""
+    """The largest sum for at most two rounds; O(n²)."""
     diagonal = np.diag(X)
     pairs = diagonal[:, None] + diagonal[None, :] + 2 * X
     first, second = np.triu_indices(len(X), separation)
@@ -240,7 +238,7 @@ def best_of_pairs(X: Array, separation: int) -> float:
 
 
 def best_of_triples(X: Array, separation: int) -> float | None:
-    """For at most three rounds, by all values of the middle one; ``None`` where that costs more than about a second."""
+    """The largest sum for at most three rounds, over all middle rounds; ``None`` if that takes more than about a second."""
     n, b = len(X), separation
     if max(0, n - 2 * b) ** 3 / 6 > _MOST_ADDITIONS:
         return None
@@ -256,10 +254,10 @@ def best_of_triples(X: Array, separation: int) -> float | None:
 
 
 def best_of_banded(X: Array, bands: int, separation: int, most: int) -> float | None:
-    """For X_ij = 0 where |i − j| ≥ ``bands``, by a dynamic programme; ``None`` where it would take more than about seconds.
+    """The largest sum for banded X, by dynamic programming; ``None`` if that takes more than some seconds.
 
-    Its state is the last round and how far back those lie that a next one can still meet, its tail: at most
-    ⌈bands / separation⌉ − 2 of them.
+    The state is the last round and its tail: the distances back to the at most ⌈bands / separation⌉ − 2 earlier rounds whose
+    columns a next one can still overlap.
     """
     n, b = len(X), separation
     bands = min(max(bands, b), n)
@@ -290,7 +288,7 @@ def best_of_banded(X: Array, bands: int, separation: int, most: int) -> float | 
 
 
 def _tails(reach: int, separation: int, longest: int) -> list[tuple[int, ...]] | None:
-    """Every way in which at most ``longest`` earlier rounds lie less than ``reach`` back; ``None`` if there are too many."""
+    """All tails of at most ``longest`` earlier rounds less than ``reach`` back; ``None`` if there are too many."""
     tails: list[tuple[int, ...]] = [()]
     for tail in tails:
         if len(tail) < longest:
@@ -301,25 +299,25 @@ def _tails(reach: int, separation: int, longest: int) -> list[tuple[int, ...]] |
 
 
 def best_of_rows(X: Array, separation: int, most: int) -> float:
-    """A bound from above for X without negative entries; O(n²·k), and O(n²) where only the separation limits the rounds.
+    """An upper bound for X without negative entries; O(n²·k), and O(n²) if only the separation limits the rounds.
 
     Each X_ij is counted in the best set of row i, which need not be the common one.
     """
     if separation == 1:
         chosen = np.sort(X, axis=1)[:, -most:].sum(axis=1)
     else:
-        # As many rows at a time as stay in the processor's cache.
+        # In blocks of rows that fit the processor's cache.
         chosen = np.concatenate([best_of_columns(rows, separation, most) for rows in np.array_split(X, -(-len(X) // 32))])
     return float(best_of_columns(chosen, separation, most))
 
 
 def width(X: Array) -> int:
-    """The number of diagonals from the main one to the last that is not 0."""
+    """The number of diagonals up to the last that is not 0, the main one counted."""
     return max((d for d in range(len(X)) if np.diagonal(X, d).any()), default=0) + 1
 
 
 def is_balanced(X: Array) -> bool:
-    """Whether changing the signs of some rows and columns leaves no negative entry: a client of those signs reaches Σ|X_ij|."""
+    """Whether some signs of rows and columns make all entries positive: a client with those signs reaches Σ|X_ij|."""
     if (X >= 0).all():
         return True
     signs = np.zeros(len(X))
@@ -340,7 +338,7 @@ def is_balanced(X: Array) -> bool:
 
 
 def count_sets(n: int, separation: int, most: int) -> int:
-    """How many sets of at most ``most`` indices below n are pairwise at least ``separation`` apart."""
+    """The number of sets of at most ``most`` indices below n are pairwise at least ``separation`` apart."""
     return sum(math.comb(max(n - (m - 1) * (separation - 1), 0), m) for m in range(1, most + 1))
 
 

@@ -1,4 +1,4 @@
-"""What the noise costs in accuracy: the error of A·N for unit noise, round by round.
+"""The error of A·N for unit noise, round by round: what the noise costs in accuracy.
 
 Letters: A workload ``(rounds, rounds)``, C strategy, N noising matrix ``(rounds, rows)``, B = A·N. With noise of standard
 deviation σ the released model of round t has in each coordinate the error σ²·‖B_t‖².
@@ -37,7 +37,7 @@ _EXACT = 2048
 
 
 def noising_matrix(strategy: Strategy) -> Array:
-    """N, ``(rounds, rows)``: what the strategy's stream makes of unit vectors.
+    """N, ``(rounds, rows)``: the strategy's stream, applied to unit vectors.
 
     Example:
         >>> from hubbub.mechanism.strategies import Dense
@@ -92,7 +92,7 @@ def largest_deviation(mechanism: Mechanism) -> float:
 
 
 def require_inverse(strategy: Strategy) -> None:
-    """Refuse a strategy whose stream is not what its matrix says: its noise would not be that of the guarantee.
+    """Refuse a strategy whose stream does not invert its matrix: its noise would not be that of the guarantee.
 
     Raises:
         ValueError: N·C is not I.
@@ -109,7 +109,7 @@ def require_inverse(strategy: Strategy) -> None:
 def require_no_look_ahead(strategy: Strategy) -> None:
     """Refuse a strategy that draws a row of z before the round that needs it.
 
-    Such a row would be remembered over a restart and met by two sums in two copies of a run.
+    Such a row would be remembered over a restart, and two copies of a run would add it to two different sums.
 
     Raises:
         ValueError: A round draws a row of z that belongs to a later one.
@@ -132,10 +132,10 @@ def require_no_look_ahead(strategy: Strategy) -> None:
 def squared_errors(workload: Workload, strategy: Strategy) -> Array:
     """The squared error of each released model for unit noise: ‖(A·N)_t‖², ``(rounds,)``.
 
-    No sensitivity is in it: multiply by the squared standard deviation of z.
+    Not scaled by the sensitivity: multiply by the squared standard deviation of z.
 
     Raises:
-        ValueError: The workload has another number of rounds than the strategy.
+        ValueError: Workload and strategy differ in their number of rounds.
 
     Example:
         >>> from hubbub.mechanism.strategies import Identity
@@ -147,7 +147,7 @@ def squared_errors(workload: Workload, strategy: Strategy) -> Array:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
     C = np.asarray(strategy.matrix(), dtype=np.float64)
     if is_triangular(C):
-        # N is C⁻¹, whatever the stream: B·C = A.
+        # N is C⁻¹ for any stream: B·C = A.
         B = solve_triangular(C, workload.matrix().T, trans="T", lower=True).T
     else:
         B = workload.matrix() @ noising_matrix(strategy)

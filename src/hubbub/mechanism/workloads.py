@@ -1,8 +1,8 @@
-"""What is released: the linear queries that training asks of the stream of updates.
+"""Workloads: the linear queries of the stream of updates that training releases.
 
 An optimizer that steps along privatized sums releases, in round t, row t of A·x, where row s of x is the sum of the
-clipped updates of round s. Momentum and learning-rate schedules are part of A; a strategy that suits A makes the error of
-the *models* small, not that of the single updates.
+clipped updates of round s. Momentum and learning-rate schedules are part of A: a strategy optimized for A minimizes the error
+of the *models*, not of single updates.
 
 Letters: A workload, n rounds, β momentum, η learning rates.
 """
@@ -28,8 +28,8 @@ class Workload:
         learning_rates: η, one positive number a round; ``None`` means 1 in each.
 
     Raises:
-        ValueError: A learning rate of 0 makes A singular; it is refused, as is one whose square float64 does not hold, and a
-            wrong count.
+        ValueError: A number out of range, a learning rate outside 1e-100 to 1e100 (0 would make A singular), or not one rate
+            a round.
 
     Example:
         >>> Workload(rounds=3, momentum=0.5, learning_rates=(1.0, 1.0, 0.5)).matrix()
@@ -85,7 +85,7 @@ class Workload:
         return np.stack(bands)
 
     def coefficients(self) -> Array:
-        """The first column of A, ``(rounds,)``: all of it where A is Toeplitz, which is where learning rates are equal."""
+        """The first column of A, ``(rounds,)``: it determines A if learning rates are equal, so that A is Toeplitz."""
         column = np.cumsum(self.momentum ** np.arange(self.rounds))
         if self.learning_rates is None:
             return column
@@ -94,7 +94,7 @@ class Workload:
 
     @property
     def toeplitz(self) -> bool:
-        """Whether each column of A is the one before, shifted by a round."""
+        """Whether each column of A is the previous one, shifted by a round."""
         return self.learning_rates is None or len(set(self.learning_rates)) == 1
 
 

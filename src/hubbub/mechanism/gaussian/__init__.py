@@ -1,4 +1,4 @@
-"""How much noise one Gaussian release needs, what was added really gives, and what may be done with it afterwards."""
+"""One Gaussian release: its noise, its exact epsilon and delta, published calibrations, uneven noise, and denoising."""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ __all__ = [
     "noise_multiplier",
 ]
 
-# An accountant asks for the exact cost of a release, and for nothing else.
+# Accounting needs the exact cost alone.
 __getattr__, __dir__ = lazily(
     __name__,
     {

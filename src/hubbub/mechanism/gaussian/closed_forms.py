@@ -1,4 +1,4 @@
-"""Published calibrations of one Gaussian release: their formulas, the budgets they are proved for, the delta they attain.
+"""Published calibrations of one Gaussian release: their formulas, proved ranges, and attained delta.
 
 All but two formulas are one family: noise σ = Δ·(b + √(b² + ε)) / (ε√2) puts x = εσ/Δ − Δ/2σ at b√2, and more noise than that
 of the exact b is private too. So each formula is a bound on b, and the other way round claims ε = h(h/2 + b√2) for h = Δ/σ.
@@ -38,12 +38,12 @@ _ROOT_2 = math.sqrt(2)
 
 @dataclass(frozen=True)
 class Formula:
-    """How a calibration computes, for which budgets it is proved, and by whom.
+    """The formula of a calibration, the budgets for which it is proved, and its source.
 
     Args:
         source: Author, year, theorem, link.
-        b: Of the family, from epsilon and delta.
-        factor: Of the formulas σ = Δ·factor/ε, from delta.
+        b: The bound b, from epsilon and delta; ``None`` for the exact one.
+        factor: For formulas σ = Δ·factor/ε, the factor, from delta.
         delta_limit: Delta must be below it (or at most it, where ``delta_closed``): beyond, the formula has no value.
         delta_closed: Whether the limit itself is allowed.
         epsilon_limit: As for delta; beyond, the formula has a value that is not proved.
@@ -59,7 +59,7 @@ class Formula:
     epsilon_closed: bool = False
 
     def noise(self, epsilon: float, delta: float, sensitivity: float) -> float:
-        """The standard deviation that it asks for."""
+        """The standard deviation of the formula."""
         if self.factor is not None:
             return self.factor(delta) / epsilon * sensitivity
         if self.b is None:
@@ -69,7 +69,7 @@ class Formula:
         return (b + math.sqrt(b * b + epsilon)) / (epsilon * _ROOT_2) * (1 + 2.0**-49) * sensitivity
 
     def epsilon(self, delta: float, noise_multiplier: float, exactly: float) -> float:
-        """What it claims for sensitivity 1, where ``exactly`` is true."""
+        """The epsilon that the formula claims at sensitivity 1; ``exactly`` is the true one."""
         if self.factor is not None:
             return self.factor(delta) / noise_multiplier
         if self.b is None:
@@ -83,11 +83,11 @@ class Formula:
         return bracket(lambda epsilon: epsilon >= h * (h / 2 + _ROOT_2 * b(epsilon, delta)), 0.0, most)[1]
 
     def covers(self, epsilon: float) -> bool:
-        """Whether the theorem does."""
+        """Whether the theorem covers this epsilon."""
         return epsilon < self.epsilon_limit or (self.epsilon_closed and epsilon == self.epsilon_limit)
 
     def require_delta(self, name: str, delta: float) -> None:
-        """Refuse a delta for which the formula has no value."""
+        """Refuse a delta for which the formula is undefined."""
         if delta > self.delta_limit or (delta == self.delta_limit and not self.delta_closed):
             rule = "at most" if self.delta_closed else "below"
             raise ValueError(
@@ -158,12 +158,12 @@ NAMES = tuple(FORMULAS)
 
 @dataclass(frozen=True)
 class Calibration:
-    """The noise that a formula chooses for a budget, and the delta that this noise attains.
+    """The noise of a formula for a budget, and the delta that this noise attains.
 
     Args:
         name: Of the calibration, one of ``NAMES``.
         epsilon: The budget.
-        delta: The budget's claim.
+        delta: The delta of the budget.
         sensitivity: L2, in the unit of the noise multiplier.
         noise_multiplier: Standard deviation of the noise, in the unit of the sensitivity.
         attained_delta: The exact delta of that noise at epsilon, rounded up.
@@ -188,15 +188,15 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Claim:
-    """The epsilon that a formula claims for given noise, together with the exact one.
+    """The epsilon that a formula claims for given noise, and the exact one.
 
     Args:
         name: Of the calibration, one of ``NAMES``.
         delta: Of both epsilons.
         sensitivity: L2, in the unit of the noise multiplier.
         noise_multiplier: Standard deviation of the noise, in the unit of the sensitivity.
-        claimed_epsilon: What the formula says, whether or not its theorem covers it.
-        exact_epsilon: What is true, rounded up.
+        claimed_epsilon: The epsilon of the formula, proved or not.
+        exact_epsilon: The true epsilon, rounded up.
         proved: Whether the theorem covers the claim.
         source: Author, year, theorem, link.
     """
@@ -222,9 +222,9 @@ def calibrate(name: str, epsilon: float, delta: float, sensitivity: float = 1.0)
     Args:
         name: ``"classical"``, ``"dwork2006"``, ``"analytic"`` (the least noise), ``"zhao1"``, ``"zhao2"``, ``"extended"``,
             ``"simple"``, ``"vinterbo"`` or ``"zcdp"``.
-        epsilon: From 1e-12 to 1e12, and within what the theorem covers.
-        delta: Strictly between 0 and 1, and within what the theorem covers.
-        sensitivity: L2, from 1e-12 to 1e12, in the unit in which the noise is answered.
+        epsilon: From 1e-12 to 1e12, and covered by the theorem.
+        delta: Strictly between 0 and 1, and covered by the theorem.
+        sensitivity: L2, from 1e-12 to 1e12, in the unit of the noise.
 
     Raises:
         ValueError: A number out of range, or a budget that the theorem does not cover; the message then states the exact delta
@@ -242,7 +242,7 @@ def calibrate(name: str, epsilon: float, delta: float, sensitivity: float = 1.0)
 
 
 def why_not_proved(answer: Calibration) -> str:
-    """In words, where a theorem does not cover a budget."""
+    """The sentence for a budget that a theorem does not cover."""
     formula = FORMULAS[answer.name]
     rule = "at most" if formula.epsilon_closed else "below"
     claimed = f"{'less' if answer.holds else 'more'} than the claimed {answer.delta!r}"
@@ -254,7 +254,7 @@ def why_not_proved(answer: Calibration) -> str:
 
 
 def shown(value: float, digits: int) -> str:
-    """A number above 0 with a given number of digits, which never say less noise or less delta than there is.
+    """A number above 0 with a given number of digits, rounded up.
 
     Example:
         >>> shown(4.1137e-08, 3), shown(2.470432, 6), shown(0.5, 3)
@@ -263,12 +263,12 @@ def shown(value: float, digits: int) -> str:
     exact_value = Decimal(value)
     up = exact_value.quantize(Decimal(1).scaleb(exact_value.adjusted() - digits + 1), rounding=ROUND_CEILING)
     text = f"{float(up):.{digits}g}"
-    # Where float64 has no digits left, its nearest number may be below.
+    # Near the smallest float64, the nearest number may be below.
     return text if Decimal(text) >= exact_value else f"{up:e}"
 
 
 def computed(name: str, epsilon: float, delta: float, sensitivity: float = 1.0) -> Calibration:
-    """What a formula computes, even for an epsilon that its theorem does not cover: see ``proved``, ``attained_delta``.
+    """The noise of a formula, even for an epsilon that its theorem does not cover: see ``proved``, ``attained_delta``.
 
     Args:
         name: As for :func:`calibrate`.

@@ -1,8 +1,7 @@
-"""What may be done with a release to bring it nearer to the truth, at no cost of privacy: it looks at nothing but the release.
+"""Denoising: post-processing that brings a release nearer to the truth, at no privacy cost.
 
-Both estimators know the standard deviation of the noise, which is public, and nothing of the data. They err less on average
-than the release itself where what it holds is small or sparse. They are biased: an average of denoised releases is not a
-denoised average.
+Both estimators use the release and the public standard deviation of its noise, no data. Their mean error is below that of the
+release if the truth is small or sparse. They are biased: an average of denoised releases is not a denoised average.
 
 Source: Balle and Wang 2018, "Improving the Gaussian Mechanism for Differential Privacy", Section 4,
 https://arxiv.org/abs/1805.06530.
@@ -19,11 +18,11 @@ __all__ = ["james_stein", "soft_threshold"]
 
 
 def james_stein(released: npt.ArrayLike, stddev: float) -> Array:
-    """The release shrunk towards zero as a whole: nearer to the truth in mean square, whatever that is.
+    """The release shrunk towards zero as a whole: for any truth, nearer to it in mean square.
 
     Args:
         released: Truth plus independent Gaussian noise in each of at least 3 coordinates; any shape.
-        stddev: Standard deviation of the noise that was really added, which is public: from 1e-12 to 1e12.
+        stddev: Standard deviation of the added noise, public: from 1e-12 to 1e12.
 
     Returns:
         ``max(0, 1 − (d − 2)·stddev²/‖released‖²) · released`` for d coordinates, of the same shape.
@@ -47,7 +46,7 @@ def james_stein(released: npt.ArrayLike, stddev: float) -> Array:
 
 
 def soft_threshold(released: npt.ArrayLike, stddev: float) -> Array:
-    """Each coordinate moved towards zero by what noise alone would reach: near the truth where that is sparse, far where dense.
+    """Each coordinate moved towards zero by the largest value of noise alone: good for a sparse truth, bad for a dense one.
 
     Args:
         released: Truth plus independent Gaussian noise in each coordinate; any shape.

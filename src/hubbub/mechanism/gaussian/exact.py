@@ -1,4 +1,4 @@
-"""One Gaussian release: its exact delta, and epsilon and noise by inversion, rounded to the safe side.
+"""The exact delta of one Gaussian release, and epsilon and noise by inversion, rounded up.
 
 A query of L2 sensitivity Δ, released with Gaussian noise of standard deviation σ, is (ε, δ)-DP exactly for
 δ ≥ Φ(h/2 − εσ/Δ) − e^ε Φ(−h/2 − εσ/Δ) with h = Δ/σ.
@@ -26,12 +26,12 @@ __all__ = ["delta", "epsilon", "log_delta", "mills_ratio", "mills_ratio_and_diff
 
 _ROOT_HALF = math.sqrt(0.5)
 _ROOT_HALF_PI = math.sqrt(math.pi / 2)
-# From here on a series is made from the fraction: below it converges slowly, above it 1 − x·R loses digits.
+# From here on series come from the fraction: below it converges slowly, above it 1 − x·R loses digits.
 _FRACTION_FROM = 2.5
 # Steps wider than this need no series: R(x) and R(x + h) are far enough apart, while x is not large.
 _SMALL_STEP = 0.5
 _LARGE = 8.0
-# Terms of a series in half a step, at most a quarter: what follows is below the last bit of the sum.
+# Terms of a series in half a step, at most a quarter: later terms are below the last bit of the sum.
 _TERMS = 16
 
 
@@ -109,7 +109,7 @@ _ROOT_2 = math.sqrt(2)
 _PLAIN_BELOW = -1.0
 # Relative error of a difference of Mills ratios (measured: 9e-15), and of the functions of the standard library.
 _EVALUATION = 2e-14
-# Beyond it, δ is below every float64 and squares overflow; less stands for more, and says more delta.
+# Beyond these, δ is below every float64 and squares overflow; they are cut, which states more delta.
 _LARGEST_X, _LARGEST_EPSILON = 1e100, 1e250
 _SPLIT = 2.0**27 + 1
 _SMALLEST, _GREATEST = 1e-100, 1e100
@@ -221,7 +221,7 @@ def noise_multiplier(epsilon: float, delta: float, sensitivity: float = 1.0) -> 
     sigma = newton(excess, min(start, _GREATEST)) * size
 
     def enough(sigma: float) -> bool:
-        # Not by delta alone: the epsilon stated for this noise shall not exceed what was asked for, not by an ulp.
+        # Delta alone is not enough: the epsilon stated for this noise must not exceed the requested one by an ulp.
         return _meets(eps, _ratio(sigma, size), target) and _epsilon(target, _ratio(sigma, size)) <= eps
 
     return pushed(sigma, enough)
@@ -243,7 +243,7 @@ def _epsilon(target: float, sigma: float) -> float:
 
 
 def _enough_epsilon(h: float, target: float) -> float:
-    """An epsilon that suffices: δ ≤ Φ(−x) for every x, and δ ≤ h·φ(x) for x ≥ 0."""
+    """A sufficient epsilon: δ ≤ Φ(−x) for every x, and δ ≤ h·φ(x) for x ≥ 0."""
     x = _ROOT_2 * float(erfcinv(2 * target))
     square = 2 * (math.log(h / target) - _LOG_ROOT_2_PI)
     if 0 < square < x * x and x > 0:
@@ -252,7 +252,7 @@ def _enough_epsilon(h: float, target: float) -> float:
 
 
 def _enough_noise(eps: float, target: float) -> float:
-    """Noise that suffices at sensitivity 1: for epsilon 0, or because δ ≤ Φ(−x)."""
+    """Sufficient noise at sensitivity 1: for epsilon 0, or because δ ≤ Φ(−x)."""
     for_nothing = 1 / (2 * _ROOT_2 * max(float(erfinv(target)), 1e-300))
     if eps == 0:
         return for_nothing
@@ -262,7 +262,7 @@ def _enough_noise(eps: float, target: float) -> float:
 
 
 def _ratio(sigma: float, size: float) -> float:
-    """The noise per unit of sensitivity, rounded down where it is no float64: that states more delta, never less."""
+    """The noise per unit of sensitivity, rounded down, which states more delta, never less."""
     ratio = sigma / size
     high, low = _product(ratio, size)
     return ratio if high == sigma and low == 0 else math.nextafter(ratio, 0)
@@ -288,7 +288,7 @@ def _log_delta(eps: float, sigma: float) -> tuple[float, float, float]:
 
 
 def _argument(eps: float, sigma: float, h: float) -> tuple[float, float]:
-    """x = εσ − 1/(2σ), and what rounding lost of it: an error of x moves log δ by x times as much."""
+    """x = εσ − 1/(2σ), and its rounding error: an error of x moves log δ by x times as much."""
     t, lost_t = _product(eps, sigma)
     near_one, lost_one = _product(h, sigma)
     lost_h = ((1 - near_one) - lost_one) * h
@@ -300,7 +300,7 @@ def _argument(eps: float, sigma: float, h: float) -> tuple[float, float]:
 
 
 def _product(a: float, b: float) -> tuple[float, float]:
-    """a·b and what rounding lost of it (Dekker 1971)."""
+    """a·b and its rounding error (Dekker 1971)."""
     scaled_a, scaled_b = _SPLIT * a, _SPLIT * b
     a_high, b_high = scaled_a - (scaled_a - a), scaled_b - (scaled_b - b)
     a_low, b_low = a - a_high, b - b_high

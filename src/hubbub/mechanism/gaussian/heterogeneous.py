@@ -1,9 +1,9 @@
-"""Gaussian noise that is not the same in every direction: what it guarantees, and how to split it.
+"""Heterogeneous Gaussian noise, different in each direction: its guarantee, and how to split it.
 
 For noise N(0, Σ) and the set U of differences f(D) − f(D') of neighbouring data sets, the release is (ε, δ)-DP exactly where
-one of sensitivity μ = sup over u in U of ‖Σ^(−1/2) u‖₂ and noise 1 is: whiten. μ is rounded up, and refused where a difference
-meets no noise. Where U is known only as an L2 ball, μ is its radius over the root of the least eigenvalue, so that uneven noise
-is waste; it gains where more is known, such as a clip norm for each block.
+one of sensitivity μ = sup over u in U of ‖Σ^(−1/2) u‖₂ and noise 1 is: whiten. μ is rounded up, and refused if a difference
+has no noise. If U is known only as an L2 ball, μ is its radius over the root of the least eigenvalue, so that uneven noise is
+waste; it helps if more is known, such as a clip norm for each block.
 
 Letters: K the number of coordinates, r_k the share of coordinate k, C_b and d_b the clip norm and the size of a block.
 
@@ -35,14 +35,14 @@ __all__ = [
 ]
 
 _EPS = 2.0**-52
-# Beyond this condition, rounding decides what the noise hides.
+# Beyond this condition number, rounding dominates.
 _WORST_CONDITION = 1e10
 _LEAST_VARIANCE = 1e-50
 
 
 @dataclass(frozen=True)
 class Ball:
-    """All that is known of two neighbouring data sets: they differ by at most this, in L2 norm.
+    """Two neighbouring data sets differ by at most ``radius``, in L2 norm; nothing else is known.
 
     Args:
         radius: From 1e-12 to 1e12.
@@ -84,7 +84,7 @@ def mahalanobis(name: str, covariance: npt.ArrayLike, known: Known) -> float:
         known: The differences.
 
     Raises:
-        ValueError: No covariance, or a difference where there is no noise.
+        ValueError: Not a covariance, or a difference in a coordinate without noise.
     """
     if np.ndim(covariance) == 1:
         matrix = None
@@ -142,7 +142,7 @@ def _require_noise(name: str, noisy: npt.NDArray[np.bool_], known: Known) -> Non
 
 
 def _spectrum(name: str, matrix: Array) -> tuple[Array, Array, float]:
-    """Eigenvalues, eigenvectors as columns, and by how much an eigenvalue may be wrong."""
+    """Eigenvalues, eigenvectors as columns, and the largest error of an eigenvalue."""
     values, vectors = np.linalg.eigh(matrix)
     lost = 8 * len(matrix) * _EPS * float(values[-1])
     if values[0] <= max(2 * lost, float(values[-1]) / _WORST_CONDITION):
@@ -165,14 +165,14 @@ WITHIN_BALL = "no two neighbouring data sets differ by more than the radius, in 
 
 @dataclass(frozen=True, eq=False)
 class HeterogeneousNoise:
-    """Noise with a covariance, and what it guarantees.
+    """Noise with a covariance, and its guarantee.
 
     Args:
         covariance: ``(dim, dim)``, or ``(dim,)`` variances of independent coordinates.
         mu: The most that two neighbouring data sets differ, in standard deviations of the noise; rounded up.
-        epsilon: As it was asked for.
+        epsilon: The requested epsilon.
         attained_delta: The exact delta at epsilon and ``mu``, rounded up.
-        assumptions: What the guarantee rests on.
+        assumptions: The assumptions of the guarantee.
     """
 
     covariance: Array
@@ -206,17 +206,17 @@ class BlockNoise:
 def with_covariance(
     covariance: npt.ArrayLike, known: Known, *, epsilon: float, delta: float | None = None
 ) -> HeterogeneousNoise:
-    """What noise of any covariance guarantees.
+    """The guarantee of noise of any covariance.
 
     Args:
         covariance: ``(dim, dim)``, symmetric and positive definite but for coordinates without any noise, or ``(dim,)``
             variances of independent coordinates. Public.
-        known: What two neighbouring data sets can differ by: a :class:`Ball`, or all :class:`Differences`.
+        known: How two neighbouring data sets can differ: a :class:`Ball`, or all :class:`Differences`.
         epsilon: From 0.
         delta: A claim to check, or ``None``.
 
     Raises:
-        ValueError: A number out of range, no covariance, a difference in a direction without noise, or a claim that is false.
+        ValueError: A number out of range, not a covariance, a difference in a direction without noise, or a false claim.
 
     Example:
         >>> round(with_covariance([4.0, 1.0], Ball(1.0), epsilon=1.0).mu, 9)
@@ -243,12 +243,12 @@ def redistributed(shares: npt.ArrayLike, known: Known, *, epsilon: float, delta:
     """Independent noise of variance σ²·K·r_k on coordinate k, by Phan et al.'s heterogeneous Gaussian mechanism.
 
     σ is that of the calibration ``"extended"`` at the sensitivity sup ‖u / √(K·r)‖₂, divided coordinate by coordinate, so that
-    the smallest share decides where only a ball is known. Dividing by the largest, or scaling noise by r_k and not by its root,
+    the smallest share decides if only a ball is known. Dividing by the largest, or scaling noise by r_k and not by its root,
     is not private.
 
     Args:
         shares: r, ``(dim,)``, at least 0, of sum 1. A coordinate of share 0 must be the same in all data sets. Public.
-        known: What two neighbouring data sets can differ by.
+        known: How two neighbouring data sets can differ.
         epsilon: From 1e-12 to 1e12.
         delta: At most √(2/π).
 
@@ -323,7 +323,7 @@ def _blocks_mu(norms: Sequence[float], stddevs: Sequence[float]) -> float:
 
 
 def _delta(epsilon: float, mu: float) -> float:
-    # Where nothing differs, nothing is told; the least mu that is accounted for is not below it.
+    # The least μ that is accounted for, 1e-100, also stands for no difference at all.
     return exact.delta(epsilon, math.nextafter(1 / max(mu, 1e-100), 0))
 
 

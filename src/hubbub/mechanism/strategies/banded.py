@@ -1,4 +1,4 @@
-"""Banded noise: each round's noise takes back part of that of the last few rounds, with a share of its own for each round.
+"""Banded noise: a lower-triangular C of few diagonals, with coefficients of its own in each round.
 
 Letters: C strategy, b bands, n rounds.
 
@@ -73,7 +73,7 @@ class Banded:
 
     @property
     def memory_rows(self) -> int:
-        """The most rows that :meth:`step` carries."""
+        """The most rows that :meth:`step` remembers."""
         return self.bands - 1
 
     def matrix(self) -> Array:

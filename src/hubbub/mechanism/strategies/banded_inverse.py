@@ -1,7 +1,7 @@
-"""Noise that is a moving average: C⁻¹ is banded Toeplitz, so that a round's noise is a sum over the last few rows of z.
+"""Noise with a banded Toeplitz C⁻¹: a round's noise is a moving average over the last few rows of z.
 
-With few rows remembered it is the better choice where clients come back soon, and the rows can be made again from their
-counters instead of being kept. Two bands are λ-CGD, C⁻¹ = I − λS.
+With the same memory it beats banded C if clients come back soon, and its rows of z can be drawn again from their counters
+instead of being kept. Two bands are λ-CGD, C⁻¹ = I − λS.
 
 Letters: d coefficients of C⁻¹, c = 1/d those of C, b bands, n rounds.
 
@@ -22,7 +22,7 @@ from hubbub.mechanism.workloads import Workload
 
 __all__ = ["BandedInverse", "square_root", "square_root_of"]
 
-# A C of larger entries would hide nothing that float64 can hold.
+# Beyond this ratio of its entries, C is of no use in float64.
 _LARGEST = 1e50
 
 
@@ -63,7 +63,7 @@ class BandedInverse:
 
     @property
     def memory_rows(self) -> int:
-        """The most rows that :meth:`step` carries."""
+        """The most rows that :meth:`step` remembers."""
         return self.bands - 1
 
     @cached_property

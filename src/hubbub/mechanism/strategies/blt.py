@@ -1,4 +1,4 @@
-"""Buffered linear Toeplitz noise: full-length correlation from a few buffers, whatever the number of rounds.
+"""Buffered linear Toeplitz noise (BLT): full-length correlation from a few buffers, for any number of rounds.
 
 Letters: θ the decay of each buffer, δ = 1 − θ, ω its output scale, c_0 = 1 and c_i = Σ_l ω_l·θ_l^(i−1) the coefficients of C, n
 rounds, b the separation, k participations. A pole r = 1 − δ is given by δ: where δ is 1e-9, r itself has lost half its digits.
@@ -42,7 +42,7 @@ _TERMS = 19
 class BufferedLinearToeplitz:
     """C with c_i = Σ_l ω_l·θ_l^(i−1) along its diagonals, and 1 on the main one; its noise needs one row of memory a buffer.
 
-    θ is kept as what a round forgets, δ = 1 − θ: the best θ for many rounds is so near 1 that θ would lose its digits.
+    θ is stored as δ = 1 − θ, the part that a round forgets: the best θ for many rounds is too near 1 for float64.
     :meth:`from_decays` takes θ, the ``buf_decay`` of other libraries.
 
     Args:
@@ -76,7 +76,7 @@ class BufferedLinearToeplitz:
 
     @classmethod
     def from_decays(cls, rounds: int, decays: Sequence[float], output_scales: Sequence[float]) -> "BufferedLinearToeplitz":
-        """The strategy of buffers that keep the part θ of themselves in each round.
+        """The strategy with decays θ: each buffer keeps the part θ of itself in each round.
 
         Raises:
             ValueError: A decay is not strictly between 0 and 1, or so near 0 that 1 − θ is 1.
@@ -90,7 +90,7 @@ class BufferedLinearToeplitz:
 
     @property
     def theta(self) -> tuple[float, ...]:
-        """The decays, rounded: where they are near 1, ``forgetting`` knows more."""
+        """The decays, rounded; near 1, ``forgetting`` is more precise."""
         return tuple(1 - delta for delta in self.forgetting)
 
     @property
@@ -100,7 +100,7 @@ class BufferedLinearToeplitz:
 
     @property
     def buffers(self) -> int:
-        """How many buffers there are."""
+        """The number of buffers."""
         return len(self.forgetting)
 
     @property
@@ -112,7 +112,7 @@ class BufferedLinearToeplitz:
 
     @property
     def memory_rows(self) -> int:
-        """The most rows that a step carries to the next."""
+        """The most rows that :meth:`step` remembers."""
         return self.buffers
 
     def coefficients(self, count: int) -> Array:
@@ -136,8 +136,8 @@ class BufferedLinearToeplitz:
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x.
 
-        Exact for one participation, and where no scale is negative: then the coefficients decrease from c_1 on, so that the
-        inner product of two columns is largest where they are as early and as near to one another as may be. Otherwise a bound.
+        Exact for one participation, and if no scale is negative: then the coefficients decrease from c_1 on, so that the inner
+        product of two columns is largest if they are as early and as close as allowed. Otherwise a bound.
 
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763, with no demand on c_0.
         """
@@ -153,7 +153,7 @@ class BufferedLinearToeplitz:
         return Sensitivity(stated.value + _ROUNDING * k * math.sqrt(self.rounds) * size, stated.exact, stated.source)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
-        """Row ``round_index`` of C⁻¹z: what the buffers put out is taken away, and each takes up what is left."""
+        """Row ``round_index`` of C⁻¹z: the scaled buffers are subtracted from z, then each decays and adds the row."""
         require_round(round_index, self.rounds)
         row = draw(round_index)
         if not memory:

@@ -1,4 +1,4 @@
-"""Any lower-triangular C: one that was optimized elsewhere or published, or the best of all.
+"""Dense noise: any lower-triangular C, such as a published or optimized matrix.
 
 Letters: C strategy ``(rounds, rounds)``, X = CᵀC, n rounds.
 """
@@ -61,7 +61,7 @@ class Dense:
 
     @property
     def memory_rows(self) -> int:
-        """The most rows that a round hands to the next."""
+        """The most rows that :meth:`step` remembers."""
         return self.bands - 1
 
     def leading(self, rounds: int) -> "Dense":
@@ -115,7 +115,7 @@ def load(path: str | Path) -> Dense:
         DataError: The file is missing or is not such a file.
         ValueError: The matrix is no strategy (see :class:`Dense`).
     """
-    # Who checks an epsilon reads no files.
+    # Accounting reads no files.
     from hubbub._util.tensor_proto import read_tensor_proto
 
     matrix = read_tensor_proto(path)

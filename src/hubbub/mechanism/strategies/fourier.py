@@ -1,11 +1,11 @@
-"""The Fourier mechanism: prefix sums within a circulant matrix of twice the size, whose root the Fourier transform gives.
+"""The Fourier mechanism: prefix sums embedded in a circulant matrix of twice the size, with its root by Fourier transform.
 
 Letters: A the prefix sum ``(n, n)``, P the real circulant of size 2n whose square has A as its first n rows and columns, C the
 first n columns of P and B its first n rows, X = CᵀC, N noising matrix with N·C = I, z noise ``(2n, dim)``.
 
-P mixes all 2n rows of z into every round, so N·z with N = A⁻¹B cannot be streamed as it stands. But the guarantee and the error
-depend on the law of the noise only, which is Gaussian with covariance N·Nᵀ: its Cholesky factor L gives the same noise as L·z
-from n rows, each when its round comes. It is the noise of the triangular strategy L⁻¹, whose sensitivity is at most that of C:
+P mixes all 2n rows of z into every round, so N·z with N = A⁻¹B cannot be streamed. But guarantee and error depend only on the
+distribution of the noise, Gaussian with covariance N·Nᵀ: its Cholesky factor L gives the same noise as L·z from n rows, one a
+round. It is the noise of the triangular strategy L⁻¹, whose sensitivity is at most that of C:
 N·C = I means N = C⁺ + M with M·C = 0, so N·Nᵀ = X⁻¹ + M·Mᵀ ⪰ X⁻¹, and (L⁻¹)ᵀL⁻¹ = (N·Nᵀ)⁻¹ ⪯ X. Both BBᵀ and X are the first n
 rows and columns of the circulant PPᵀ = PᵀP, hence L = A⁻¹K with K the Cholesky factor of X, KKᵀ = X.
 
@@ -60,7 +60,7 @@ class Fourier:
 
     @property
     def memory_rows(self) -> int:
-        """The most rows that a step carries: all before it."""
+        """The most rows that :meth:`step` remembers: all before it."""
         return self.rounds - 1
 
     def matrix(self) -> Array:

@@ -41,7 +41,7 @@ class Identity:
 
     @property
     def memory_rows(self) -> int:
-        """None: no round knows of another."""
+        """Zero: rounds are independent."""
         return 0
 
     def matrix(self) -> Array:

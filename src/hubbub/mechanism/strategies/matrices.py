@@ -1,4 +1,4 @@
-"""Matrices that strategies are made of: Toeplitz ones, their power series, and the triangular form of any other.
+"""Matrices of strategies: Toeplitz matrices as power series, and the triangular form of any other matrix.
 
 A lower-triangular Toeplitz matrix is its first column, the coefficients of a power series: products, inverses and roots of such
 matrices are those of their series. Short series are divided by recursion, long ones by Newton's iteration with fast Fourier
@@ -47,11 +47,11 @@ __all__ = [
 
 # The inverse would overflow below this.
 _LEAST_DIAGONAL = 1e-100
-# Up to this many rounds the bounds from the Gram matrix, O(rounds²·participations) time, are worth trying too.
+# Up to this many rounds the bounds from the Gram matrix are tried too: O(rounds²·participations) time.
 _DENSE = 512
-# Relative to the largest coefficient: what rounding does to a series that is computed.
+# The rounding error of a computed series, relative to its largest coefficient.
 _ROUNDING = 1e-13
-# Of a sum of squares: what rounding may take from it before it is added up another way.
+# If a sum of squares loses more than this to rounding, it is added up in pairs.
 _LOST = 1e-12
 
 
@@ -79,7 +79,7 @@ def is_triangular(C: Array) -> bool:
 
 
 def require_invertible(place: str, diagonal: Array) -> None:
-    """Refuse a 0 on the diagonal of C, or nearly one; ``place`` is what an entry is called, with {0} for its index."""
+    """Refuse a diagonal of C with a 0, or nearly 0; ``place`` is the name of an entry, with {0} for its index."""
     for i in np.flatnonzero(np.abs(diagonal) < _LEAST_DIAGONAL)[:1].tolist():
         raise ValueError(f"{place.format(i)} = {diagonal[i]}: the diagonal of C must not be 0, or nearly so: C has no inverse")
 
@@ -119,7 +119,7 @@ def first_column(name: str, values: npt.ArrayLike, rounds: int) -> tuple[float, 
 
 
 def require_equal_rates(workload: Workload) -> float:
-    """The one learning rate of all rounds; a workload whose rates differ, which is not Toeplitz, is refused."""
+    """The learning rate, equal in all rounds; a workload with different rates, which is not Toeplitz, is refused."""
     if not workload.toeplitz:
         raise ValueError(
             "workload.learning_rates differ: a Toeplitz strategy is for equal ones; use banded.optimize, which takes any"
@@ -150,12 +150,12 @@ def columns_at(c: Array, rounds: int, separation: int, participations: int) -> A
 
 
 def columns_at_transposed(v: Array, bands: int, separation: int, participations: int) -> Array:
-    """``(bands,)``: the transpose of :func:`columns_at`, which carries a gradient back."""
+    """``(bands,)``: the transpose of :func:`columns_at`, for gradients."""
     return columns_at(v[::-1], len(v), separation, participations)[::-1][:bands]
 
 
 def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitivity:
-    """How far one client can move C·x, for C with the coefficients c along its diagonals.
+    """The sensitivity of C with the coefficients c along its diagonals.
 
     Exact while the bands are no more than the separation, for coefficients that are not negative and do not increase and, at
     fixed epochs, for all that are not negative; otherwise the least of several bounds.
@@ -195,7 +195,7 @@ def _stacked(magnitude: Array, rounds: int, separation: int, participations: int
 
 
 def _row_wise(magnitude: Array, separation: int, participations: int) -> Sensitivity:
-    """The most that the inner products of one column with others can sum to, for each participation.
+    """The largest sum of inner products of one column with the others of a client, once for each participation.
 
     An inner product is at most that of whole columns at the same distance. The best choice of m rounds on one side is concave
     in m, so that the best split of the others between the two sides is the even one.
@@ -264,12 +264,12 @@ def divide(a: Array, c: Array) -> Array:
 
 
 def transposed_divide(a: Array, c: Array) -> Array:
-    """T⁻ᵀ·a for the Toeplitz matrix T of c: what carries a gradient back through :func:`divide`."""
+    """T⁻ᵀ·a for the Toeplitz matrix T of c: the gradient of :func:`divide`."""
     return divide(a[::-1], c)[::-1]
 
 
 def correlate(u: Array, a: Array, lags: int) -> Array:
-    """``(lags,)``: of each lag k the sum of u_{i+k}·a_i, for u and a of equal length: what carries one back to a factor.
+    """``(lags,)``: the sum of u_{i+k}·a_i for each lag k, for u and a of equal length: the gradient of a product.
 
     Example:
         >>> correlate(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 1.0]), 2).round(12)
@@ -293,7 +293,7 @@ def binomial(ratio: float, power: float, length: int) -> Array:
 
 def _recursion(a: Array, c: Array, x: Array) -> Array:
     """The first ``len(x)`` coefficients of a·x/c, one after the other."""
-    # Takes as long to load as all else that a plan needs.
+    # Slow to import: as long as everything else that a plan needs.
     from scipy.signal import lfilter
 
     filtered: Array = lfilter(a, c, x)
@@ -307,8 +307,8 @@ def _recursive(length: int, bands: int) -> bool:
 def gram_root(X: npt.ArrayLike) -> Array:
     """The lower-triangular C with CᵀC = X and a positive diagonal, ``(n, n)``.
 
-    A Cholesky factor L of X itself has L·Lᵀ = X, which is another matrix with other column norms: the order of rows and columns
-    is reversed before and after.
+    A Cholesky factor L of X itself has L·Lᵀ = X, with other column norms; here the order of rows and columns is reversed before
+    and after.
 
     Raises:
         ValueError: X is not square, not symmetric, or not positive definite.
@@ -346,9 +346,9 @@ def triangular_form(C: npt.ArrayLike) -> Array:
     strategy = real_array("C", C, ndim=2)
     if strategy.shape[0] < strategy.shape[1]:
         raise ValueError(f"C has shape {strategy.shape}: must have at least as many rows as rounds")
-    # The triangle of a QR factorization of the reversed columns: more accurate than by way of the squares in X.
+    # By QR of the reversed columns: more accurate than through X, which squares.
     triangle: Array = np.linalg.qr(strategy[:, ::-1]).R[::-1, ::-1]
     triangle = triangle * np.where(np.diag(triangle) < 0, -1.0, 1.0)[:, None]
     if (np.diag(triangle) <= 1e-13 * float(np.abs(triangle).max())).any():
-        raise ValueError("C has not full column rank: some round is not hidden by noise of its own")
+        raise ValueError("C has not full column rank: some round has no noise of its own")
     return np.ascontiguousarray(np.tril(triangle))

@@ -1,7 +1,7 @@
-"""Strategies that can be accounted for, not run: of which only the matrix, or only bands and column norms, are known.
+"""Strategies that can be accounted for, not run: only the matrix, or only bands and column norms, are known.
 
-The matrix is what is left of a strategy from outside once its code is gone. Bands and column norms are what a publication
-describes, and all that an account needs: columns whose rounds are at least ``bands`` apart do not overlap.
+A run's record keeps the matrix of a strategy class of others, not its code. A publication may state only bands and column
+norms; accounting needs no more, since columns at least ``bands`` rounds apart do not overlap.
 """
 
 import math
@@ -21,12 +21,12 @@ __all__ = ["Columns", "Described"]
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """A matrix that can be accounted for, not run.
+    """A matrix-only strategy.
 
     Args:
         rounds: Number of columns.
         C: ``(rows, rounds)``.
-        origin: The class that it was, in words.
+        origin: The name of the class that it came from.
 
     Raises:
         ValueError: Another number of columns, or an entry that is not finite.
@@ -57,7 +57,7 @@ class Described:
         return of_matrix(self.matrix(), participation)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
-        """Refused: how its noise is made is not known."""
+        """Refused: only the matrix is known."""
         raise ConfigError("a strategy that is known by its matrix alone can be accounted for, not run")
 
 
@@ -65,12 +65,13 @@ class Described:
 class Columns:
     """A lower-triangular C of at most ``bands`` diagonals whose columns have at most the given squared norm.
 
-    It can be accounted for, not run: it has no matrix.
+    Its matrix is not known.
 
     Args:
         rounds: n, at least 1.
         bands: b, from 1 to n.
-        squared_norm: The squared L2 norm of every column, from 1e-12 to 1e12; where it is the largest, what follows is a bound.
+        squared_norm: The squared L2 norm of every column, from 1e-12 to 1e12; the largest, if norms differ: sensitivities are
+            then bounds.
 
     Raises:
         ValueError: More bands than rounds, or a number out of range.

@@ -1,4 +1,4 @@
-"""A strategy as plain numbers and arrays, and back: what a ledger or a file keeps of it. Nothing that it names is imported."""
+"""A strategy as plain numbers and arrays, for ledgers and files, and back. Nothing that a record names is imported."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -16,14 +16,14 @@ __all__ = ["from_parts", "strategy_arrays", "strategy_numbers"]
 
 
 def strategy_arrays(strategy: Strategy) -> dict[str, Array]:
-    """What describes a strategy in addition to plain numbers: its coefficients or its matrix; of a foreign class the matrix."""
+    """The arrays of a strategy: its coefficients or its matrix; for a class of others, the matrix."""
     if type(strategy) not in OWN:
         return {"C": np.ascontiguousarray(strategy.matrix(), dtype=np.float64)}
     return {name: np.asarray(v, dtype=np.float64) for name, v in _values(strategy).items() if isinstance(v, tuple | np.ndarray)}
 
 
 def strategy_numbers(strategy: Strategy) -> dict[str, Any]:
-    """The name of a strategy's class, and what describes it in addition to its arrays; of a foreign class where it came from.
+    """The class name and the plain numbers of a strategy; for a class of others, its name as origin.
 
     Example:
         >>> from hubbub.mechanism.strategies import BinaryTree
@@ -43,10 +43,10 @@ def strategy_numbers(strategy: Strategy) -> dict[str, Any]:
 
 
 def from_parts(parts: Mapping[str, Any]) -> Strategy:
-    """The strategy of a name and its fields, arrays among them; all are checked by its constructor.
+    """The strategy of a name and its fields, checked by its constructor.
 
     Raises:
-        ValueError, TypeError: No such strategy, or fields that make none.
+        ValueError, TypeError: An unknown strategy, or invalid fields.
     """
     kind = getattr(strategies, one_of("strategy.name", parts.get("name"), (*OWN.names, Described.__name__)))
     strategy: Strategy = kind(**{name: value for name, value in parts.items() if name != "name"})

@@ -1,4 +1,4 @@
-"""Noise with a memory of a few buffers whose coefficients change from round to round: a time-varying BLT.
+"""Time-varying BLT: noise from a few buffers whose coefficients change from round to round.
 
 Letters: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal; y rows of C⁻¹z, s the buffers,
 y_t = (z_t − a_t·s_t) / d_t and s_{t+1} = Φ_t·s_t + b_t·y_t.
@@ -16,20 +16,19 @@ import numpy.typing as npt
 from hubbub._util.checks import Array, real_array
 from hubbub.mechanism.participation import Participation, SingleParticipation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.mechanism.strategies.matrices import require_invertible
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 
 __all__ = ["Recursion", "Semiseparable", "column_norms"]
 
-# The inverse would overflow below this.
-_LEAST_DIAGONAL = 1e-100
-# What rounding takes from a number at most.
+# The relative rounding error of one operation.
 _ROUNDOFF = 2.0**-53
-# Where less is kept of the numbers that make the column norms, they are computed from the matrix.
+# If more than this cancels in a column norm, it is computed from the matrix.
 _LEAST_KEPT = 1e-6
 
 
 class Recursion(NamedTuple):
-    """The numbers of a matrix that is streamed by states; the last transition and the last inputs are never used."""
+    """The arrays of :class:`Semiseparable`; the last transition and the last inputs are never used."""
 
     diagonal: Array
     outputs: Array
@@ -39,7 +38,7 @@ class Recursion(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Semiseparable:
-    """C by what streams it: a few buffers, and of each round how they are read, mixed and filled.
+    """C by its buffers: how each round reads, mixes and fills them.
 
     Args:
         diagonal: d, ``(rounds,)``, none of them 0.
@@ -79,8 +78,7 @@ class Semiseparable:
             if array.shape != expected:
                 raise ValueError(f"{name} has shape {array.shape}: must be {expected} to fit diagonal and outputs")
             object.__setattr__(self, name, array)
-        for i in np.flatnonzero(np.abs(diagonal) < _LEAST_DIAGONAL)[:1].tolist():
-            raise ValueError(f"diagonal[{i}] = {diagonal[i]}: must not be 0, or C has no inverse")
+        require_invertible("diagonal[{0}]", diagonal)
 
     @property
     def rounds(self) -> int:
@@ -99,7 +97,7 @@ class Semiseparable:
 
     @property
     def memory_rows(self) -> int:
-        """The most rows that a round hands to the next: one for each buffer."""
+        """The most rows that :meth:`step` remembers: one a buffer."""
         return self.buffers if self.rounds > 1 else 0
 
     def recursion(self) -> Recursion:
@@ -121,8 +119,8 @@ class Semiseparable:
         norms = column_norms(recursion)
         if all((part >= 0).all() for part in recursion[1:]):
             return of_columns(norms, participation) if single else of_matrix(self.matrix(), participation)
-        # Numbers of both signs cancel: rounded against us, by what each round's additions may take.
-        # The squared norm that each column would have if nothing cancelled.
+        # Numbers of both signs cancel: round up by the possible rounding error of each round's additions, relative to the
+        # squared norms that columns would have if nothing cancelled.
         magnitude = column_norms(Recursion(*(np.abs(part) for part in recursion)))
         rounding = self.rounds * (4 + 2 * self.buffers) * _ROUNDOFF
         if single and (norms > _LEAST_KEPT * magnitude).all():
@@ -162,7 +160,7 @@ def column_norms(recursion: Recursion) -> Array:
     G = np.zeros((states, states))
     norms = np.square(diagonal)
     for j in range(n - 2, -1, -1):
-        # G becomes what rows j + 1 and on make of the state after round j.
+        # G becomes the Gram matrix of the map from the state after round j to rows j + 1 and on.
         step = transitions[j + 1]
         G = G * np.multiply.outer(step, step) if step.ndim == 1 else step.T @ G @ step
         G += np.multiply.outer(outputs[j + 1], outputs[j + 1])

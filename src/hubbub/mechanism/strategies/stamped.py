@@ -1,7 +1,7 @@
-"""Stamping: one strategy used again for every stretch of rounds, with fresh noise: C = I ⊗ C₀.
+"""Stamping: one strategy repeated with fresh noise for each block of rounds, C = I ⊗ C₀.
 
-Columns of different stamps are orthogonal, so that a client of one round in each costs no more than their norms; sums continue
-from the last estimate of each finished stamp.
+Columns of different stamps are orthogonal, so the sensitivity to one round in each follows from their norms. Prefix sums
+continue from the last estimate of each finished stamp.
 
 Letters: C₀ the matrix of a stamp ``(n₀, n₀)``, n rounds.
 
@@ -34,7 +34,7 @@ from hubbub.mechanism.strategies.strategy import (
 
 __all__ = ["Stamped", "stamp"]
 
-# Up to this many rounds the whole matrix is looked at where a client may come twice within a stamp.
+# Up to this many rounds the whole matrix is searched too if a client may come twice within a stamp.
 _DENSE = 1024
 
 
@@ -82,7 +82,7 @@ class Stamped:
 
     @property
     def memory_rows(self) -> int:
-        """The most rows that a step carries; none from one stamp to the next."""
+        """The most rows that :meth:`step` remembers; none from one stamp to the next."""
         return self.bands - 1
 
     def matrix(self) -> Array:
@@ -97,8 +97,8 @@ class Stamped:
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x.
 
-        Exact where a client comes at most once within a stamp, and wherever it is for a single stamp; for separations shorter
-        than a stamp it is a bound if there are many rounds.
+        Exact if a client comes at most once within a stamp, or if it is exact for a single stamp; otherwise a bound,
+        for separations shorter than a stamp and many rounds.
         """
         match pattern := covering(participation, self.rounds):
             case FixedEpochs(epochs, b) if b < len(self.stamp):
@@ -125,7 +125,7 @@ class Stamped:
         return [self.stamp] * whole + [self.stamp[:rest, :rest]] * bool(rest)
 
     def _fixed_epochs(self, epochs: int, b: int) -> Sensitivity:
-        """The sum over stamps of what a client of rounds r, r + b, … moves each: they are orthogonal, and so are its signs."""
+        """The sum over stamps for a client of rounds r, r + b, …: stamps are orthogonal, and signs are free in each."""
         parts = self._parts()
         grams = {len(part): part.T @ part for part in (parts[0], parts[-1])}
         known: dict[tuple[int, int, int], tuple[float, bool]] = {}
@@ -147,7 +147,7 @@ class Stamped:
         return Sensitivity(math.sqrt(worst), exact, "every set of rounds, stamp by stamp, Choquette-Choo et al. 2023")
 
     def _separated(self, pattern: MinSeparation) -> Sensitivity:
-        """Each stamp that a client can reach counts as if it were the only one: exact for a client of every round."""
+        """The sum of the sensitivities of the stamps that a client can reach: exact for a client of every round."""
         shared = min(pattern.max_participations, -(-len(self.stamp) // pattern.min_separation))
         stamps = [len(part) for part in self._parts()][: pattern.max_participations]
         within = MinSeparation(pattern.min_separation, shared)
@@ -163,8 +163,8 @@ class Stamped:
 def stamp(strategy: Strategy, times: int) -> Stamped:
     """A strategy used ``times`` times in a row, each with fresh noise.
 
-    A strategy that is not square and triangular, such as a tree, goes in by the triangular matrix of the same inner products
-    of columns: with the same sensitivity, and the best decoder in place of its own.
+    A strategy that is not square and triangular, such as a tree, is replaced by the triangular matrix with the same inner
+    products of columns, which has the same sensitivity and the best decoder.
 
     Args:
         strategy: Of n₀ rounds.

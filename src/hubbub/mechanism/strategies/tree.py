@@ -1,19 +1,19 @@
-"""Tree aggregation: every dyadic interval of rounds has one noise of its own.
+"""Tree aggregation: every dyadic interval of rounds has noise of its own.
 
 C has a row for each dyadic interval that is complete within the rounds, in the order of completion; one of height h is
-[i·2ʰ, (i+1)·2ʰ). How sums are estimated from those noisy intervals is the decoder's choice, which changes N and leaves C:
+[i·2ʰ, (i+1)·2ʰ). The decoder estimates sums from those noisy intervals, which changes N, not C:
 
 * ``"plain"`` adds up the at most log₂ n intervals that tile a prefix;
 * ``"online"`` replaces each of them by its best estimate from all the intervals inside it;
-* ``"full"`` uses all that there is, A·C⁺, with the least error that any unbiased decoder has.
+* ``"full"`` uses all intervals, A·C⁺, with the least error of any unbiased decoder.
 
 All three stream with the memory of log₂ n rows. The noise of the full decoder is Gaussian with covariance X⁻¹, X = CᵀC. Given
-the past, that of a round depends only on the sums over the finished left halves of the intervals which the round lies in: the
-triangular matrix with the same X is applied to z by those few sums, and never built.
+the past, the noise of a round depends only on the sums over the finished left halves of the intervals around it: the triangular
+matrix with the same X is applied to z by those few sums, and never built.
 
 Entries of C are 0 or 1, so a client that joins the rounds π moves C·x by the root of Σ (number of rounds of π in the interval)²
 over the intervals, and no signs can do better. The largest is found by a dynamic programme over functions on the boundary
-between two subtrees, which has no bound on n.
+between two subtrees, for any n.
 
 Source: Dwork et al. 2010; Chan et al. 2011; Honaker 2015, "Efficient Use of Differentially Private Binary Trees"; Kairouz et
 al. 2021, "Practical and Private (Deep) Learning without Sampling or Shuffling", Appendix D for the sensitivity,
@@ -54,8 +54,8 @@ class BinaryTree:
         decoder: One of ``DECODERS``.
         rounds_per_tree: A new tree starts after this many rounds, and the last estimate of each finished tree is used from then
             on; by default one tree serves all rounds.
-        completed: At its end a tree continues to the next power of two with rounds that hold no data, so that its sum is
-            estimated from one interval that holds all of it. Costs one more interval for some rounds.
+        completed: A finished tree is padded to the next power of two with rounds without data, so that one interval covers all
+            of it. Costs one more interval for some rounds.
 
     Raises:
         ValueError: A number out of range, or an unknown decoder.
@@ -94,7 +94,7 @@ class BinaryTree:
 
     @property
     def memory_rows(self) -> int:
-        """The most rows that a step carries: one for each finished half of the intervals that a round lies in."""
+        """The most rows that :meth:`step` remembers: one for each finished half of the intervals around a round."""
         most = min(self.rounds, self._forest.rounds_per_tree - 1)
         # The most ones that a binary number up to this can have.
         return (most + 1).bit_length() - 1
@@ -111,8 +111,8 @@ class BinaryTree:
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x.
 
-        Exact, but for a full decoder that stops within a tree, which is bounded by the intervals of the whole tree, and for
-        thousands of participations a few rounds apart.
+        Exact, except for a full decoder that stops within a tree (a bound: all intervals of the whole tree) and for thousands
+        of participations a few rounds apart (a bound for each size of intervals).
         """
         exact = self.decoder != "full" or self.rounds % self._forest.rounds_per_tree == 0
         match covering(participation, self.rounds):
@@ -126,7 +126,7 @@ class BinaryTree:
         return Sensitivity(math.sqrt(squared), exact, "Kairouz et al. 2021, Appendix D")
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
-        """The difference of two estimated prefix sums' noises: what replaces the intervals that round finishes, less those."""
+        """The noise of this round's prefix sum less that of the previous one: the new estimate less those that it replaces."""
         require_round(round_index, self.rounds)
         tree, t = divmod(round_index, self._forest.rounds_per_tree)
         top = self._top(t)
@@ -160,7 +160,7 @@ class BinaryTree:
         return ((t + 1) & -(t + 1)).bit_length() - 1
 
     def _rows_before(self, t: int) -> int:
-        """How many intervals the rounds of a tree before t finish; those of round t follow from the smallest up."""
+        """The number of intervals finished before round t of a tree; those of round t follow, the smallest first."""
         beyond = self._top(t - 1) - ((t & -t).bit_length() - 1) if t else 0
         return 2 * t - t.bit_count() + beyond
 
@@ -171,7 +171,7 @@ class BinaryTree:
             if t >> height - 1 & 1:
                 estimate = finished.pop() + estimate
                 variance += _variance(height - 1)
-            # Own noise has variance 1, the sum of the two halves' estimates this one: each is weighted by the other's.
+            # Weighted by inverse variances: 1 for the interval's own noise, ``variance`` for the sum of its halves' estimates.
             own = variance / (1 + variance)
             estimate = own * draw(first + height) + (1 - own) * estimate
             variance = own
@@ -193,14 +193,14 @@ class BinaryTree:
                 outside = total
                 continue
             to_come = self._sum_variance(middle, height - 1)
-            # Exact also where nothing is to come, or where no interval here is counted.
+            # Also correct if nothing is to come, or if this interval is not counted.
             fraction = 1 / (1 + to_come * total)
             coefficients = [fraction * coefficient for coefficient in coefficients]
             outside = fraction * total
         return outside + 1, coefficients
 
     def _sum_variance(self, start: int, height: int) -> float:
-        """Of the noise in the sum over an interval, by the intervals inside it."""
+        """The variance of the sum over an interval, given the intervals inside it."""
         if start + (1 << height) <= self._forest.rounds_per_tree:
             return _variance(height)
         if start >= self._forest.rounds_per_tree:
@@ -230,7 +230,7 @@ class BinaryTree:
 
 
 def _variance(height: int) -> float:
-    """Of the best estimate of the sum over a complete interval from all inside it (Honaker 2015)."""
+    """The variance of the best estimate of a complete interval's sum from all intervals inside it (Honaker 2015)."""
     return 1 / (2 - 2.0**-height)
 
 
@@ -267,11 +267,11 @@ class Forest:
 
     @property
     def height(self) -> int:
-        """Of a whole tree: 2 to its power is at least the rounds of a tree."""
+        """The height of a whole tree: 2^height is at least its rounds."""
         return (self.rounds_per_tree - 1).bit_length()
 
     def levels(self) -> Iterator[tuple[int, _Integers, _Integers]]:
-        """Of each height the size of its intervals, where they start, and where they stop, in order."""
+        """For each height the size of its intervals, their starts and their stops, in order."""
         trees, rest = divmod(self.rounds, self.rounds_per_tree)
         for height in range(self.height + 1):
             size = 1 << height
@@ -289,7 +289,7 @@ class Forest:
             )
 
     def depths(self, largest: int | None = None) -> Array:
-        """``(rounds,)``: in how many intervals each round lies, of those up to the largest size."""
+        """``(rounds,)``: the number of intervals around each round, up to the largest size."""
         steps = np.zeros(self.rounds + 1)
         for size, starts, stops in self.levels():
             if largest is None or size <= largest:
@@ -298,7 +298,7 @@ class Forest:
         return np.cumsum(steps[:-1])
 
     def deepest(self) -> int:
-        """In how many intervals a round lies at most: the very first is in the leftmost of each size; O(1)."""
+        """The most intervals around a round, in O(1): round 0 is in the leftmost of each size."""
         whole = self.rounds >= self.rounds_per_tree or self.begun
         if whole and self.completed:
             return self.height + 1
@@ -312,7 +312,7 @@ class Forest:
         """The squared sensitivity to a client of rounds r, r + b, r + 2b, …; O(n log n)."""
         b = min(rounds_per_epoch, self.rounds)
         last = min(self.rounds, epochs * rounds_per_epoch)
-        # An interval of at most b rounds holds one of the client's, whose square is itself.
+        # An interval of at most b rounds has at most one of the client's.
         small = np.zeros(-(-last // b) * b)
         small[:last] = self.depths(largest=b)[:last]
         squared = small.reshape(-1, b).sum(axis=0)
@@ -326,8 +326,7 @@ class Forest:
     def separated(self, separation: int, most: int) -> tuple[int, bool]:
         """The squared sensitivity to at most ``most`` rounds that are ``separation`` apart, and whether that is exact.
 
-        It is a bound from above only where the exact one would need too much memory: thousands of participations a few
-        rounds apart.
+        An upper bound only if the exact value would need too much memory: thousands of participations a few rounds apart.
         """
         separation = min(separation, self.rounds)
         most = min(most, -(-self.rounds // separation))
@@ -339,7 +338,7 @@ class Forest:
             return self._crowded(separation, most), False
 
     def _crowded(self, separation: int, most: int) -> int:
-        """A bound from above: in each level by itself, as many intervals as possible hold as many rounds as fit in one."""
+        """An upper bound: in each level by itself, as many intervals as possible have as many rounds as fit."""
         total = 0
         for size, starts, _ in self.levels():
             if len(starts):
@@ -354,10 +353,10 @@ class _TooManyError(Exception):
 
 
 class _Choices(NamedTuple):
-    """What a client can do in a part of the rounds: one line for each number of participations and value worth having.
+    """A client's choices in a part of the rounds: one line for each undominated pair of participations and value.
 
-    A client that comes with the next r rounds forbidden leaves with the next ``forbidden[line, r]`` forbidden, if it takes
-    that many participations and that value; as many as ``separation`` where it cannot.
+    A client for whom the first r rounds are forbidden leaves this part with the next ``forbidden[line, r]`` rounds forbidden;
+    ``separation`` marks a line that is impossible for this r.
     """
 
     participations: _Integers
@@ -384,7 +383,7 @@ class _Programme:
         if len(sizes) > _MOST_TREES:
             raise _TooManyError
         later = {rounds: self._part(forest.height, 0, rounds, self._separation + 1) for rounds in set(sizes[1:])}
-        # Nothing is forbidden where the first tree starts, so that one column is enough for it and what follows.
+        # Nothing is forbidden at the start, so that one column is enough.
         state = self._part(forest.height, 0, sizes[0], 1)
         for rounds in sizes[1:]:
             state = self._joined(state, later[rounds], counted=False)
@@ -412,7 +411,7 @@ class _Programme:
         return self._complete[height]
 
     def _joined(self, left: _Choices, right: _Choices, *, counted: bool) -> _Choices:
-        """The choices in two parts one after the other; ``counted`` where an interval of its own spans both."""
+        """The choices in two parts one after the other; ``counted`` if an interval spans both."""
         width = left.forbidden.shape[1]
         if len(left.values) * max(len(right.values), width) > _MOST_PAIRS:
             raise _TooManyError
@@ -434,7 +433,7 @@ class _Programme:
         return self._worth_having(keys // scale, scale - 1 - keys % scale, forbidden)
 
     def _worth_having(self, participations: _Integers, values: _Integers, forbidden: _Integers) -> _Choices:
-        """Without the lines that forbid no less than one of the same participations and a larger value."""
+        """The undominated lines: no other has the same participations, a larger value and forbids no more."""
         borders = np.flatnonzero(np.diff(participations)) + 1
         keep = np.ones(len(values), dtype=bool)
         for part in np.split(np.arange(len(values)), borders):
