@@ -474,12 +474,13 @@ def calibrate(
     times = 0 if evaluation is None else evaluation.times(strategy.rounds)
     measured = (evaluation.mechanism(times), times) if evaluation and times else None
     before = _before(prior, measured, budget, privacy_unit) if prior or evaluation else ()
-    if isinstance(participation, RandomParticipation):
-        [(event, number)] = unit
-        z = calibrate_noise_multiplier(event, number, epsilon, delta, budget.relation, accountant)
+    if prior or evaluation:
+        alone = calibrate(
+            strategy, participation, epsilon=epsilon, delta=delta, neighboring_relation=budget.relation, accountant=accountant
+        )
+        z = alone.noise_multiplier
     else:
-        whole = calibrate_noise_multiplier(Gaussian(1.0), 1, epsilon, delta, budget.relation, accountant)
-        z = whole * trial.sensitivity.value / trial.column_norm
+        z = _least_noise(trial, unit, budget)
 
     def stated(z: float) -> float:
         made = Mechanism(strategy, participation, z, shares)
@@ -506,6 +507,15 @@ def calibrate(
             raise _no_noise(epsilon)
         z = bracket(meets, less, z, within=_WIDTH)[1]
     return Mechanism(strategy, participation, _pushed(stated, budget.epsilon, z), shares)
+
+
+def _least_noise(trial: Mechanism, unit: tuple[tuple[Event, int], ...], budget: _Budget) -> float:
+    """The noise multiplier with which a mechanism, and nothing else, costs about the budget."""
+    if isinstance(trial.participation, RandomParticipation):
+        [(event, rounds)] = unit
+        return calibrate_noise_multiplier(event, rounds, budget.epsilon, budget.delta, budget.relation, budget.accountant)
+    whole = calibrate_noise_multiplier(Gaussian(1.0), 1, budget.epsilon, budget.delta, budget.relation, budget.accountant)
+    return whole * trial.sensitivity.value / trial.column_norm
 
 
 def _before(
