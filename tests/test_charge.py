@@ -18,7 +18,7 @@ from hubbub.accounting.events import (
     PoissonSampled,
     TruncatedPoissonSampled,
 )
-from hubbub.accounting.events_of_mechanism import charges, default_relation, stated_relation
+from hubbub.accounting.events_of_mechanism import default_relation, mechanism_events, stated_relation
 from hubbub.accounting.wording import assumptions, describe
 from hubbub.errors import ConfigError
 from hubbub.ledger.promise import Promise
@@ -129,7 +129,7 @@ BANDED = {
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_cyclic_cohorts_of_banded_noise_cost_at_least_what_their_mixture_shows(name: str, direction: str) -> None:
     mechanism = Mechanism(BANDED[name], CyclicPoissonSampling(0.3, 2), 0.8)
-    ((event, count),) = charges(mechanism, ROUNDS)
+    ((event, count),) = mechanism_events(mechanism, ROUNDS)
     assert (event, count) == (PoissonSampled(0.8, 0.3), 3)
     C = mechanism.strategy.matrix()
     for delta, rounds in itertools.product((0.03, 0.003), ([0, 2, 4], [1, 3, 5])):
@@ -142,7 +142,7 @@ def test_cyclic_cohorts_of_banded_noise_cost_at_least_what_their_mixture_shows(n
 @pytest.mark.parametrize("name", ["identity", "normalized"])
 def test_with_columns_of_one_norm_they_cost_no_more_than_that(name: str) -> None:
     mechanism = Mechanism(BANDED[name], CyclicPoissonSampling(0.3, 2), 0.8)
-    epsilon = accounting.epsilon(charges(mechanism, ROUNDS), 0.003, "add-or-remove-one")
+    epsilon = accounting.epsilon(mechanism_events(mechanism, ROUNDS), 0.003, "add-or-remove-one")
     mixture = subsampled(mechanism.strategy.matrix(), [0, 2, 4], 0.3, mechanism.stddev)
     assert delta_shown(mixture, NOTHING, epsilon - 0.01) > 0.003
 
@@ -153,14 +153,14 @@ def test_more_bands_than_groups_would_cost_more_than_the_composition_of_samples(
     mixture = subsampled(mechanism.strategy.matrix(), [0, 2, 4], 0.5, mechanism.stddev)
     assert delta_shown(mixture, NOTHING, claimed) > 0.015
     with pytest.raises(ConfigError, match=r"4 bands, cycle_length = 2.*at most 2 bands, or a cycle_length of at least 4"):
-        charges(mechanism, ROUNDS)
+        mechanism_events(mechanism, ROUNDS)
 
 
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_the_first_rounds_of_bins_cost_at_least_what_their_mixture_shows(rounds: int, direction: str) -> None:
     bins, z = 3, 0.9
-    event = charges(Mechanism(Identity(ROUNDS), BallsInBinsSampling(bins), z), rounds)
+    event = mechanism_events(Mechanism(Identity(ROUNDS), BallsInBinsSampling(bins), z), rounds)
     mixture: dict[tuple[float, ...], float] = {}
     for slot in range(bins):
         mean = tuple(np.eye(ROUNDS)[slot] / z) if slot < rounds else (0.0,) * ROUNDS
@@ -193,14 +193,14 @@ def test_each_participation_is_charged_by_its_event() -> None:
     }
     for participation, events in expected.items():
         mechanism = Mechanism(Identity(ROUNDS), participation, z)
-        assert charges(mechanism, 4) == events
-        assert charges(mechanism, 0) == ()
+        assert mechanism_events(mechanism, 4) == events
+        assert mechanism_events(mechanism, 0) == ()
 
 
 @pytest.mark.parametrize(("rounds", "turns"), [(1, 1), (2, 1), (3, 2), (5, 3), (6, 3)])
 def test_a_cycle_that_was_begun_is_charged(rounds: int, turns: int) -> None:
     mechanism = Mechanism(Identity(ROUNDS), CyclicPoissonSampling(0.3, 2), 1.0)
-    assert charges(mechanism, rounds) == ((PoissonSampled(1.0, 0.3), turns),)
+    assert mechanism_events(mechanism, rounds) == ((PoissonSampled(1.0, 0.3), turns),)
 
 
 @pytest.mark.parametrize("name", [*BANDED, "square root", "inverse, of two bands", "stamped", "dense", "tree", "Fourier"])
@@ -223,14 +223,14 @@ def test_more_rounds_never_cost_less(participation: Participation) -> None:
 def test_the_scale_of_a_strategy_changes_no_charge() -> None:
     small, large = (BandedToeplitz(ROUNDS, (f, f / 2)) for f in (1.0, 100.0))
     cyclic = CyclicPoissonSampling(0.2, 2)
-    assert charges(Mechanism(small, cyclic, 1.0), ROUNDS) == charges(Mechanism(large, cyclic, 1.0), ROUNDS)
+    assert mechanism_events(Mechanism(small, cyclic, 1.0), ROUNDS) == mechanism_events(Mechanism(large, cyclic, 1.0), ROUNDS)
 
 
 def test_a_diagonal_is_independent_noise_whoever_wrote_it() -> None:
     unequal = Foreign(np.diag([1.0, 2.0, 0.5, 1.0, 1.0, 1.0]))
     for participation in COHORTS:
-        expected = charges(Mechanism(Identity(ROUNDS), participation, 1.0), ROUNDS)
-        assert charges(Mechanism(unequal, participation, 1.0), ROUNDS) == expected
+        expected = mechanism_events(Mechanism(Identity(ROUNDS), participation, 1.0), ROUNDS)
+        assert mechanism_events(Mechanism(unequal, participation, 1.0), ROUNDS) == expected
 
 
 CORRELATED: dict[str, Strategy] = {
@@ -252,12 +252,14 @@ def test_acc_8_what_no_theorem_covers_is_refused_with_the_next_step(name: str, p
     mechanism = Mechanism(CORRELATED[name], participation, 1.0)
     for rounds in (0, ROUNDS):
         with pytest.raises(ConfigError, match=rf"strategy = {type(mechanism.strategy).__name__} with .*; use "):
-            charges(mechanism, rounds)
+            mechanism_events(mechanism, rounds)
 
 
 def test_a_client_of_one_round_is_amplified_under_any_triangular_strategy() -> None:
     dense = CORRELATED["dense"]
-    assert charges(Mechanism(dense, CyclicPoissonSampling(0.2, ROUNDS), 1.0), ROUNDS) == ((PoissonSampled(1.0, 0.2), 1),)
+    assert mechanism_events(Mechanism(dense, CyclicPoissonSampling(0.2, ROUNDS), 1.0), ROUNDS) == (
+        (PoissonSampled(1.0, 0.2), 1),
+    )
 
 
 @pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=repr)

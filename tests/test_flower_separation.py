@@ -18,7 +18,7 @@ import hubbub
 from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, Paillier, clipping_mod, separation_mod
 from hubbub.flower.separation import FOLDER, separation_config
-from hubbub.ledger.actual_cost import run_charge, spent
+from hubbub.ledger.actual_cost import cost_of_run, spent
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling
@@ -215,7 +215,7 @@ def test_a_later_run_says_of_an_earlier_one_who_kept_its_pattern(tmp_path: Path)
     found = spent(recorded.promise, recorded.history)
     assert not found.warnings()
     assert found.guarantee.epsilon == made.guarantee().epsilon
-    charge = run_charge(recorded.chain, recorded.promise, recorded.history)
+    charge = cost_of_run(recorded.chain, recorded.promise, recorded.history)
     later = Promise(2, Mechanism(Identity(2), PoissonSampling(0.1), 2.0), earlier=(charge,), neighboring_relation="zero-out")
     said = [str(one) for one in later.after(2, 1e-5).assumptions]
     assert any("without a record counts every earlier round" in one for one in said)

@@ -20,8 +20,8 @@ from hubbub import accounting
 from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
 from hubbub.accounting.composition import unamplified_mu, unamplified_zcdp_rho
 from hubbub.accounting.events import BallsInBins, Event, MixtureOfGaussians, TreeAggregation, TruncatedPoissonSampled
-from hubbub.accounting.events_of_mechanism import charges
-from hubbub.accounting.runs import RunCharge, charge_assumptions
+from hubbub.accounting.events_of_mechanism import mechanism_events
+from hubbub.accounting.runs import RunCharge, run_assumptions
 from hubbub.accounting.statement import RunFacts, rounded_up
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
 from hubbub.cli.accounts import guarantee_rows
@@ -239,7 +239,7 @@ def test_a_sensitivity_of_a_matrix_is_not_an_ulp_low() -> None:
 def test_what_a_run_is_charged_is_not_below_its_cost_where_an_earlier_run_is_counted() -> None:
     """The noise multiplier of the event on record is rounded down."""
     for k in range(1, 200):
-        ((event, times),) = charges(Mechanism(Identity(k), MinSeparation(1, k), math.sqrt(k)), k)
+        ((event, times),) = mechanism_events(Mechanism(Identity(k), MinSeparation(1, k), math.sqrt(k)), k)
         assert times == 1
         assert Fraction(event.noise_multiplier) ** 2 * k <= Fraction(math.sqrt(k)) ** 2
 
@@ -459,7 +459,7 @@ def test_the_statement_of_several_runs_holds_each_in_a_line_and_all_that_they_as
         assert run.cohorts in line
     assert other.head[:16] in listed[2]
     assumed = text.split("It assumes (and who enforces it):\n")[1].split("\n\n")[0].splitlines()
-    union = {*first.assumptions, *second.assumptions, *charge_assumptions(other, "zero-out"), FIXED_RUNS}
+    union = {*first.assumptions, *second.assumptions, *run_assumptions(other, "zero-out"), FIXED_RUNS}
     assert set(assumed) == {f"- {assumption}" for assumption in union}
     assert len(assumed) == len(union)
     assert points(text)["Noise"] == "that of each run, named below."

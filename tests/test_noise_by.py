@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from hubbub.accounting import Assumption, DiscreteGaussianShares, Gaussian, RunCharge, guarantee
-from hubbub.accounting.events_of_mechanism import charges
+from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import HOLDERS_ADD
 from hubbub.cli.training import _progress
@@ -26,7 +26,7 @@ from hubbub.experiment.build import build
 from hubbub.experiment.config import load, resolve
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger import compose_runs
-from hubbub.ledger.actual_cost import run_charge, spent
+from hubbub.ledger.actual_cost import cost_of_run, spent
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.strategies import Identity, toeplitz
@@ -125,12 +125,12 @@ def test_a_share_of_coarse_steps_is_never_less_noise_than_stated_and_charged(cli
 
 
 def test_shares_are_charged_by_their_steps_and_cost_more_where_these_are_few() -> None:
-    [(event, _)] = charges(SHARED, ROUNDS)
+    [(event, _)] = mechanism_events(SHARED, ROUNDS)
     assert event == DiscreteGaussianShares(2.0, 3, math.ceil(2 * 2**12 / math.sqrt(3)), DIM)
     of_many = [Mechanism(Identity(ROUNDS), PATTERN, 2.0, NoiseShares(10**6, 10**6, bits)) for bits in (8, 24)]
     coarse, fine = (guarantee(mechanism, 1e-6).epsilon for mechanism in of_many)
     # With a share of one step the excess is that of a million of them.
-    assert charges(of_many[0], 1)[0][0].share_stddev == 1
+    assert mechanism_events(of_many[0], 1)[0][0].share_stddev == 1
     assert coarse > 1.5 * fine
 
 
@@ -261,7 +261,7 @@ def test_of_several_runs_each_states_its_own_setting(tmp_path: Path) -> None:
         path.start()
         path.abort(path.begin([0], total(), CLIP))
     recorded = {name: read_run(tmp_path / name) for name in ("held", "plain", "other")}
-    charged = {name: run_charge(run.chain, run.promise, run.history) for name, run in recorded.items()}
+    charged = {name: cost_of_run(run.chain, run.promise, run.history) for name, run in recorded.items()}
 
     def stated(*names: str) -> str:
         costs = tuple(spent(recorded[name].promise, recorded[name].history).guarantee for name in names)

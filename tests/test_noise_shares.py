@@ -30,7 +30,7 @@ from hubbub.accounting import (
     rdp,
     trade_off,
 )
-from hubbub.accounting.events_of_mechanism import charges
+from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.rdp import added_delta, distance
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.ledger.actual_cost import spent
@@ -319,7 +319,7 @@ def test_what_is_no_shares_is_refused() -> None:
 )
 def test_a_client_is_charged_for_as_many_rounds_as_it_may_join(participation: Participation, rounds: int, times: int) -> None:
     mechanism = Mechanism(Identity(9), participation, 2.0, NoiseShares(5, 100))
-    [(event, count)] = charges(mechanism, rounds)
+    [(event, count)] = mechanism_events(mechanism, rounds)
     assert count == times
     assert event == DiscreteGaussianShares(2.0, 5, math.ceil(2 * 2**24 / math.sqrt(5)), 100)
 
@@ -421,19 +421,19 @@ def test_a_damaged_record_is_refused(change: object) -> None:
 
 def test_what_happened_is_charged_by_the_rounds_of_the_busiest_client() -> None:
     kept = spent(PROMISE, history_of([{0}, {1}, {2}, {3}], clip_norm=CLIP))
-    assert kept.happened.events == ((charges(MECHANISM, 1)[0][0], 1),)
-    assert kept.promised.events == charges(MECHANISM, 4)
+    assert kept.happened.events == ((mechanism_events(MECHANISM, 1)[0][0], 1),)
+    assert kept.promised.events == mechanism_events(MECHANISM, 4)
     assert not kept.worse
     broken = spent(PROMISE, history_of([{0}, {0}, {0}, {0}], clip_norm=CLIP))
-    assert broken.happened.events == ((charges(MECHANISM, 1)[0][0], 4),)
+    assert broken.happened.events == ((mechanism_events(MECHANISM, 1)[0][0], 4),)
     assert broken.worse
     assert broken.guarantee.zcdp_rho == pytest.approx(4 / (2 * 2.0**2))
     more = spent(PROMISE, history_of([{t % 4} for t in range(9)], clip_norm=CLIP))
-    assert more.happened.events == ((charges(MECHANISM, 1)[0][0], 3),)
+    assert more.happened.events == ((mechanism_events(MECHANISM, 1)[0][0], 3),)
     louder = spent(PROMISE, history_of([{0}], clip_norm=2 * CLIP))
     [(event, times)] = louder.happened.events
     assert (event.noise_multiplier, times) == (1.0, 1)
-    assert event.share_stddev <= charges(MECHANISM, 1)[0][0].share_stddev / 2
+    assert event.share_stddev <= mechanism_events(MECHANISM, 1)[0][0].share_stddev / 2
 
 
 # A run with shares.

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import hubbub
 from hubbub import CyclicPoissonSampling, MinSeparation, PoissonSampling
 from hubbub.accounting import Gaussian, PoissonSampled, epsilon
-from hubbub.accounting.runs import charge_assumptions, charge_words
+from hubbub.accounting.runs import run_assumptions, run_words
 from hubbub.cli import main
 from hubbub.errors import BudgetError, ConfigError, LedgerError
 from hubbub.experiment import config as configs
@@ -211,13 +211,13 @@ def test_an_account_of_a_run_tells_its_evaluations_from_its_rounds(trained: Part
     run = read_run(tmp_path / "run")
     [charge] = run_charges([run])
     assert charge.events == run.promise.after(6, 1e-5).events
-    said = charge_words(charge)
+    said = run_words(charge)
     assert (
         "3 private evaluations by Gaussian noise with noise multiplier 2.0, each client in a round with probability 1" in said
     )
     cyclic = isinstance(trained, CyclicPoissonSampling)
     assert ("cyclic" in said) == cyclic
-    assert any("group is fixed" in assumption.text for assumption in charge_assumptions(charge, "zero-out")) == cyclic
+    assert any("group is fixed" in assumption.text for assumption in run_assumptions(charge, "zero-out")) == cyclic
     after = run.promise.after(6, 1e-5)
     assert ("takes its name" in "".join(other.why for other in after.other_relations)) == cyclic
 

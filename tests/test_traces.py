@@ -10,7 +10,7 @@ from torch import nn
 from hubbub.cli import main
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.ledger.ledger import end_run
-from hubbub.ledger.multi_run import final_charges, run_charges
+from hubbub.ledger.multi_run import costs_of_ended_runs, run_charges
 from hubbub.mechanism.strategies import toeplitz
 from hubbub.training import RunStore, train
 from hubbub.training.run_folder.record import read_run
@@ -216,8 +216,8 @@ def test_a_run_that_may_go_on_is_no_earlier_run_until_it_is_finished_or_closed(t
     for folder in (early, late):
         some_rounds(folder, 4)
         with pytest.raises(LedgerError, match=f"{folder.name}: 4 of the 6 rounds.*hubbub resume.*hubbub close .* --early"):
-            final_charges([read_run(folder)])
+            costs_of_ended_runs([read_run(folder)])
     end_run(early / "ledger.jsonl", early=True)
     some_rounds(late, ROUNDS)
-    charges = final_charges([read_run(early), read_run(late)])
+    charges = costs_of_ended_runs([read_run(early), read_run(late)])
     assert [charge.rounds for charge in charges] == [4, 6]

@@ -78,7 +78,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "correlated noise is amplified without a theorem",
-        "events_of_mechanism.charges",
+        "events_of_mechanism.mechanism_events",
         "_require_theorem(mechanism.strategy, mechanism.participation)",
         "",
         "test_epsilon_laws.py::test_acc_8_no_pattern_is_amplified_and_no_amplification_is_stated_without_its_coins",
@@ -114,8 +114,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "earlier runs over the same people cost nothing",
         "guarantee.guarantee",
-        "(*before, *charges(mechanism, done), *evaluations)",
-        "(*charges(mechanism, done), *evaluations)",
+        "(*before, *mechanism_events(mechanism, done), *evaluations)",
+        "(*mechanism_events(mechanism, done), *evaluations)",
         "test_earlier_runs.py::test_acc_12_a_run_that_is_told_of_earlier_ones_starts_with_their_charge",
     ),
     Mutant(
@@ -156,8 +156,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "a finished run may be charged less than its ledger says",
         "warm_start._origin",
-        "run_charge(then, own, History.of_chain(then)).record() != charge.record()",
-        "run_charge(then, own, History.of_chain(then)).first != charge.first",
+        "cost_of_run(then, own, History.of_chain(then)).record() != charge.record()",
+        "cost_of_run(then, own, History.of_chain(then)).first != charge.first",
         "test_extending.py::test_acc_12_a_charge_that_is_smaller_than_the_ledger_says_is_seen_by_verify",
     ),
     Mutant(

@@ -32,7 +32,7 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
     require_relation,
 )
-from hubbub.accounting.events_of_mechanism import charges, stated_relation
+from hubbub.accounting.events_of_mechanism import mechanism_events, stated_relation
 from hubbub.accounting.guarantee import guarantee
 from hubbub.accounting.runs import RunCharge, events_of, require_together
 from hubbub.accounting.statement import rounded_up
@@ -470,7 +470,7 @@ def calibrate(
     trial = Mechanism(strategy, participation, noise_multiplier=1.0)
     one_of("accountant", accountant, ACCOUNTANTS)
     budget = _Budget(epsilon, delta, stated_relation(participation, neighboring_relation), accountant)
-    unit = charges(trial, trial.rounds)
+    unit = mechanism_events(trial, trial.rounds)
     times = 0 if evaluation is None else evaluation.times(strategy.rounds)
     measured = (evaluation.mechanism(times), times) if evaluation and times else None
     before = _before(prior, measured, budget, privacy_unit) if prior or evaluation else ()
@@ -524,7 +524,7 @@ def _before(
     """The events of earlier runs and evaluations, unless they alone cost the budget."""
     require_together(prior, privacy_unit, budget.relation)
     earlier = events_of(prior)
-    before = () if earlier is None else (*earlier, *(charges(*measured) if measured else ()))
+    before = () if earlier is None else (*earlier, *(mechanism_events(*measured) if measured else ()))
     spent = math.inf if earlier is None else budget.cost(*before)
     if spent >= budget.epsilon:
         who = f"the {len(prior)} earlier runs" if prior else "the private evaluations"

@@ -44,7 +44,7 @@ from hubbub.mechanism.participation import (
 from hubbub.mechanism.strategies import Strategy, own
 from hubbub.mechanism.strategies.strategy import bands_of
 
-__all__ = ["charges", "covered_relations", "default_relation", "one_release", "shares_of", "stated_relation"]
+__all__ = ["covered_relations", "default_relation", "mechanism_events", "one_release", "shares_of", "stated_relation"]
 
 # No event has less: what costs less costs this.
 _LEAST_MU_SQUARED = Fraction(1, 10**24)
@@ -64,7 +64,7 @@ def default_relation(participation: Participation) -> NeighboringRelation:
             return "add-or-remove-one"
 
 
-def charges(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
+def mechanism_events(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
     """What the first rounds cost: events, and how often each happens. No round costs nothing.
 
     Args:
@@ -77,10 +77,10 @@ def charges(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
 
     Example:
         >>> from hubbub.mechanism.strategies import Identity, toeplitz
-        >>> charges(Mechanism(Identity(100), PoissonSampling(0.1), 2.0), rounds=30)
+        >>> mechanism_events(Mechanism(Identity(100), PoissonSampling(0.1), 2.0), rounds=30)
         ((PoissonSampled(noise_multiplier=2.0, sampling_probability=0.1), 30),)
         >>> cyclic = Mechanism(toeplitz.square_root(100, bands=8), CyclicPoissonSampling(0.4, cycle_length=8), 2.0)
-        >>> charges(cyclic, rounds=100)
+        >>> mechanism_events(cyclic, rounds=100)
         ((PoissonSampled(noise_multiplier=2.0, sampling_probability=0.4), 13),)
     """
     z = mechanism.noise_multiplier

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hubbub._util.checks import integer, one_of, open_unit
 from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon_once, unamplified_mu
 from hubbub.accounting.events import NeighboringRelation
-from hubbub.accounting.events_of_mechanism import charges, covered_relations, stated_relation
-from hubbub.accounting.runs import RunCharge, charge_assumptions, charge_participations, events_of, require_together
+from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, stated_relation
+from hubbub.accounting.runs import RunCharge, events_of, require_together, run_assumptions, run_participations
 from hubbub.accounting.statement import PrivacyGuarantee, Restated, rounded_up
 from hubbub.accounting.wording import (
     FIXED_RUNS,
@@ -56,8 +56,8 @@ def guarantee(
         pattern_kept_by: Who sees to it that a participation pattern is kept: ``"ledger"``, the server's, or ``"devices"``.
 
     Raises:
-        ConfigError: Random cohorts together with correlated noise for which no theorem holds (see :func:`.charges`), or
-            an earlier run of another unit, or one that the relation does not cover.
+        ConfigError: Random cohorts together with correlated noise for which no theorem holds (see
+            :func:`.mechanism_events`), or an earlier run of another unit, or one that the relation does not cover.
         ValueError: A number out of range, an unknown word, or a relation that no theorem covers.
 
     Example:
@@ -78,14 +78,14 @@ def guarantee(
     require_together(earlier, privacy_unit, stated)
     before = events_of(earlier)
     measured, times = (None, 0) if evaluation is None else evaluation
-    evaluations = () if measured is None else charges(measured, times)
-    events = None if before is None else (*before, *charges(mechanism, done), *evaluations)
+    evaluations = () if measured is None else mechanism_events(measured, times)
+    events = None if before is None else (*before, *mechanism_events(mechanism, done), *evaluations)
     random = isinstance(mechanism.participation, RandomParticipation)
     sensitivity, moved = _stated_sensitivity(mechanism, done, stated)
     least = None if mechanism.shares is None else mechanism.shares.clients
     kept_by = one_of("pattern_kept_by", pattern_kept_by, ("ledger", "devices"))
     own = assumptions(mechanism.participation, stated, shares_of=least, privacy_unit=privacy_unit, pattern_kept_by=kept_by)
-    others = [assumption for run in earlier for assumption in charge_assumptions(run, stated)]
+    others = [assumption for run in earlier for assumption in run_assumptions(run, stated)]
     ended = (stopped(done),) if done < mechanism.rounds else ()
     covered = covered_relations(mechanism.participation)
     words = describe(mechanism, privacy_unit)
@@ -97,7 +97,7 @@ def guarantee(
     cohorts = (
         mechanism.participation,
         *drawn,
-        *(kind for run in earlier for kind in charge_participations(run.events, run.rounds)),
+        *(kind for run in earlier for kind in run_participations(run.events, run.rounds)),
     )
     unhidden = not_covered(privacy_unit, cohorts, stated)
     return PrivacyGuarantee(
@@ -128,7 +128,7 @@ def _stated_sensitivity(mechanism: Mechanism, rounds: int, relation: Neighboring
     """Of the first rounds of a pattern, or of one round of random cohorts, and by what a relation multiplies it."""
     if isinstance(mechanism.participation, RandomParticipation):
         # What one round costs at noise of one column norm: what the accountant counts for it, if participation is known.
-        moved = unamplified_mu(charges(replace(mechanism, noise_multiplier=1.0), 1), relation)
+        moved = unamplified_mu(mechanism_events(replace(mechanism, noise_multiplier=1.0), 1), relation)
         return mechanism.column_sensitivity, moved
     if rounds == 0:
         return Sensitivity(0.0, True, "nothing is released"), 1.0

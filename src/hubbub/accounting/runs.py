@@ -46,13 +46,13 @@ from hubbub.mechanism.participation import (
 __all__ = [
     "Events",
     "RunCharge",
-    "charge_assumptions",
-    "charge_participations",
-    "charge_words",
     "event_from_record",
     "event_record",
     "events_of",
     "require_together",
+    "run_assumptions",
+    "run_participations",
+    "run_words",
 ]
 
 Events = tuple[tuple[Event, int], ...]
@@ -192,14 +192,14 @@ def event_from_record(record: object) -> tuple[Event, int]:
     return event, count
 
 
-def charge_words(run: RunCharge) -> str:
+def run_words(run: RunCharge) -> str:
     """The run in one line: its mechanism, cohorts, noise multiplier, rounds and relation.
 
     Example:
         >>> from hubbub.accounting.events import FixedSizeSampled
         >>> events = ((FixedSizeSampled(1.5, 10, 100), 6),)
         >>> run = RunCharge("a" * 64, "b" * 64, 6, 8, events, "zero-out", ("zero-out",), "client")
-        >>> print(*charge_words(run).split(": ")[-1].split("; "), sep=chr(10))
+        >>> print(*run_words(run).split(": ")[-1].split("; "), sep=chr(10))
         Gaussian noise with noise multiplier 1.5, cohorts of 10 of 100 clients drawn at random
         6 of 8 rounds, zero-out relation
     """
@@ -220,7 +220,7 @@ def charge_words(run: RunCharge) -> str:
     )
 
 
-def charge_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation) -> tuple[Assumption, ...]:
+def run_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation) -> tuple[Assumption, ...]:
     """What its cost assumes under a relation, each assumption once."""
     found = [
         assumption
@@ -237,7 +237,7 @@ def charge_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation
     return tuple(dict.fromkeys((*found, *ended, *run.further)))
 
 
-def charge_participations(events: Events | None, rounds: int) -> tuple[Participation | None, ...]:
+def run_participations(events: Events | None, rounds: int) -> tuple[Participation | None, ...]:
     """Cohorts that cost these events over a number of rounds; ``None`` for an event that no participation has."""
     found = zip(events or (), _participations(events, rounds), strict=True)
     return tuple(None if isinstance(event, MixtureOfGaussians) else participation for (event, _), participation in found)

@@ -28,11 +28,11 @@ from hubbub.accounting.rdp import distance, rdp_of_all
 from hubbub.accounting.runs import (
     Events,
     RunCharge,
-    charge_assumptions,
-    charge_participations,
-    charge_words,
     event_record,
     events_of,
+    run_assumptions,
+    run_participations,
+    run_words,
 )
 from hubbub.accounting.trade_off import trade_off
 from hubbub.accounting.wording import EACH_RUN, Assumption, compared, counted_rounds
@@ -231,7 +231,7 @@ class PrivacyGuarantee:
         how = "computed anew from the recorded rounds" if self.amplified else "of the sensitivity under it"
         own = self.events[len(events_of(self.earlier) or ()) :]
         parts = [(own, self.rounds), *((run.events, run.rounds) for run in self.earlier)]
-        kinds = [kind for part in parts for kind in charge_participations(*part) if kind is not None]
+        kinds = [kind for part in parts for kind in run_participations(*part) if kind is not None]
         also = dict.fromkeys(a.text for kind in kinds for a in compared(kind, relation, self.privacy_unit))
         return Restated(relation, restated, "".join((how, *(f", if {text}" for text in also))))
 
@@ -385,7 +385,7 @@ def _runs(answer: PrivacyGuarantee, facts: RunFacts) -> list[str]:
     if answer.earlier:
         said = f"{answer.rounds} rounds, {answer.neighboring_relation} relation{_named_setting(answer)}"
         own = [f"this run: {answer.mechanism}; {said}"]
-    return [*own, *(charge_words(run) for run in (*answer.earlier, *facts.others))]
+    return [*own, *(run_words(run) for run in (*answer.earlier, *facts.others))]
 
 
 def _named_setting(run: PrivacyGuarantee) -> str:
@@ -395,7 +395,7 @@ def _named_setting(run: PrivacyGuarantee) -> str:
 def _assumptions(answer: PrivacyGuarantee, facts: RunFacts) -> list[str]:
     """Those of all that is covered, each once; nobody has enforced them yet if there is no run."""
     found = [assumption for run in facts.runs for assumption in run.assumptions]
-    found += [assumption for run in facts.others for assumption in charge_assumptions(run, answer.neighboring_relation)]
+    found += [assumption for run in facts.others for assumption in run_assumptions(run, answer.neighboring_relation)]
     found += [assumption for assumption in answer.assumptions if not facts.runs or assumption != EACH_RUN]
     return [
         str(one) if facts.heads else f"{one.text} (to be enforced by the {one.enforced_by})" for one in dict.fromkeys(found)

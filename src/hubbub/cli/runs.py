@@ -210,7 +210,9 @@ def account_runs(
         answer = composed
         facts = RunFacts(
             heads=tuple(run.chain.head for run in runs),
-            worse=tuple(f"{run.name}: {line}" for run, cost in zip(runs, costs, strict=True) for line in cost.told_to_all()),
+            worse=tuple(
+                f"{run.name}: {line}" for run, cost in zip(runs, costs, strict=True) for line in cost.public_warnings()
+            ),
             runs=tuple(cost.guarantee for cost in costs),
             # Those that were named come first.
             others=found[len(runs) :],

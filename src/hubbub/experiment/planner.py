@@ -20,7 +20,7 @@ from hubbub.experiment.settings import (
     server_of,
 )
 from hubbub.factorization.families import Family, strategy_of
-from hubbub.ledger.multi_run import final_charges
+from hubbub.ledger.multi_run import costs_of_ended_runs
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.participation import Participation
@@ -169,7 +169,7 @@ def _earlier(config: Config) -> tuple[RunCharge, ...]:
     # Reads what runs left in their folders, tensors among it, which nobody else here needs.
     from hubbub.training.run_folder.record import read_run
 
-    runs = final_charges([read_run(Path(folder).expanduser()) for folder in folders])
+    runs = costs_of_ended_runs([read_run(Path(folder).expanduser()) for folder in folders])
     for run in runs:
         if run.simulation and config.privacy.noise == "secure":
             raise ConfigError(

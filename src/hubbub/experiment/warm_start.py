@@ -13,7 +13,7 @@ from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.config import Config
 from hubbub.experiment.settings import clipping_of, server_of
-from hubbub.ledger.multi_run import Recorded, final_charges
+from hubbub.ledger.multi_run import Recorded, costs_of_ended_runs
 from hubbub.ledger.promise import Extends
 from hubbub.training import RunPlan, RunStore
 from hubbub.training.clipping import ClipNorms
@@ -55,7 +55,7 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
     """
     folder = Path(str(config.training.extends)).expanduser()
     recorded = read_run(folder)
-    final_charges([recorded])
+    costs_of_ended_runs([recorded])
     before = _settings(folder)
     _require_recorded(recorded, following, config, folder)
     had = recorded.promise.terms.clients

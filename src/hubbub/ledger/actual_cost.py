@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from hubbub.accounting.composition import certain_zcdp_rho, epsilon
-from hubbub.accounting.events_of_mechanism import charges, one_release, shares_of
+from hubbub.accounting.events_of_mechanism import mechanism_events, one_release, shares_of
 from hubbub.accounting.guarantee import PrivacyGuarantee, covered_relations
 from hubbub.accounting.runs import Events, RunCharge, events_of
 from hubbub.accounting.statement import RunFacts, rounded_up
@@ -22,7 +22,7 @@ from hubbub.mechanism.sensitivity import Sensitivity, of_sets
 from hubbub.mechanism.strategies import OWN, Identity
 from hubbub.mechanism.strategies.strategy import WithLeadingPart
 
-__all__ = ["Breaches", "Spent", "breaches", "run_charge", "spent"]
+__all__ = ["Breaches", "Spent", "breaches", "cost_of_run", "spent"]
 
 # Up to this many rounds and participations the cost of every client's rounds is computed, beyond it that of clients that broke
 # the pattern.
@@ -63,7 +63,7 @@ class Spent:
         promised, happened = rounded_up(self.promised.epsilon), rounded_up(self.happened.epsilon)
         return (f"worse than promised: promised epsilon {promised}, happened {happened}", *self.breaches)
 
-    def told_to_all(self) -> tuple[str, ...]:
+    def public_warnings(self) -> tuple[str, ...]:
         """The same for those who may not know which client joined when."""
         return tuple(warning.rpartition(_EXAMPLE)[0] or warning for warning in self.warnings())
 
@@ -76,7 +76,7 @@ class Spent:
             planned_rounds=promise.rounds,
             heads=(head,),
             adaptive=promise.terms.adaptive,
-            worse=self.told_to_all(),
+            worse=self.public_warnings(),
         )
 
 
@@ -131,7 +131,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     events, sensitivity = _happened(promise, promise.mechanism, history, found)
     before = events_of(promise.earlier)
     measured = promise.evaluations(min(begun, promise.rounds))
-    evaluations = () if measured is None else charges(*measured)
+    evaluations = () if measured is None else mechanism_events(*measured)
     whole = None if events is None or before is None else (*before, *events, *evaluations)
     relation = promised.neighboring_relation
     if whole == promised.events:
@@ -152,7 +152,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     return Spent(promised, happened, found.words)
 
 
-def run_charge(chain: Chain, promise: Promise, history: History) -> RunCharge:
+def cost_of_run(chain: Chain, promise: Promise, history: History) -> RunCharge:
     """What a run has cost by itself, for an account of several or as an earlier run of the next."""
     alone = spent(replace(promise, earlier=()), history).guarantee
     return RunCharge(
@@ -227,7 +227,7 @@ def _happened(
         if found.clients:
             # A draw that a record contradicts amplifies nothing: any client may have been in any round.
             mechanism = replace(mechanism, participation=every_round(rounds))
-        drawn = charges(mechanism, rounds)
+        drawn = mechanism_events(mechanism, rounds)
         return tuple((replace(event, noise_multiplier=event.noise_multiplier / found.scale), n) for event, n in drawn), None
     # What the ledger has no list of was as promised, by the word of those who keep it.
     real = _sensitivity(mechanism, history, found) if promise.lists_clients else mechanism.sensitivity_after(rounds)

@@ -8,15 +8,15 @@ from hubbub._util.checks import one_of, open_unit
 from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
 from hubbub.accounting.guarantee import PrivacyGuarantee
-from hubbub.accounting.runs import RunCharge, charge_participations, events_of, require_together
+from hubbub.accounting.runs import RunCharge, events_of, require_together, run_participations
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, not_covered
 from hubbub.errors import ConfigError, LedgerError
-from hubbub.ledger.actual_cost import run_charge
+from hubbub.ledger.actual_cost import cost_of_run
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.history import History
 from hubbub.ledger.promise import Promise
 
-__all__ = ["Recorded", "compose_runs", "final_charges", "run_charges"]
+__all__ = ["Recorded", "compose_runs", "costs_of_ended_runs", "run_charges"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Recorded:
         return 0 if self.history.closed else max(0, self.promise.rounds - len(self.history.rounds))
 
 
-def final_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
+def costs_of_ended_runs(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
     """What runs cost that are over, for the promise of a later one: the cost of further rounds would be in no account.
 
     Raises:
@@ -68,7 +68,7 @@ def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
     for number, run in enumerate(runs):
         for other in runs[:number]:
             _require_distinct(other, run)
-    found = {run.chain.hashes[0]: run_charge(run.chain, run.promise, run.history) for run in runs}
+    found = {run.chain.hashes[0]: cost_of_run(run.chain, run.promise, run.history) for run in runs}
     given = {run.chain.hashes[0]: run for run in runs}
     for run in runs:
         for earlier in run.promise.earlier:
@@ -116,7 +116,7 @@ def compose_runs(
     events = events_of(runs)
     bare, settings = sum(run.events is None for run in runs), {run.setting for run in runs}
     words = f"{len(runs)} run{'s' if len(runs) > 1 else ''} over the same people"
-    cohorts = [kind for run in runs for kind in charge_participations(run.events, run.rounds)]
+    cohorts = [kind for run in runs for kind in run_participations(run.events, run.rounds)]
     unhidden = not_covered(unit, cohorts, relation)
     return PrivacyGuarantee(
         epsilon=math.inf if events is None else epsilon(events, delta, relation, accountant),

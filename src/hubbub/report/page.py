@@ -95,7 +95,7 @@ def _run(run: RunSummary, *, public: bool) -> dict[str, Any]:
         "guarantee": guarantee,
         "epsilon": rounded_up(guarantee.epsilon) if guarantee.private else "∞",
         "delta": no_less(guarantee.delta),
-        "warnings": run.cost.told_to_all() if public else run.cost.warnings(),
+        "warnings": run.cost.public_warnings() if public else run.cost.warnings(),
         "accuracy": last and last["accuracy"],
         "loss": last and last["loss"],
         "held_out": None if run.public else f"held-out {whose(guarantee)}",

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hubbub._util.checks import finite, integer, lattice_bits, one_of, open_unit, positive, scale
-from hubbub.accounting.events_of_mechanism import charges, stated_relation
+from hubbub.accounting.events_of_mechanism import mechanism_events, stated_relation
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import UNITS, Assumption
 from hubbub.errors import ConfigError
@@ -268,7 +268,7 @@ class Plan:
             positive("expected_cohort_size", self.expected_cohort_size)
         stated_relation(self.mechanism.participation, self.neighboring_relation)
         # Cohorts and noise that no theorem covers together are refused by what charges them.
-        charges(self.mechanism, rounds=0)
+        mechanism_events(self.mechanism, rounds=0)
         _require_terms(self)
 
     def for_clients(self, clients: int) -> RunPlan:

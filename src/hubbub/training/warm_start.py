@@ -18,10 +18,10 @@ from torch import nn
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError, HubbubError, LedgerError, RunFolderError
-from hubbub.ledger.actual_cost import run_charge
+from hubbub.ledger.actual_cost import cost_of_run
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
-from hubbub.ledger.multi_run import Recorded, final_charges
+from hubbub.ledger.multi_run import Recorded, costs_of_ended_runs
 from hubbub.ledger.promise import Extends, Promise
 from hubbub.training.plan import RunPlan
 from hubbub.training.rounds import server_step
@@ -102,7 +102,7 @@ def final_state(
     Returns:
         The term by which the new run's promise names the finished run, and the new run's initial state.
     """
-    final_charges([recorded])
+    costs_of_ended_runs([recorded])
     _require_learnt_by(recorded, plan)
     store, model = RunStore(Path(recorded.name)), FlatModel(module)
     if model.dim != (had := recorded.promise.terms.parameters):
@@ -266,7 +266,7 @@ def charged_with(finished: Path, into: Path | None = None) -> tuple[RunCharge, .
 
         mechanism = calibrate(rounds=20, participation=pattern, prior=charged_with(Path("one")), epsilon=8.0, delta=1e-5)
     """
-    return final_charges([read_run(folder) for folder in related(finished, into)])
+    return costs_of_ended_runs([read_run(folder) for folder in related(finished, into)])
 
 
 def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
@@ -412,7 +412,7 @@ def _origin(folder: Path, into: Path, promise: Promise, extends: Extends) -> Ite
     until = chain.hashes.index(extends.head) + 1
     then = Chain(chain.path, chain.records[:until], chain.hashes[:until])
     own = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
-    if run_charge(then, own, History.of_chain(then)).record() != charge.record():
+    if cost_of_run(then, own, History.of_chain(then)).record() != charge.record():
         yield f"the cost of the run in {folder} is not counted as its ledger says"
     if any(record.get("kind") == "begin" for record in chain.records[until:]):
         yield f"the run in {folder} has begun rounds since this run extended it, and their cost is not counted"
