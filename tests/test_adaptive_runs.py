@@ -205,7 +205,7 @@ def test_a_run_by_the_commands_can_be_planned_trained_resumed_and_verified(engin
     assert rows[0]["clip_norm"] == 0.5
     assert len({row["clip_norm"] for row in rows}) == 6
     assert "clip_norm" not in rows[0]["private"]
-    assert "The clip norm followed the updates' norms" in (folder / "report.md").read_text()
+    assert "clip norm: follows a quantile of the updates' norms" in (folder / "report.md").read_text()
     verified = verify(folder)
     assert verified.ok, verified
     assert any(check.name == "clip norms" and "6 of 6 rounds were followed" in check.detail for check in verified.checks)

@@ -15,7 +15,8 @@ from hubbub.errors import ConfigError, HubbubError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.mechanism.participation import MinSeparation
-from hubbub.report import markdown
+from hubbub.report.page import page
+from hubbub.report.summary import summary
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PrivateKey
 
@@ -121,10 +122,10 @@ def test_a_run_from_the_command_line_is_verified_says_what_encryption_cost_and_i
     done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
     assert "encrypt 0." in done.output
-    report = (tmp_path / "run" / "report.md").read_text()
-    assert words in report
+    assert words in (tmp_path / "run" / "report.md").read_text()
+    assert "decrypt the sum, key holders" in (tmp_path / "run" / "report.html").read_text()
     # By its seconds one can tell how many took part.
-    assert "## Secure aggregation (private)" in report
+    assert "decrypt the sum, key holders" not in page([summary(tmp_path / "run")], public=True)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert all(row["decrypt_seconds"] > 0 and row["upload_bytes"] > 500 for row in rows)
     verified = CliRunner().invoke(app, ["verify", str(tmp_path / "run")])
@@ -196,10 +197,3 @@ def test_pai_16_without_gmpy2_all_else_works_and_encryption_says_what_to_install
     plain = ("--set", "secagg.scheme=none", "--set", "secagg.key_bits=3072", "--set", "training.rounds=1")
     assert hubbub("train", "run.toml", *plain).returncode == 0
     assert "pip install 'hubbub[secagg]'" in hubbub("paillier", "keygen", "-o", "keys").stderr
-
-
-def test_a_report_says_which_rounds_were_charged_for_nothing() -> None:
-    promised = build(settings()).plan.promise().after(2, 1e-5)
-    rows = [{"round_index": i, "accuracy": 0.5, "loss": 1.0, "epsilon": 1.0, "released": i != 1} for i in range(3)]
-    assert "Round 2 was aborted: the privacy cost stays spent" in markdown("a run", rows, promised, "")
-    assert "aborted" not in markdown("a run", rows[:1], promised, "")

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import hubbub as package
 from hubbub import accounting
 from hubbub.ledger.ledger import Ledger
-from hubbub.report import charts
+from hubbub.report.page import page
 from hubbub.report.summary import summary
 from hubbub.training import RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
@@ -90,21 +90,19 @@ def test_acc_12_every_command_states_the_epsilon_of_both_together(
     assert hubbub("report", "two", "-o", "two.html") == 0
     assert hubbub("publish", "two", "-o", "public") == 0
     assert hubbub("cite", "two") == 0
-    for page in ("two.html", "public/report.html", "public/README.md", "two/report.md"):
-        assert f"({shown}, 1e-05)" in (place / page).read_text(), page
+    for file in ("two.html", "public/report.html", "public/README.md", "two/report.md"):
+        assert f"({shown}, 1e-05)" in (place / file).read_text(), file
     assert "together with 1 earlier run" in (place / "public/README.md").read_text()
     assert str(place) not in (place / "public/README.md").read_text() + (place / "public/guarantee.json").read_text()
 
 
-def test_the_curve_of_epsilon_begins_with_what_the_finished_run_has_cost(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_curve_of_epsilon_begins_with_what_the_finished_run_has_cost(place: Path) -> None:
     assert extend("coins") == 0
-    drawn = []
-    monkeypatch.setattr(charts, "_curve", lambda _axes, _number, points, _name: drawn.append(points))
-    for run in ("coins", "two"):
-        picture = charts.epsilon([summary(place / run)])
-        first, last = (accounting.rounded_up(drawn[-1][i][1]) for i in (0, -1))
-        assert f"{run} from {first} to {last}" in picture
-    (none, *_), ((rounds, before), *_) = drawn
+    drawn = {run: summary(place / run) for run in ("coins", "two")}
+    for name, run in drawn.items():
+        first, last = (accounting.rounded_up(run.epsilons[i][1]) for i in (0, -1))
+        assert f"{name} from {first} to {last}" in page([run])
+    (none, *_), ((rounds, before), *_) = (run.epsilons for run in drawn.values())
     assert none == (0, 0.0)
     assert (rounds, before) == (0, pytest.approx(accounting.epsilon(alone("coins"), 1e-5, "add-or-remove-one"), rel=1e-9))
 

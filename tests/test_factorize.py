@@ -21,7 +21,6 @@ from hubbub.factorization.families import DESCRIPTIONS
 from hubbub.mechanism import sensitivity, utility
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
-from hubbub.report.drawing import spread
 from hubbub.report.pictures import draw_errors, largest_by_block, smoothed
 from refusals import Refused, output
 
@@ -355,14 +354,6 @@ def test_a_diagonal_is_not_lost_where_a_matrix_is_drawn_small() -> None:
     tall = largest_by_block(-np.ones((2001, 1000)), most=1000)
     assert tall.shape == (667, 334)
     np.testing.assert_array_equal(tall, -1)
-
-
-def test_labels_keep_their_order_and_their_distance() -> None:
-    wanted = np.random.default_rng(5).random(12).tolist()
-    places = spread(wanted, 0.05)
-    assert np.argsort(places).tolist() == np.argsort(wanted).tolist()
-    assert np.diff(sorted(places)).min() >= 0.05 - 1e-12
-    assert spread([0.2, 0.9], 0.05) == pytest.approx([0.2, 0.9])
 
 
 def test_only_curves_that_jump_are_smoothed() -> None:

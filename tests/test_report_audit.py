@@ -61,7 +61,7 @@ def test_an_audit_that_lies_in_a_runs_folder_is_in_its_report(audited: Path, cap
     text = (audited / "report.html").read_text()
     found = json.loads((audited / "audit" / "audit.json").read_text())
     assert found["sentence"] in text
-    assert "What the audit showed of epsilon: " in text
+    assert "Lower bounds on epsilon: " in text
     for one in found["comparisons"]:
         assert one["what"] in text
     assert all(check["name"] in text.replace("&#39;", "'") for check in found["checks"])
@@ -75,7 +75,7 @@ def test_a_public_page_shows_the_bounds_of_an_audit_and_no_scores(audited: Path)
     run = with_audit(summary(audited), read_audit(audited / "audit"))
     for public in (False, True):
         text = page([run], public=public)
-        assert "What the audit showed of epsilon: " in text
+        assert "Lower bounds on epsilon: " in text
         assert ("Scores of the canaries" in text) != public
 
 
@@ -154,7 +154,7 @@ def test_how_a_run_was_computed_makes_it_no_other_run(audited: Path, tmp_path: P
     ],
 )
 def test_what_is_no_audit_is_refused(audited: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    with pytest.raises(ConfigError, match="is no audit of this version"):
+    with pytest.raises(ConfigError, match="is not an audit of this version"):
         read_audit(changed(audited, tmp_path / "a", change))
 
 
@@ -162,7 +162,7 @@ def test_what_is_no_audit_is_refused(audited: Path, tmp_path: Path, change: Call
     ("arguments", "words"),
     [
         (["{run}", "--audit", "nowhere.json"], "--audit nowhere.json: cannot be read"),
-        (["{run}", "--audit", "{run}/config.toml"], "is no audit of this version"),
+        (["{run}", "--audit", "{run}/config.toml"], "is not an audit of this version"),
         (
             ["{run}", "{run}", "-o", "{run}/x.html", "--audit", "{run}/audit"],
             "is of one run; put the audit of each into its folder",

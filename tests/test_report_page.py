@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -16,7 +17,7 @@ from browser import looked_at, printed
 from hubbub.cli import main
 from hubbub.cli.app import app
 from hubbub.errors import RunFolderError
-from hubbub.report.charts import phase_seconds
+from hubbub.report import draw, markdown
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.page import costs, page
 from hubbub.report.summary import Strength, summary
@@ -199,7 +200,7 @@ def test_a_public_page_shows_of_several_runs_what_is_public(runs: dict[str, Path
 def test_a_run_looks_the_same_in_every_chart(runs: dict[str, Path]) -> None:
     text = page([summary(runs["held out"]), summary(runs["bare"]), summary(runs["independent"])], public=True)
     pictures = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
-    for words, others in {"Accuracy over rounds": {"1"}, "Epsilon at delta": {"0"}, "How strong the noise": {"0"}}.items():
+    for words, others in {"Accuracy over rounds": {"1"}, "Epsilon at delta": {"0"}, "Noise against signal": {"0"}}.items():
         drawn = next(svg for svg in pictures if words in svg)
         assert set(re.findall(r"var\(--series-(\d)\)", drawn)) == {"2", *others}, words
 
@@ -326,26 +327,30 @@ def test_on_paper_nothing_is_folded(runs: dict[str, Path], tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["independent", "correlated", "bare"])
-def test_where_the_time_went_adds_up_to_what_the_metrics_say(runs: dict[str, Path], name: str) -> None:
+def test_the_phases_of_a_round_are_all_on_the_operators_page(runs: dict[str, Path], tmp_path: Path, name: str) -> None:
     run = summary(runs[name])
-    seconds = phase_seconds(run)
-    rows = [json.loads(line) for line in (runs[name] / "metrics.jsonl").read_text().splitlines()]
-    rounds = sum(row["seconds"] for row in rows)
-    assert sum(seconds.values()) - seconds["evaluate"] == pytest.approx(rounds)
-    shares = re.findall(r"([\d.]+)%", re.findall(r'aria-label="Where the time went: ([^"]*)"', page([run]))[0])
-    assert len(shares) == 8
-    assert sum(map(float, shares)) == pytest.approx(100, abs=0.5)
-    assert "Where the time went" not in page([run], public=True)
+    phases = [words for words, *_ in costs(run) if words.startswith("–")]
+    assert len(phases) == 8
+    assert all(words in page([run]) and words not in page([run], public=True) for words in phases)
+    without = summary(edited(runs[name], tmp_path / "of-before", lambda row: row.pop("phases")))
+    assert [words for words, *_ in costs(without)] == ["a whole round"]
 
 
-@pytest.mark.slow
-def test_phases_of_several_runs_are_dots_of_their_own(runs: dict[str, Path], tmp_path: Path) -> None:
-    before = edited(runs["bare"], tmp_path / "of-before", lambda row: row.pop("phases"))
-    text = page([summary(runs["independent"]), summary(before), summary(runs["correlated"])])
-    (drawn,) = (svg for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL) if "Where the time went" in svg)
-    assert set(re.findall(r"var\(--series-(\d)\)", drawn)) == {"0", "2"}
-    assert "of-before" not in drawn
-    assert "Where the time went" not in page([summary(before)])
+@pytest.mark.parametrize(("name", "panels"), [("independent", 2), ("bare", 1), ("adaptive", 3)])
+def test_the_picture_has_a_panel_for_what_there_is(runs: dict[str, Path], name: str, panels: int) -> None:
+    width, height = struct.unpack(">II", draw(summary(runs[name]))[16:24])
+    # Accuracy takes 4 inches, each other panel 2, at 150 dots an inch.
+    assert (width, height) == (1200, 150 * (4 + 2 * (panels - 1)))
+
+
+def test_a_report_names_the_aborted_rounds(runs: dict[str, Path]) -> None:
+    run = summary(runs["independent"])
+    assert "aborted" not in markdown(run)
+    history = run.recorded.history
+    rounds = [history.rounds[0], replace(history.rounds[1], release=None, state="aborted"), *history.rounds[2:]]
+    aborted = replace(run, recorded=replace(run.recorded, history=replace(history, rounds=rounds)))
+    assert "Round 2 was aborted: the privacy cost stays spent" in markdown(aborted)
+    assert "Aborted, at full privacy cost: round 2." in page([aborted])
 
 
 def test_what_encryption_cost_is_summed_over_rounds_and_clients(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -353,7 +358,7 @@ def test_what_encryption_cost_is_summed_over_rounds_and_clients(runs: dict[str, 
     run = summary(edited(runs["bare"], tmp_path / "run", lambda row: row.update(added)))
     found = {words: numbers for words, *numbers in costs(run)}
     assert found["encrypt, all clients one after the other"] == ["2 s", "2 s", "12 s"]
-    assert found["open the sum, holders of the key"] == ["1 s", "1 s", "6 s"]
+    assert found["decrypt the sum, key holders"] == ["1 s", "1 s", "6 s"]
     assert found["one client sends"] == ["5 kB", "5 kB", "–"]
     assert found["all clients send"] == ["15 kB", "15 kB", "90 kB"]
 

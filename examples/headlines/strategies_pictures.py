@@ -13,8 +13,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from hubbub.report.drawing import spread
-
 # Colour, dashes, marker.
 LOOKS: dict[str, tuple[str, Any, str]] = {
     "identity": ("#000000", (0, (1, 1.5)), "X"),
@@ -100,11 +98,27 @@ def _plain_logarithm(axes: Any, low: float, high: float) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
+def _spread(wanted: Sequence[float], apart: float) -> list[float]:
+    """Places near the wanted ones, in the same order, of which no two are nearer than ``apart``."""
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    # Groups that touch become one, around the mean of what its members wanted.
+    groups: list[tuple[float, int]] = []
+    for i in order:
+        middle, size = wanted[i], 1
+        while groups and middle - groups[-1][0] < apart * (size + groups[-1][1]) / 2:
+            before, count = groups.pop()
+            middle = (middle * size + before * count) / (size + count)
+            size += count
+        groups.append((middle, size))
+    places = [middle + apart * (k - (size - 1) / 2) for middle, size in groups for k in range(size)]
+    return [place for _, place in sorted(zip(order, places, strict=True))]
+
+
 def _label(axes: Any, ends: Mapping[str, float]) -> None:
     """Names beside the ends of their curves."""
     low, high = (math.log(value) for value in axes.get_ylim())
     heights = [(math.log(end) - low) / (high - low) for end in ends.values()]
-    for name, height, place in zip(ends, heights, spread(heights, 0.042), strict=True):
+    for name, height, place in zip(ends, heights, _spread(heights, 0.042), strict=True):
         color, style, _ = LOOKS[name]
         axes.plot(
             [1.0, 1.02, 1.07], [height, place, place], transform=axes.transAxes, color=color, linestyle=style, clip_on=False

@@ -1,8 +1,8 @@
-"""What an audit found: its files, its charts for a page, and whether it is of the run in whose report it stands."""
+"""The findings of an audit: their files, their charts, and the check that they belong to a run."""
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,32 +10,33 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hubbub._util import strict_json
-from hubbub._util.checks import Array, open_unit, shown
+from hubbub._util.checks import open_unit, shown
 from hubbub._util.files import make_folder, read, write_atomic
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.report import drawing
-from hubbub.report.drawing import INK, SERIES, canvas, figure, legible, png, styled
+from hubbub.report.drawing import INK, SERIES, canvas, png, styled
 from hubbub.report.summary import RunSummary
 
-__all__ = ["AUDIT", "audit_bounds", "audit_rows", "audit_scores", "read_audit", "with_audit", "write_audit"]
+__all__ = ["AUDIT", "audit_rows", "draw_bounds", "draw_scores", "read_audit", "with_audit", "write_audit"]
 
 _Found = Mapping[str, Any]
-# Where an audit lies in the folder of its run, if somebody put it there: hubbub audit RUN/config.toml --out RUN/audit.
+# Where a report looks for the audit of its run: hubbub audit RUN/config.toml --out RUN/audit.
 AUDIT = Path("audit", "audit.json")
 _LARGEST = 2**27
 _MANY = 10**7
-# What says how a run is computed, where things lie, or what is looked at: no adversary sees a difference.
-_OF_NO_MATTER = {
+# Settings that change nothing that an adversary sees: how a run is computed, where files lie, what is measured.
+_IRRELEVANT = {
     "training": {"plan", "workers", "evaluate_every", "keep_releases", "free_disk", "fairness"},
     "privacy": {"noise", "earlier_runs"},
     "data": {"path"},
     "secagg": {"keys"},
     "heads": {"command", "url", "key", "required"},
 }
-# Two machines add up differently in the last digits.
-_ALIKE = 1e-6
+# Machines differ in the last digits of a sum.
+_SAME_EPSILON = 1e-6
+_PRESENT, _ABSENT = SERIES[1], SERIES[0]
+_ABOVE: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}
 
 
 def write_audit(folder: Path, name: str, found: _Found) -> None:
@@ -47,7 +48,7 @@ def write_audit(folder: Path, name: str, found: _Found) -> None:
 
 
 def audit_rows(found: _Found) -> list[tuple[str, str, str, str, str]]:
-    """A row for each comparison: what it is, what is stated, the lower bounds at 95 % and at 1 − 10⁻⁶, and a verdict."""
+    """A row for each comparison: its name, the stated epsilon, the lower bounds at 95 % and at 1 − 10⁻⁶, and the verdict."""
 
     def down(bound: _Found) -> str:
         return f"{math.floor(bound['epsilon'] * 1e3) / 1e3:.3f}"
@@ -55,7 +56,7 @@ def audit_rows(found: _Found) -> list[tuple[str, str, str, str, str]]:
     return [
         (
             one["what"],
-            "∞" if one["stated_epsilon"] is None else rounded_up(one["stated_epsilon"]),
+            rounded_up(math.inf if one["stated_epsilon"] is None else one["stated_epsilon"]),
             down(one["shown"]),
             down(one["certain"]),
             "holds" if one["holds"] else "BROKEN",
@@ -65,7 +66,7 @@ def audit_rows(found: _Found) -> list[tuple[str, str, str, str, str]]:
 
 
 def _markdown(name: str, found: _Found) -> str:
-    """The audit as Markdown: the verdict, each bound against what is stated, each test, and what all of it means."""
+    """The audit as Markdown: verdict, bounds, tests, and what they mean."""
     stated = found["stated"]
     lines = [
         f"# Audit of {name}",
@@ -74,27 +75,26 @@ def _markdown(name: str, found: _Found) -> str:
         "",
         f"Audited: {stated['mechanism']}; ({rounded_up(stated['epsilon'])}, {no_less(stated['delta'])})-differential privacy "
         f"for each {stated['privacy_unit']} ({stated['neighboring_relation']} relation) over {stated['rounds']} rounds. "
-        f"In each of {found['runs']} runs, with new keys, each of {found['canaries']} canaries was present with probability "
-        "1/2.",
+        f"{found['runs']} runs with new keys, {found['canaries']} canaries in each, each present with probability 1/2.",
         "",
         "![lower bounds and the stated epsilon, and the scores of the canaries](audit.png)",
         "",
-        "| epsilon, by | stated, at most | at least, with confidence 95 % | at least, with confidence 1 − 10⁻⁶ | |",
+        "| epsilon | stated, at most | at least, with confidence 95 % | at least, with confidence 1 − 10⁻⁶ | |",
         "|---|---|---|---|---|",
         *("| " + " | ".join(row).replace("BROKEN", "**BROKEN**") + " |" for row in audit_rows(found)),
         "",
-        "| test | measured | a right system | |",
+        "| test | measured | correct system | |",
         "|---|---|---|---|",
         *(_check(one) for one in found["checks"]),
         "",
         *(f"* {note}" for note in found["notes"]),
         *([""] if found["notes"] else []),
-        "A lower bound at 1 − 10⁻⁶ above what is stated shows that the system or the accounting is wrong, but for a chance of "
-        "10⁻⁶; in a right system one at 95 % is above once in twenty times at most. One below proves nothing: these canaries "
-        "and these tests are some of all that could be tried. A test of the noise that fails shows that the system is not the "
-        "one that is stated, whatever the bounds.",
+        "A lower bound at 1 − 10⁻⁶ above the stated epsilon means that the system or the accounting is wrong, except with "
+        "probability 10⁻⁶. A correct system exceeds it at 95 % in at most one of twenty audits. A lower bound below the stated "
+        "epsilon proves nothing: other canaries and tests could show more. A failed test means that the system is not the "
+        "stated one, whatever the bounds.",
         "",
-        "## What the bounds assume",
+        "## Assumptions of the bounds",
         "",
         *(f"* {one['what']}: {one['certain']['statement']}" for one in found["comparisons"]),
         "",
@@ -108,65 +108,29 @@ def _check(one: _Found) -> str:
     return f"| {one['name']} | {one['value']:.4g} | {allowed} | {'passed' if one['passed'] else '**FAILED**'} |"
 
 
-@dataclass(frozen=True)
-class _Look:
-    """Colours, how many words of a legend stand in a row, and what a score is."""
-
-    present: str
-    absent: str
-    stated: str
-    columns: tuple[int, int]
-    score: str
-
-
-_PICTURE = _Look(
-    "#b5542b", "#1b6ca8", "#333333", (3, 2), "score of a canary, its rounds known, in standard deviations of the noise"
-)
-_PAGE = _Look(SERIES[1], SERIES[0], INK, (1, 1), "score, in standard deviations of the noise")
-
-
+@styled
 def _picture(name: str, found: _Found) -> bytes:
-    """A PNG: above, each lower bound and the epsilon that it must not pass; below, scores and the claimed laws."""
+    """A PNG: the lower bounds against the stated epsilon, above the scores and their claimed distributions."""
     made = canvas(8, 6.5)
     above, below = made.subplots(2, 1, height_ratios=(2, 3))
-    _draw_bounds(above, found, _PICTURE)
-    _draw_scores(below, found, _PICTURE)
-    color = _PICTURE.stated if found["verdict"] == "holds" else "#b00020"
-    title = f"Audit of {legible(name)}: {found['verdict']}"
-    made.suptitle(title, x=0.01, ha="left", fontweight="bold", color=color)
-    return png(made)
+    draw_bounds(above, found)
+    draw_scores(below, found)
+    return png(made, f"Audit of {name}: {found['verdict']}")
 
 
-@styled
-def audit_bounds(found: _Found) -> str:
-    """An SVG for a page: each lower bound and the epsilon that it must not pass."""
-    made, axes = figure()
-    _draw_bounds(axes, found, _PAGE)
-    said = "; ".join(f"{one['what']}: at least {one['shown']['epsilon']:.3g}" for one in found["comparisons"])
-    return drawing.shown(made, f"What the audit showed of epsilon: {said}")
-
-
-@styled
-def audit_scores(found: _Found) -> str:
-    """An SVG for a page: the scores of the canaries and the claimed laws."""
-    made, axes = figure(3.2)
-    _draw_scores(axes, found, _PAGE)
-    return drawing.shown(made, "Scores of the canaries and the laws that are claimed")
-
-
-def _draw_bounds(axes: Any, found: _Found, look: _Look) -> None:
+def draw_bounds(axes: Any, found: _Found) -> str:
+    """Draw each lower bound and the stated epsilon; returns the bounds in words."""
     comparisons = found["comparisons"][::-1]
     values = [1e-9]
     for height, one in enumerate(comparisons):
         likely, certain, stated = one["shown"]["epsilon"], one["certain"]["epsilon"], one["stated_epsilon"]
-        axes.barh(height, likely, height=0.5, color=look.absent, alpha=0.35, label="shown with confidence 95 %")
-        axes.barh(height, certain, height=0.25, color=look.absent, label="shown with confidence 1 − 10⁻⁶")
+        axes.barh(height, likely, height=0.5, color=_ABSENT, alpha=0.35, label="with confidence 95 %")
+        axes.barh(height, certain, height=0.25, color=_ABSENT, label="with confidence 1 − 10⁻⁶")
         values += [likely, certain]
         if stated is not None:
             values.append(stated)
-            axes.plot([stated] * 2, [height - 0.35, height + 0.35], color=look.stated, linewidth=2.5, label="stated")
-            place = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
-            axes.annotate(rounded_up(stated), (stated, height), color=look.stated, **place)
+            axes.plot([stated] * 2, [height - 0.35, height + 0.35], color=INK, linewidth=2.5, label="stated")
+            axes.annotate(rounded_up(stated), (stated, height), xytext=(5, 0), textcoords="offset points", va="center")
     words = [one["what"].replace(", ", ",\n").replace(": ", ":\n") for one in comparisons]
     axes.set_yticks(range(len(comparisons)), words)
     axes.set_ylim(-0.6, len(comparisons) - 0.4)
@@ -174,31 +138,31 @@ def _draw_bounds(axes: Any, found: _Found, look: _Look) -> None:
     axes.set_xlabel(f"epsilon at delta = {found['stated']['delta']:g}")
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    where = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False}
-    axes.legend(unique.values(), unique.keys(), ncols=look.columns[0], **where)
+    axes.legend(unique.values(), unique.keys(), **_ABOVE)
+    said = "; ".join(f"{one['what']}: at least {one['shown']['epsilon']:.3g}" for one in found["comparisons"])
+    return f"Lower bounds on epsilon: {said}"
 
 
-def _draw_scores(axes: Any, found: _Found, look: _Look) -> None:
+def draw_scores(axes: Any, found: _Found) -> str:
+    """Draw the scores of the canaries and their claimed distributions; returns in words what is drawn."""
     present, absent, means = (np.asarray(found["scores"][key], dtype=np.float64) for key in ("present", "absent", "means"))
     everything = np.concatenate([present, absent])
-    # Of a broken system a few may be far out.
+    # Scores of a broken system may be far out.
     low = min(float(everything.min()) - 0.5, -4.0)
     high = max(float(everything.max()) + 0.5, float(means.max()) + 4.0)
-    bins = np.linspace(low, high, 41)
-    for scores, color, label in ((absent, look.absent, "absent"), (present, look.present, "present")):
+    x, bins = np.linspace(low, high, 500), np.linspace(low, high, 41)
+    law = f"N({means[0]:.3g}, 1)" if float(np.ptp(means)) < 1e-9 else "by its rounds"
+    for scores, mean, color, label, claimed in (
+        (absent, np.zeros(1), _ABSENT, "absent", "N(0, 1)"),
+        (present, means, _PRESENT, "present", law),
+    ):
         axes.hist(scores, bins=bins, density=True, color=color, alpha=0.35, label=f"{len(scores):,} {label}")
-    x = np.linspace(low, high, 500)
-    axes.plot(x, _normal(x[:, None]).mean(axis=1), color=look.absent, label="claimed, if absent: N(0, 1)")
-    law = "claimed, if present" + (f": N({means[0]:.3g}, 1)" if float(np.ptp(means)) < 1e-9 else ", by its rounds")
-    axes.plot(x, _normal(x[:, None] - means[None, :]).mean(axis=1), color=look.present, label=law)
-    axes.set_xlabel(look.score)
+        density = np.exp(-np.square(x[:, None] - mean) / 2).mean(axis=1) / math.sqrt(2 * math.pi)
+        axes.plot(x, density, color=color, label=f"claimed if {label}: {claimed}")
+    axes.set_xlabel("score of a canary with known rounds, in standard deviations of the noise")
     axes.set_ylabel("density")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=look.columns[1], frameon=False)
-
-
-def _normal(x: Array) -> Array:
-    density: Array = np.exp(-np.square(x) / 2) / math.sqrt(2 * math.pi)
-    return density
+    axes.legend(**_ABOVE)
+    return "Scores of the canaries and their claimed distributions"
 
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -206,7 +170,7 @@ _Epsilon = Annotated[_Finite, Field(ge=0)]
 
 
 class _Part(BaseModel):
-    """A part of ``audit.json``: what a report reads of it, of the right types; more may stand there."""
+    """The fields of ``audit.json`` that a report reads; other fields are ignored."""
 
     model_config = ConfigDict(strict=True)
 
@@ -259,10 +223,10 @@ class _Audit(_Part):
 
 
 def read_audit(path: Path) -> _Found:
-    """The findings of ``hubbub audit``, from ``audit.json`` or the folder in which it lies.
+    """The findings of ``hubbub audit``, from ``audit.json`` or its folder.
 
     Raises:
-        ConfigError: The file is missing, or is no audit.
+        ConfigError: The file is missing, or holds no audit.
     """
     file = path / "audit.json" if path.is_dir() else path
     try:
@@ -277,12 +241,12 @@ def read_audit(path: Path) -> _Found:
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise ConfigError(f"--audit {file}: is no audit of this version ({what}); make it with 'hubbub audit'") from error
+        raise ConfigError(f"--audit {file}: is not an audit of this version ({what}); make it with 'hubbub audit'") from error
     return found
 
 
 def with_audit(run: RunSummary, found: _Found) -> RunSummary:
-    """The run with what an audit found.
+    """The run with the findings of an audit.
 
     Raises:
         RunFolderError: The audit is of other settings; the first difference is named.
@@ -297,7 +261,7 @@ def with_audit(run: RunSummary, found: _Found) -> RunSummary:
 
 
 def _differences(run: RunSummary, found: _Found) -> Iterator[tuple[str, Any, Any]]:
-    """What is not the same: in which words, of the run, of the audit."""
+    """Each difference: its name, the value of the run, the value of the audit."""
     stated, rounds, promise = found["stated"], found["stated"]["rounds"], run.recorded.promise
     if promise.mechanism is None:
         yield "epsilon", "infinite", rounded_up(stated["epsilon"])
@@ -312,8 +276,8 @@ def _differences(run: RunSummary, found: _Found) -> Iterator[tuple[str, Any, Any
     mine, theirs = run.settings, found["settings"]
     for section in sorted({*mine, *theirs}):
         here, there = mine.get(section, {}), theirs.get(section, {})
-        for name in sorted({*here, *there} - _OF_NO_MATTER.get(section, set())):
+        for name in sorted({*here, *there} - _IRRELEVANT.get(section, set())):
             if here.get(name) != there.get(name):
                 yield f"{section}.{name}", here.get(name), there.get(name)
-    if not math.isclose(stated["epsilon"], of_run.epsilon, rel_tol=_ALIKE):
+    if not math.isclose(stated["epsilon"], of_run.epsilon, rel_tol=_SAME_EPSILON):
         yield f"the epsilon of {rounds} rounds", of_run.epsilon, stated["epsilon"]

@@ -1,8 +1,7 @@
-"""What a run relies on, as BibTeX: the results that its guarantee, its noise and its path go back to, and no others."""
+"""The references of a run as BibTeX: the results behind its training, noise, accounting and encryption."""
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 from hubbub.accounting.events import (
@@ -29,24 +28,20 @@ _EVENTS: dict[type, tuple[str, ...]] = {
 
 
 def cited(run: RunSummary) -> list[str]:
-    """The keys of what a run relies on, each once, in the order of the argument."""
+    """The BibTeX keys of a run's references, each once."""
     return list(dict.fromkeys(("hubbub", *_of_training(run), *_of_noise(run), *_of_accounting(run), *_of_path(run))))
 
 
 def bibtex(keys: list[str]) -> str:
-    """The entries, in that order.
+    """The BibTeX entries of the keys, in their order.
 
     Example:
         >>> print(bibtex(["abadi2016deep"]).splitlines()[0])
         @inproceedings{abadi2016deep,
     """
-    return "\n".join(_entries()[key] for key in keys)
-
-
-@cache
-def _entries() -> dict[str, str]:
     found = re.findall(r"(@\w+\{(\w+),\n.*?\n\}\n)", _FILE.read_text(), flags=re.DOTALL)
-    return {key: entry for entry, key in found}
+    entries = {key: entry for entry, key in found}
+    return "\n".join(entries[key] for key in keys)
 
 
 def _of_training(run: RunSummary) -> Iterator[str]:
@@ -69,8 +64,8 @@ def _of_noise(run: RunSummary) -> Iterator[str]:
         return
     strategy = run.mechanism.strategy
     yield from ("kairouz2021practical", "denisov2022improved")
-    said = own(strategy)
-    yield from said.sources if said else ("choquettechoo2023multi",)
+    known = own(strategy)
+    yield from known.sources if known else ("choquettechoo2023multi",)
     if run.guarantee.sensitivity_of == "the whole run" and run.guarantee.rounds > 1:
         yield "choquettechoo2023multi"
     if isinstance(run.mechanism.participation, CyclicPoissonSampling):

@@ -1,41 +1,23 @@
-"""What pictures share: looks, matplotlib's SVG in the colours of a page for light, dark and print, and PNG files."""
+"""Shared looks of all pictures: SVG in the colors of a page (light, dark, print), and PNG files."""
 
 import io
-import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = [
-    "DASHES",
-    "INK",
-    "MARKERS",
-    "QUIET",
-    "SERIES",
-    "canvas",
-    "figure",
-    "legible",
-    "name_ends",
-    "png",
-    "shown",
-    "spread",
-    "styled",
-]
+__all__ = ["DASHES", "INK", "MARKERS", "QUIET", "SERIES", "canvas", "figure", "legible", "look", "png", "shown", "styled"]
 
-P = ParamSpec("P")
+P, R = ParamSpec("P"), TypeVar("R")
 
-# Stand-ins that no picture uses otherwise; the page says what they are by the CSS variables of the same names.
-INK, GRID = "#010101", "#010102"
-SERIES = tuple(f"#01010{digit}" for digit in "56789abc")
-_NAMES = {INK: "ink", GRID: "grid"} | {color: f"series-{i}" for i, color in enumerate(SERIES)}
-# With the colours, so that no picture needs them to be distinguished.
+# The light theme. In an SVG each becomes the CSS variable of the page, so that a dark page and paper have their own.
+INK, GRID, QUIET = "#1c1f23", "#e3e6ea", "#5b6470"
+SERIES = ("#0072b2", "#d55e00", "#007a5a", "#b05a92", "#9a6700", "#3a8fc7", "#1c1f24", "#6b7280")
+_VARIABLES = {INK: "ink", GRID: "grid", QUIET: "quiet"} | {color: f"series-{i}" for i, color in enumerate(SERIES)}
+# Curves differ in more than color.
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (8, 2)), (0, (2, 2)), (0, (1, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-# Of a PNG.
-QUIET = "#6b6b6b"
-# As matplotlib names its settings.
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "legend.labelcolor")
 _STYLE: Any = dict.fromkeys(_INKED, INK) | {
     "font.family": "sans-serif",
@@ -55,21 +37,21 @@ _STYLE: Any = dict.fromkeys(_INKED, INK) | {
 }
 
 
-def styled(chart: Callable[P, str]) -> Callable[P, str]:
-    """A function that draws, in the colours and the type of the page."""
+def styled(drawing: Callable[P, R]) -> Callable[P, R]:
+    """A drawing function with the fonts, colors and grid of all pictures."""
 
-    @wraps(chart)
-    def drawn(*args: P.args, **kwargs: P.kwargs) -> str:
+    @wraps(drawing)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> R:
         import matplotlib as mpl
 
         with mpl.rc_context(_STYLE):
-            return chart(*args, **kwargs)
+            return drawing(*args, **kwargs)
 
     return drawn
 
 
 def figure(height: float = 2.7, *, width: float = 4.6) -> tuple[Any, Any]:
-    """A figure, inches, and its axes; for functions that are :func:`styled`."""
+    """A figure for a page, in inches, and its axes; for :func:`styled` functions."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -79,7 +61,7 @@ def figure(height: float = 2.7, *, width: float = 4.6) -> tuple[Any, Any]:
 
 
 def legible(name: str) -> str:
-    """A label that is shown as it is: no formula, and not kept from the legend.
+    """A label that matplotlib shows as written: no formula, and no underscore that hides it from the legend.
 
     Example:
         >>> legible("_run-1")
@@ -90,86 +72,53 @@ def legible(name: str) -> str:
 
 
 def shown(made: Any, what: str) -> str:
-    """The figure as an ``<svg>`` for a page, with the words that stand for it where it is not seen."""
+    """The figure as an ``<svg>`` for a page, with a description for screen readers."""
     import matplotlib as mpl
 
     buffer = io.StringIO()
-    # The salt makes names in it the same in every run of the same picture.
+    # With a fixed salt the same picture has the same names inside in every run.
     with mpl.rc_context({"svg.hashsalt": what}), warnings.catch_warnings():
-        # The reader's fonts draw it, not those of this machine.
+        # Drawn with the reader's fonts, not with this machine's.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         made.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
-    for color, name in _NAMES.items():
+    for color, name in _VARIABLES.items():
         text = text.replace(color, f"var(--{name})")
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     for size in ("width", "height"):
         text = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", text, count=1)
-    # A page must not name each part of each of its pictures alike.
+    # Ids must be unique on the page.
     text = re.sub(r'\n? *id="[a-zA-Z]+_\d+"', "", text)
     label = what.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
 
 
-def canvas(width: float, height: float, dpi: int = 150) -> Any:
-    """A figure, inches, that becomes a :func:`png`."""
+def look(number: int) -> dict[str, Any]:
+    """Color and line style of a curve, by its number from 0; the first 64 differ.
+
+    Example:
+        >>> look(0)
+        {'color': '#0072b2', 'linestyle': '-'}
+    """
+    count = len(SERIES)
+    return {"color": SERIES[number % count], "linestyle": DASHES[(number + number // count) % count]}
+
+
+def canvas(width: float, height: float) -> Any:
+    """A figure for a :func:`png`, in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+    made = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(made)
     return made
 
 
 def png(made: Any, title: str = "") -> bytes:
-    """The figure as a file, under a title in bold."""
+    """The figure as a PNG on white, with a title in bold."""
     if title:
-        made.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    for axes in made.axes:
-        if axes.name == "rectilinear":
-            axes.spines[["top", "right"]].set_visible(False)
+        made.suptitle(legible(title), x=0.01, ha="left", fontweight="bold", fontsize=12)
     buffer = io.BytesIO()
-    made.savefig(buffer, format="png")
+    made.savefig(buffer, format="png", facecolor="white")
     return buffer.getvalue()
-
-
-def spread(wanted: Sequence[float], apart: float) -> list[float]:
-    """Places near the wanted ones, in the same order, of which no two are nearer than ``apart``.
-
-    Example:
-        >>> [round(place, 3) for place in spread([0.5, 0.52, 0.9], apart=0.1)]
-        [0.46, 0.56, 0.9]
-    """
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    # Groups that touch become one, around the mean of what its members wanted.
-    groups: list[tuple[float, int]] = []
-    for i in order:
-        middle, size = wanted[i], 1
-        while groups and middle - groups[-1][0] < apart * (size + groups[-1][1]) / 2:
-            before, count = groups.pop()
-            middle = (middle * size + before * count) / (size + count)
-            size += count
-        groups.append((middle, size))
-    places = [middle + apart * (k - (size - 1) / 2) for middle, size in groups for k in range(size)]
-    return [place for _, place in sorted(zip(order, places, strict=True))]
-
-
-def name_ends(axes: Any, names: Sequence[str], ends: Sequence[float], looks: Sequence[tuple[str, Any]]) -> None:
-    """Names to the right of logarithmic axes, each at the end of its curve as far as there is room.
-
-    Args:
-        axes: Their limits are set.
-        names: Of the curves.
-        ends: The last value of each, above 0.
-        looks: Colour and line style of each.
-    """
-    low, high = (math.log(value) for value in axes.get_ylim())
-    heights = [min(1.0, max(0.0, (math.log(end) - low) / (high - low))) for end in ends]
-    # All names stay within the axes where they fit.
-    places = spread(heights, min(0.042, 1 / max(1, len(names))))
-    shift = max(0.0, -min(places, default=0.0)) - max(0.0, max(places, default=0.0) - 1.0)
-    for name, height, place, (color, style) in zip(names, heights, places, looks, strict=True):
-        corner = [height, place + shift, place + shift]
-        axes.plot([1.0, 1.02, 1.05], corner, transform=axes.transAxes, color=color, ls=style, lw=1.4, clip_on=False)
-        axes.text(1.06, place + shift, name, transform=axes.transAxes, va="center", color=color, fontsize=9)

@@ -1,4 +1,4 @@
-"""A run as its report shows it: read from the folder, ledger first, so that nothing is shown that is not on record."""
+"""A run as its report shows it: read from the folder, with every cost from the ledger."""
 
 import math
 import os
@@ -6,10 +6,12 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hubbub._util.checks import Array
 from hubbub._util.files import read
@@ -19,41 +21,28 @@ from hubbub.ledger.actual_cost import Spent, spent
 from hubbub.ledger.multi_run import Recorded
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.mechanism.strategies import Identity
+from hubbub.mechanism.utility import noising_matrix
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_metrics, read_run
 
-__all__ = ["Participation", "RunSummary", "Strength", "summary", "whose"]
+__all__ = ["RunSummary", "Strength", "some", "summary", "whose"]
 
-# A matrix of more rounds is not drawn: it would take minutes.
+# The norms of the noise of more rounds would take minutes.
 _MOST_ROUNDS = 4000
 _LARGEST_SETTINGS = 2**20
-
-
-@dataclass(frozen=True)
-class Participation:
-    """Who took part how often, if the ledger has a list: private, since it shows who they are.
-
-    Args:
-        counts: For each client that took part, in how many rounds, aborted ones counted.
-        least_gap: The fewest rounds from one participation of a client to its next; ``None`` where nobody came twice.
-        promised: The pattern in words.
-        most: How often a client may take part at most; ``None`` where nothing bounds it.
-    """
-
-    counts: Sequence[int]
-    least_gap: int | None
-    promised: str
-    most: int | None
+# The curve of epsilon has at most this many points.
+_POINTS = 40
 
 
 @dataclass(frozen=True, eq=False)
 class Strength:
-    """What was released in each round that has a release on disk, made of public numbers alone.
+    """The releases on disk against their noise, from public numbers alone.
 
     Args:
         rounds: ``(releases,)``, from 1.
         released: ``(releases,)``, the L2 norm of the noisy sum.
-        noise: ``(releases,)``, what the noise alone has by expectation.
+        noise: ``(releases,)``, the expected norm of its noise.
     """
 
     rounds: Array
@@ -62,9 +51,9 @@ class Strength:
 
     @property
     def signal(self) -> Array:
-        """An estimate of the norm of the sum without its noise, ``(releases,)``; not a number where the noise drowns it.
+        """An estimate of the norm of the sum without noise, ``(releases,)``; NaN where noise dominates.
 
-        The square root of the difference of squares, each a mean over neighboring rounds: of one round alone it is too rough.
+        The square root of the difference of squares, each a mean over neighboring rounds: one round alone is too rough.
         """
         width = max(1, len(self.rounds) // 10)
         near = np.minimum(len(self.rounds), np.arange(len(self.rounds)) + width + 1)
@@ -80,16 +69,16 @@ class RunSummary:
     """A run as its report needs it.
 
     Args:
-        name: The folder's name, in letters that can be shown.
-        rows: Its metrics, one mapping a round, as they were noted: what a round has cost is not taken from them.
+        name: The folder's name, in printable letters.
+        rows: Its metrics, one mapping a round; their epsilon is not used.
         recorded: Promise and history.
-        cost: What was promised and what happened, in epsilon.
-        config: The resolved settings as TOML; empty if there are no settings.
-        settings: The same, section by section.
+        cost: Promised and actual cost.
+        config: The resolved settings as TOML; empty if there are none.
+        settings: The same, by section.
         strength: Releases against noise; ``None`` without releases.
         public: Whether loss and accuracy are known to be of public test data.
-        number: Of the run on its page, from 0: what it looks like in every chart.
-        audit: What an audit of the same settings found, as its file has it; see :mod:`hubbub.report.audit`.
+        number: Place of the run on its page, from 0: gives it one look in all charts.
+        audit: Findings of an audit of the same settings, as in its file; see :mod:`hubbub.report.audit`.
     """
 
     name: str
@@ -105,41 +94,57 @@ class RunSummary:
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
-        """Of what happened."""
+        """The guarantee of the rounds as they happened."""
         return self.cost.guarantee
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """What adds the noise; ``None`` without privacy."""
+        """The mechanism; ``None`` without privacy."""
         return self.recorded.promise.mechanism
 
     @property
     def state(self) -> str:
-        """In one word."""
+        """``"closed"``, ``"interrupted"`` or ``"finished"``."""
         if self.recorded.history.closed:
             return "closed"
         return "interrupted" if self.recorded.rounds_left else "finished"
 
     @property
-    def participation(self) -> Participation | None:
-        """Who took part how often, where the ledger lists it."""
-        joined, mechanism = self.recorded.history.participations, self.mechanism
-        if not joined.clients or mechanism is None:
-            return None
-        gaps, counts = joined.gaps(), tuple(joined.counts.tolist())
-        match mechanism.participation:
+    def aborted(self) -> list[int]:
+        """The aborted rounds, from 1."""
+        return [i + 1 for i, entry in enumerate(self.recorded.history.rounds) if entry.state == "aborted"]
+
+    @property
+    def evaluated(self) -> list[Mapping[str, Any]]:
+        """The rows of metrics with an accuracy."""
+        return [row for row in self.rows if row.get("accuracy") is not None]
+
+    @property
+    def counts(self) -> npt.NDArray[np.int32]:
+        """How many rounds each client took part in, aborted ones included; empty if the ledger has no list of them. Private."""
+        return self.recorded.history.participations.counts
+
+    @property
+    def least_gap(self) -> int | None:
+        """The least number of rounds between two participations of a client, if above 1."""
+        gaps = self.recorded.history.participations.gaps()
+        return int(gaps.min()) if len(gaps) and gaps.min() > 1 else None
+
+    @property
+    def most_participations(self) -> int | None:
+        """How often a client may take part; ``None`` without a bound."""
+        match self.mechanism and self.mechanism.participation:
             case MinSeparation(max_participations=most) | FixedEpochs(epochs=most):
-                bound: int | None = most
+                return most
             case SingleParticipation():
-                bound = 1
+                return 1
             case _:
-                bound = None
-        return Participation(counts, int(gaps.min()) if len(gaps) else None, self.guarantee.cohorts, bound)
+                return None
 
     def epsilon_after(self, rounds: int) -> float:
-        """What the first rounds cost, by the ledger: of all that were begun what is stated, of fewer what was promised.
+        """The cost of the first rounds by the ledger: the stated one for all begun rounds, the promised one for fewer.
 
-        Of zero rounds it is what the earlier runs cost.
+        Of zero rounds it is the cost of the earlier runs.
         """
         promise = self.recorded.promise
         if not rounds and not promise.earlier:
@@ -148,11 +153,20 @@ class RunSummary:
             return self.guarantee.epsilon
         return promise.after(rounds, promise.delta).epsilon
 
+    @cached_property
+    def epsilons(self) -> list[tuple[int, float]]:
+        """Rounds, from 0, and their cost by the ledger; some of many rounds, and nothing where epsilon is infinite."""
+        begun = len(self.recorded.history.rounds)
+        if not begun or not self.guarantee.private:
+            return []
+        points = [(count, self.epsilon_after(count)) for count in [0, *some(range(1, begun + 1), _POINTS)]]
+        return [point for point in points if math.isfinite(point[1])]
+
     @property
     def audited_epsilon(self) -> float | None:
-        """The largest epsilon that the audit disproved at 95 %, of its bounds on what is stated; ``None`` without an audit.
+        """The largest lower bound of the audit at 95 % on the stated epsilon; ``None`` without an audit.
 
-        Four digits of it, rounded down: less is proved, never more.
+        Four digits, rounded down: less is proved, never more.
         """
         if self.audit is None:
             return None
@@ -169,17 +183,17 @@ class RunSummary:
 
 
 def summary(folder: Path) -> RunSummary:
-    """What is in a run's folder; nothing is written, and no code that it names is imported.
+    """The summary of a run's folder; nothing is written, and no code that the settings name is imported.
 
     Raises:
         RunFolderError: The folder is no run, or a part of it cannot be read.
-        LedgerError: The ledger is damaged, or does not account for all that lies in the folder.
+        LedgerError: The ledger is damaged, or does not account for all files in the folder.
     """
     recorded = read_run(folder)
     config, settings = _config(folder / "config.toml")
     rows, _ = read_metrics(folder / "metrics.jsonl")
     private = {name for row in rows for name in row.get("private", ())}
-    # Where nothing says whose examples they are, they may be anybody's.
+    # Without settings nobody knows whose examples these are.
     public = bool(settings) and not settings.get("training", {}).get("validation") and "accuracy" not in private
     cost = spent(recorded.promise, recorded.history)
     name = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in folder.resolve().name)
@@ -187,7 +201,7 @@ def summary(folder: Path) -> RunSummary:
 
 
 def _config(path: Path) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
-    """The settings as text and as sections; both empty if there are no settings."""
+    """The settings as text and by section; both empty if there is no file."""
     if not os.path.lexists(path):
         return "", {}
     try:
@@ -203,15 +217,18 @@ def _config(path: Path) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
 
 
 def _strength(folder: Path, recorded: Recorded) -> Strength | None:
-    """The norm of each release on disk and what its noise has by expectation."""
+    """The norm of each release on disk and the expected norm of its noise."""
     mechanism, store = recorded.promise.mechanism, RunStore(folder)
     kept = [t for t in store.released() if t < len(recorded.history.rounds)]
     if mechanism is None or not kept or recorded.promise.noise_in_sums:
         return None
-    rows = _row_norms(mechanism)
-    if rows is None:
+    if isinstance(mechanism.strategy, Identity):
+        row_norms: Array = np.ones(mechanism.rounds)
+    elif mechanism.rounds > _MOST_ROUNDS:
         return None
-    released, noise, rounds = [], [], []
+    else:
+        row_norms = np.linalg.norm(noising_matrix(mechanism.strategy), axis=1)
+    found = []
     for t in kept:
         entry = recorded.history.rounds[t]
         if entry.release is None or entry.clip_norm is None:
@@ -220,25 +237,23 @@ def _strength(folder: Path, recorded: Recorded) -> Strength | None:
             release = store.parse_release(t, store.release_content(t))
         except RunFolderError:
             continue
-        rounds.append(t + 1)
-        released.append(float(release.to("cpu").double().norm()))
-        noise.append(mechanism.stddev * entry.clip_norm * rows[t] * math.sqrt(len(release)))
-    return Strength(np.array(rounds), np.array(released), np.array(noise)) if rounds else None
-
-
-def _row_norms(mechanism: Mechanism) -> Array | None:
-    """The L2 norm of each row of C⁻¹, ``(rounds,)``; ``None`` where it takes too long."""
-    from hubbub.mechanism.strategies import Identity
-    from hubbub.mechanism.utility import noising_matrix
-
-    if isinstance(mechanism.strategy, Identity):
-        return np.ones(mechanism.rounds)
-    if mechanism.rounds > _MOST_ROUNDS:
-        return None
-    norms: Array = np.linalg.norm(noising_matrix(mechanism.strategy), axis=1)
-    return norms
+        noise = mechanism.stddev * entry.clip_norm * row_norms[t] * math.sqrt(len(release))
+        found.append((t + 1, float(release.to("cpu").double().norm()), noise))
+    return Strength(*np.array(found).T) if found else None
 
 
 def whose(guarantee: PrivacyGuarantee) -> str:
-    """Whose examples a validation holds out."""
+    """Whose examples a validation holds out, in words."""
     return "training examples" if guarantee.privacy_unit == "example" else "examples of the clients"
+
+
+def some(rows: Sequence[Any], most: int) -> list[Any]:
+    """At most ``most`` rows, the first and the last among them.
+
+    Example:
+        >>> some(range(100), most=4)
+        [0, 33, 66, 99]
+    """
+    if len(rows) <= most:
+        return list(rows)
+    return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]

@@ -208,7 +208,7 @@ class RunInFolder:
         """
         with self.store.locked():
             self._write_model()
-        report.write(self.folder, self.promised)
+        report.write(self.folder)
         return self._evaluated()
 
     def _write_model(self) -> None:
