@@ -24,7 +24,6 @@ from epsilon_table import DELTA as GRID_DELTA
 from epsilon_table import TENSORS, as_printed, readings, rounded_up
 
 from hubbub.mechanism import gaussian
-from hubbub.report.pictures import draw_surface
 
 ROUNDS = 6
 RATE, SERVER_RATE, CLIP = "training.learning_rate", "training.server_learning_rate", "privacy.clip_norm"
@@ -160,12 +159,18 @@ def grid_table(runs: Runs, quick: bool) -> str:
 def draw_grid(file: Path, runs: Runs, quick: bool) -> None:
     """The report's two pictures: accuracy over clip norm and sigma, on test and on training images."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
     found = [(*point, record) for point in sorted(cells(quick)) if (record := runs.get(grid(quick, *point))) is not None]
     figure = Figure(figsize=(11, 4.8), dpi=150, layout="constrained")
     for place, (title, of) in enumerate((("test images", final), ("training images", lambda record: record["train_accuracy"]))):
         axes: Any = figure.add_subplot(1, 2, place + 1, projection="3d")
-        draw_surface(axes, [(norm, sigma, of(record)) for norm, sigma, record in found])
+        x, y, heights = zip(*((norm, sigma, of(record)) for norm, sigma, record in found), strict=True)
+        if len(set(x)) > 1 and len(set(y)) > 1:
+            axes.plot_trisurf(x, y, heights, cmap="viridis", alpha=0.85, linewidth=0.2, edgecolor="#ffffff")
+        axes.scatter(x, y, heights, color="#333333", s=8, depthshade=False)
+        axes.zaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.view_init(elev=22, azim=-130)
         axes.set_xlabel("clip norm")
         axes.set_ylabel("sigma")
         axes.set_title(f"accuracy on {title} after six rounds", loc="left", fontweight="bold")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,16 +50,16 @@ def charts(runs: Sequence[RunSummary], *, public: bool = False) -> Iterator[Char
     yield from _quality([run for run in runs if run.public] if public else runs)
     for name in sorted({name for run in runs for row in run.rows for name in row.get("evaluation", {})}):
         about = "Measured by clients on their own data, under noise that epsilon counts. Bars are two standard errors of it."
-        yield _chart(f"Clients' {name}", lambda axes, name=name: _draw_measured(axes, runs, name), about)  # type: ignore[misc]
+        yield _chart(f"Clients' {name}", partial(_draw_measured, runs=runs, name=name), about)
     if any(run.epsilons for run in runs):
-        yield _chart("Epsilon", lambda axes: draw_epsilon(axes, runs), "Spent after each round, from the ledger.")
+        yield _chart("Epsilon", partial(draw_epsilon, runs=runs), "Spent after each round, from the ledger.")
     if any(run.strength for run in runs):
         about = (
             "From public numbers: the L2 norm of each released sum, of the noise in it as expected, and of the sum without "
             "noise as estimated from these two. Where the sum is far below the noise, the model learns only from many rounds "
             "together."
         )
-        yield _chart("Noise against signal", lambda axes: _draw_strength(axes, runs), about)
+        yield _chart("Noise against signal", partial(_draw_strength, runs=runs), about)
     yield from _over_rounds(runs, "clip_norm", "Clip norm", "It follows the noised count of updates that were not clipped.")
     for run in runs:
         yield from _matrices(run, f" of {run.name}" if len(runs) > 1 else "")
@@ -66,7 +67,7 @@ def charts(runs: Sequence[RunSummary], *, public: bool = False) -> Iterator[Char
         if run.audit is not None:
             about = "Lower bounds from canaries. A narrow bar beyond the line of the stated epsilon disproves the guarantee."
             of = f" of {run.name}" if len(runs) > 1 else ""
-            yield _chart(f"Audit{of}", lambda axes, run=run: draw_bounds(axes, run.audit), about)  # type: ignore[misc]
+            yield _chart(f"Audit{of}", partial(draw_bounds, found=run.audit), about)
     if not public:
         yield from _private(runs)
 
@@ -89,11 +90,11 @@ def _private(runs: Sequence[RunSummary]) -> Iterator[Chart]:
         if run.mechanism is not None and run.counts.size:
             gap = "" if run.least_gap is None else f" No client came again before {run.least_gap} rounds were over."
             about = f"Promised: {run.guarantee.cohorts}.{gap}"
-            yield _chart(f"Participation{of}", lambda axes, run=run: _draw_counts(axes, run), about, private=True)  # type: ignore[misc]
+            yield _chart(f"Participation{of}", partial(_draw_counts, run=run), about, private=True)
         if run.audit is not None:
             about = "Scores of present and of absent canaries, and their distributions according to the guarantee."
             title = f"What an adversary sees{of}"
-            yield _chart(title, lambda axes, run=run: draw_scores(axes, run.audit), about, private=True, height=3.2)  # type: ignore[misc]
+            yield _chart(title, partial(draw_scores, found=run.audit), about, private=True, height=3.2)
     yield from _over_rounds(runs, "seconds", "Time", "Seconds of each round.", private=True, y="seconds a round")
 
 

@@ -9,7 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 __all__ = ["DASHES", "INK", "MARKERS", "QUIET", "SERIES", "canvas", "figure", "legible", "look", "png", "shown", "styled"]
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # The light theme. In an SVG each becomes the CSS variable of the page, so that a dark page and paper have their own.
 INK, GRID, QUIET = "#1c1f23", "#e3e6ea", "#5b6470"

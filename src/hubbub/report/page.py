@@ -72,7 +72,8 @@ def _run(run: RunSummary, *, public: bool) -> dict[str, Any]:
     """The values of a run in the template."""
     guarantee = run.guarantee
     # Whatever is of held-out clients' data stays off a public page.
-    last = None if public and not run.public else (run.evaluated or [None])[-1]
+    evaluated = [] if public and not run.public else run.evaluated
+    last = evaluated[-1] if evaluated else None
     return {
         "name": run.name,
         "state": run.state,
