@@ -1,10 +1,10 @@
-"""Clipped updates as integers, summed exactly, so that no bit of a release reveals who took part.
+"""Clipped updates as integers, summed exactly, so that the last bits of a release reveal nothing.
 
-Floating-point addition rounds differently for different sums: who sees ``x + noise`` to the last bit, and knows all other
-clients, can often exclude one of two values of x with certainty, however large the noise. So updates are rounded to whole
-multiples of a step, the sum is one of integers, and noise is rounded to the same lattice before it is added. As x lies on the
-lattice, x + round(w) = round(x + w): the release is a *rounding of the ideal real mechanism*, and what is proved for that,
-correlated noise included, holds for its post-processing.
+Floating-point addition rounds differently for different sums: an observer of ``x + noise`` to the last bit who knows all other
+clients can often exclude one of two values of x with certainty, however large the noise. So updates are rounded to whole
+multiples of a step, sums are of integers, and noise is rounded to the same lattice before it is added. As x lies on the
+lattice, x + round(w) = round(x + w): the release is a *rounding of the ideal real mechanism*, so that the ideal mechanism's guarantee,
+with correlated noise too, holds by post-processing.
 
 Source: Mironov 2012, "On significance of the least significant bits for differential privacy"; Casacuberta et al. 2022,
 https://arxiv.org/abs/2207.10635 (sums); Jin et al. 2021, https://arxiv.org/abs/2112.05307.
@@ -30,18 +30,18 @@ _LEAST_SQUARE, _LARGEST_SQUARE = 2.0**-900, 2.0**900
 
 
 class Difference(Protocol):
-    """An update as a difference that is formed piece by piece."""
+    """An update as a difference that is computed block by block."""
 
     def into(self, block: torch.Tensor, start: int) -> None:
-        """Put its numbers from ``start`` on into a block of float64."""
+        """Write its numbers from ``start`` on to a block of float64."""
 
 
 @dataclass(frozen=True)
 class Lattice:
     """The whole multiples of the power of two at or below 2^−bits clip norms.
 
-    Since the step is a power of two, values on the lattice are exact in float64; a coarser lattice of the same clip norm is a
-    part of a finer one. Coarse steps cost accuracy, never privacy: the norm of what was rounded is held to the clip norm.
+    As the step is a power of two, values on the lattice are exact in float64, and a coarser lattice of the same clip norm is a
+    subset of a finer one. Coarse steps cost accuracy, never privacy: the norm after rounding is at most the clip norm.
 
     Args:
         clip_norm: The largest L2 norm of one update, from 1e-12 to 1e12.
@@ -62,7 +62,7 @@ class Lattice:
 
     @property
     def step(self) -> float:
-        """The distance of neighbouring points."""
+        """The distance of adjacent points."""
         return step_of(self.clip_norm, self.bits)
 
     @property
@@ -93,7 +93,7 @@ class Lattice:
         return whole.to(torch.int64), clipped is not False
 
     def encode_rows(self, rows: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-        """Add the encoding of each row to ``total``, in place: bit for bit what :meth:`encode` makes of each row alone.
+        """Add the encoding of each row to ``total``, in place, with the bits of :meth:`encode`.
 
         Args:
             rows: ``(updates, dim)``, any floating dtype; they stay as they are.
@@ -145,12 +145,12 @@ class Lattice:
 
     @staticmethod
     def buffer(total: torch.Tensor) -> torch.Tensor:
-        """What :meth:`add` reads a block into; on a GPU all numbers, since each kernel costs more than the memory saves."""
+        """The buffer of :meth:`add` for one block; on a GPU for all numbers, as kernel launches cost more than memory."""
         size = min(len(total), _BLOCK) if total.device.type == "cpu" else len(total)
         return torch.empty(size, dtype=torch.float64, device=total.device)
 
     def require_dim(self, dim: int) -> None:
-        """Refuse more numbers than can be rounded and still be held to the clip norm: half of it is left to them at least.
+        """Refuse an update so long that rounding could use up more than half of the clip norm.
 
         Raises:
             ValueError: More than 4^bits.
@@ -162,7 +162,7 @@ class Lattice:
             )
 
     def release(self, total: torch.Tensor, row: torch.Tensor | None) -> torch.Tensor:
-        """A sum plus a row of noise that is rounded to the lattice.
+        """A sum plus a row of noise, rounded to the lattice.
 
         Args:
             total: ``(dim,)`` int64, in steps.
@@ -172,7 +172,7 @@ class Lattice:
             ``(dim,)`` float64 in the unit of the clip norm, on the lattice.
 
         Raises:
-            NoiseExhaustedError: The noise is beyond what float64 holds to the last whole number.
+            NoiseExhaustedError: The noise is beyond the whole numbers that float64 holds exactly.
             ValueError: Sum and row are of different lengths; torch would repeat the shorter one.
         """
         if row is None:
@@ -192,17 +192,17 @@ class Lattice:
 
 
 def require_one_shape(total: torch.Tensor, row: torch.Tensor) -> None:
-    """Refuse a sum that torch would repeat to the length of its noise: a contribution would count once for each number.
+    """Refuse a sum and a row of different shapes, which torch would broadcast: an update would count many times.
 
     Raises:
-        ValueError: They are of different shapes.
+        ValueError: The shapes differ.
     """
     if total.shape != row.shape:
         raise ValueError(f"total has shape {tuple(total.shape)}, its row of noise {tuple(row.shape)}: must be alike")
 
 
 class _Blocks:
-    """An update that is read in blocks, each into the same buffer, so that it meets the same kernels wherever it lies.
+    """An update read in blocks into one buffer, so that kernels and bits do not depend on its place in memory.
 
     Args:
         update: As for :meth:`Lattice.add`.
@@ -213,13 +213,13 @@ class _Blocks:
     def __init__(self, update: torch.Tensor | Difference, total: torch.Tensor, buffer: torch.Tensor) -> None:
         self._update, self._total, self._buffer = update, total, buffer
         self._starts = range(0, len(total), len(buffer) or 1)
-        # Over what the numbers in the buffer are those of the only block.
+        # The divisor of the numbers in the buffer, if there is one block only.
         self._held: float | None = None
 
     def norm(self) -> tuple[float, float]:
-        """The update's norm over a power of two, and that: so that squares neither overflow nor vanish.
+        """The update's norm over a power of two, and that power, so that squares neither overflow nor vanish.
 
-        The norm is no finite number where one of the update's is none.
+        The norm is not finite if one of the numbers is not.
         """
         squares = sum(self._square(block) for block in map(self._read, self._starts))
         if math.isnan(squares):
@@ -243,7 +243,7 @@ class _Blocks:
         return squares
 
     def _read(self, start: int, scale: float = 1.0) -> torch.Tensor:
-        """The update's numbers from ``start`` on over ``scale``, as many as fit into the buffer."""
+        """A block of the update from ``start`` on, over ``scale``."""
         block = self._buffer[: len(self._total) - start]
         if self._held != scale:
             if isinstance(self._update, torch.Tensor):

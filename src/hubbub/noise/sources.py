@@ -1,10 +1,10 @@
-"""Where rows of z come from. A source is one of two:
+"""Sources of rows of z, of two kinds:
 
 * ``secure``: AES-256 in counter mode under a secret key, made Gaussian by Box and Muller's formula in float64 with a radius
   of 106 random bits, so that tails are right beyond 11 standard deviations. No rejection: the work does not depend on the
   values.
 * ``simulation``: torch's generator under a seed, or in float64 the same as ``secure``, which is faster there; for experiments,
-  not for release: who knows the seed removes the noise.
+  not for release: the seed removes the noise.
 
 A row is made in segments of a fixed length, each a function of the key, the row and its own number, so that any part of a row
 can be made anywhere.
@@ -27,8 +27,7 @@ from hubbub.errors import NoiseExhaustedError
 
 __all__ = ["IncarnationSource", "NoiseSource", "SecureSource", "Segments", "SimulationSource", "sampler"]
 
-# Numbers in a segment: few enough for the processor's cache, many enough that calls do not count. A graphics processor
-# wants more of them. Another number is another row.
+# Numbers in a segment: few enough for the cache, many enough that calls do not count; more on a GPU. Changing it changes rows.
 _SEGMENT, _SEGMENT_ON_DEVICE = 1 << 16, 1 << 24
 # 64-bit words of two numbers, and of a segment.
 _WORDS_PER_PAIR = 3
@@ -36,18 +35,18 @@ _WORDS = _SEGMENT // 2 * _WORDS_PER_PAIR
 # A processor's generator takes 32 bits: of 2²⁰ rows and 2¹² segments each has its own seed.
 _ROWS, _SEGMENTS = 2**20, 2**12
 
-# Writes the next segment of a row to a tensor that is as long, or shorter where the row ends.
+# Writes the next segment of a row to a tensor, which is shorter at the row's end.
 Segments = Callable[[torch.Tensor], None]
 
 
 class NoiseSource(Protocol):
-    """Where rows of z come from."""
+    """A source of rows of z."""
 
     def segment_length(self, device: torch.device) -> int:
-        """How many numbers of a row are made at a time on a device."""
+        """Numbers of a segment on a device."""
 
     def segments(self, index: int, first: int) -> Segments:
-        """The segments of row ``index`` of z from number ``first`` on: the same numbers each time they are asked for."""
+        """The segments of row ``index`` of z from number ``first`` on, the same at each call."""
 
 
 def _row(source: NoiseSource, index: int, dim: int) -> torch.Tensor:
@@ -60,7 +59,7 @@ def _row(source: NoiseSource, index: int, dim: int) -> torch.Tensor:
 
 
 class SimulationSource:
-    """Noise that everybody can draw who knows the seed. Not for release.
+    """Noise from a seed, for simulations; not for release.
 
     Example:
         >>> bool((SimulationSource(seed=0).row(0, dim=3) == SimulationSource(seed=0).row(0, dim=3)).all())
@@ -140,8 +139,8 @@ class SecureSource:
 class IncarnationSource:
     """Rows of z from the key of the incarnation in which each was first drawn. An incarnation is one start of a run.
 
-    Every incarnation draws the rows that nobody has seen from a key of its own, so that no record that was rolled back makes a
-    row meet two sums; rows that were drawn before are drawn again, since later noise is correlated with them.
+    Every incarnation draws new rows from a key of its own, so that no row meets two sums even after a rollback of the record;
+    earlier rows are drawn again, since later noise is correlated with them.
 
     Args:
         incarnations: The first row and the key of each.
@@ -173,7 +172,7 @@ def _fill_wide(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor)
 def _box_muller(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
     """Fill ``out``, ``(2, pairs)``, with pairs of normal numbers; the same work whatever the words are."""
     pairs = out.shape[1]
-    # 53 of 64 random bits each. Shifted in place, and as unsigned numbers, so that none is negative.
+    # 53 of 64 random bits each, shifted in place; the mask makes them non-negative.
     bits = torch.from_numpy(words(_WORDS_PER_PAIR * pairs)).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
     coarse, fine, turn = bits.to(torch.float64).view(3, pairs)
     # A uniform number in (0, 1) of 106 bits: where the first 53 are all 0, the second 53 still differ.
@@ -186,5 +185,5 @@ def _box_muller(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor
 
 @cache
 def sampler() -> str:
-    """A fingerprint of how keys become noise here: another one where a processor or a library computes another last bit."""
+    """A fingerprint of the sampler on this machine: it differs if a processor or library computes other last bits."""
     return hashlib.sha256(SecureSource(bytes(32)).row(0, _SEGMENT + 4099).numpy().tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""How far apart the points of a lattice are, and how much can be added on one exactly: numbers alone, no tensors."""
+"""The step of a lattice, and the limits of exact sums on it; no tensors."""
 
 import math
 from fractions import Fraction
@@ -12,12 +12,12 @@ __all__ = ["LARGEST", "MOST_BITS", "require_room", "share_stddev", "step_of"]
 MOST_BITS = 24
 # Sums and noise stay below this, so that they and their sum are whole numbers that float64 holds exactly.
 LARGEST = 2.0**52
-# Noise beyond this many deviations does not happen: a radius of 106 bits ends at 12.2.
+# Beyond the largest possible noise in standard deviations: a radius of 106 bits ends at 12.2.
 _DEVIATIONS = 13
 
 
 def step_of(clip_norm: float, bits: int) -> float:
-    """The distance of neighbouring points of a lattice: the power of two at or below 2^−bits clip norms.
+    """The distance of adjacent points of a lattice: the power of two at or below 2^−bits clip norms.
 
     Example:
         >>> step_of(clip_norm=0.7, bits=8) == 2.0**-9
@@ -52,7 +52,7 @@ def share_stddev(noise_multiplier: float, clip_norm: float, clients: int, bits: 
 
 
 def require_room(clients: int, stddev: float) -> None:
-    """Refuse, before the first round, sums or noise that would not be exact on the finest lattice, and so on any.
+    """Refuse, before the first round, sums or noise that are not exact on the finest lattice.
 
     Args:
         clients: The most clients of a cohort.

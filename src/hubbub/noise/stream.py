@@ -1,7 +1,6 @@
 """The stream of noise: rows of stddev·N·z as tensors, resumable.
 
-A stream is the one stateful object on the noise path. Each of its rows is used once; it refuses a row that the strategy
-does not have.
+The stream is the one stateful object on the noise path. Each row is used once; a row beyond the strategy's rounds is refused.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from hubbub.noise.sources import NoiseSource, SecureSource, Segments, Simulation
 
 __all__ = ["NoiseStream", "require_memory"]
 
-# Numbers of a row that a step takes at a time on a processor, so that they stay in its cache; it divides every segment.
+# Numbers of a row in one step on a CPU, to stay in its cache; it divides every segment.
 _SLICE = 1 << 14
 _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 
@@ -31,27 +30,26 @@ _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 class NoiseStream:
     """Row after row of stddev·N·z for a mechanism, each given out once.
 
-    A row is made by the strategy's own ``step``, segment by segment of the vector, so that what is computed stays in the
-    processor's cache. Sums and products are elementwise: a row has the same bits on any machine that draws the same z, and in
-    whatever parts it is made.
+    The strategy's own ``step`` computes a row segment by segment, in the cache. Sums and products are elementwise: a row has
+    the same bits on any machine that draws the same z, and in any parts.
 
     Args:
         mechanism: Its strategy correlates the rows, its ``stddev`` scales them.
         dim: Length of the whole vector.
         seed: A simulation's seed. Without one the noise is secret: its key is drawn from the operating system.
-        source: Where z comes from, in place of ``seed``.
+        source: Of z, in place of ``seed``.
         device: Where rows are needed. A simulation draws z there; its numbers differ between kinds of device.
-        dtype: Of the rows and of what is remembered.
-        part: ``(first, stop)``: give these numbers of each row only. The parts of a vector, made anywhere, are together
-            bit for bit the rows of one stream.
+        dtype: Of the rows and the remembered ones.
+        part: ``(first, stop)``: return these numbers of each row only. The parts of a vector together have the bits of the rows
+            of one stream.
 
     ``round_index`` is the next row's round, ``drawn`` one more than the last row of z that the rounds before it drew.
 
     Raises:
         TypeError: Both a seed and a source.
-        ConfigError: The rows that it remembers need more memory than there is.
-        ValueError: A part that is no part of the vector, a dtype other than float32 and float64, or from :meth:`next_row`, a
-            strategy whose rows do not fit the dtype.
+        ConfigError: The remembered rows need more memory than there is.
+        ValueError: A part outside of the vector, a dtype other than float32 and float64, or from :meth:`next_row`, a strategy
+            whose rows do not fit the dtype.
         NoiseExhaustedError: From :meth:`next_row`, after the strategy's last round, or in a forked process.
 
     Example:
@@ -80,7 +78,7 @@ class NoiseStream:
         if source is None:
             source = SecureSource(fresh_key()) if seed is None else SimulationSource(seed)
         self.source: NoiseSource = source
-        # What is remembered is secret noise too; a simulation's anybody may draw.
+        # A secret stream belongs to one process: its remembered rows are secret, too.
         self._process = None if isinstance(source, SimulationSource) else os.getpid()
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype = {dtype}: must be torch.float32 or torch.float64; with less precision it is not Gaussian")
@@ -91,7 +89,7 @@ class NoiseStream:
             raise ValueError(f"part = {part}: must be (first, stop) with 0 <= first < stop <= dim = {self.dim}")
         self._most = memory_rows(mechanism.strategy) or 0
         require_memory(self._most, stop - first, self._like)
-        # Whole segments are computed, so that a number is the same in whatever part it is asked for.
+        # Whole segments are computed, so that a number does not depend on the part.
         self._length = source.segment_length(self._like.device)
         self._first_segment = first // self._length
         begin = self._first_segment * self._length
@@ -100,12 +98,12 @@ class NoiseStream:
         self._slices = [(at, min(at + step, self._width)) for at in range(0, self._width, step)]
         self._wanted = slice(first - begin, stop - begin)
         self.round_index = self.drawn = 0
-        # The ring: what is remembered lies in the slots that are listed, the oldest first; the others are free.
+        # Remembered rows lie in the listed slots of the ring, the oldest first; other slots are free.
         self._ring = self._slots(0)
         self._remembered: list[int] = []
 
     def next_row(self) -> torch.Tensor:
-        """The noise of the next round, per unit of clip norm: ``(dim,)``, or as long as the part. It is the caller's own.
+        """The noise of the next round, per unit of clip norm: ``(dim,)``, or as long as the part; a new tensor.
 
         Raises:
             NoiseExhaustedError: The strategy has no further round.
@@ -115,12 +113,12 @@ class NoiseStream:
         return whole[self._wanted]
 
     def skip_to(self, round_index: int) -> None:
-        """Advance to a later round; the rows between are drawn, remembered for correlation, and given to nobody."""
+        """Advance to a later round; the rows between are drawn and remembered for correlation, but not returned."""
         while self.round_index < round_index:
             self._step(None)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Refused where the noise is secret: two copies would give one row to two sums, whose difference is then bare."""
+        """Refuse a copy of secret noise: one row would meet two sums, whose difference is then bare."""
         if self._process is not None:
             raise TypeError("a stream of secret noise cannot be copied or pickled; open the run where it is released")
         return super().__reduce_ex__(protocol)
@@ -165,12 +163,12 @@ class NoiseStream:
         return [own[id(row)] if id(row) in own else next(free) for row in kept]
 
     def _slots(self, count: int) -> Any:
-        """Untouched memory for ``count`` rows; on a processor NumPy's, in large pages, whose short rows are added faster."""
+        """Memory for ``count`` rows; on a CPU NumPy's, which uses large pages and adds short rows faster."""
         shape = (count, self._width)
         return self._like.new_empty(shape) if self._on_device else np.empty(shape, self._like.numpy().dtype)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the stream carries from round to round. As secret as the noise: it takes the noise off later releases.
+        """The state of the stream. As secret as the noise: it removes the noise from later releases.
 
         ``memory`` holds the remembered rows, each as long as the whole segments that the part lies in.
         """
@@ -183,7 +181,7 @@ class NoiseStream:
             yield torch.as_tensor(self._ring[slot]).cpu().numpy().tobytes()
 
     def take_up(self, round_index: int, drawn: int, rows: memoryview) -> None:
-        """Continue where the rows of :meth:`remembered` were taken, as :meth:`load_state_dict` does."""
+        """Restore the state of :meth:`remembered`, as :meth:`load_state_dict` does."""
         kept = np.frombuffer(rows, dtype=torch.empty(0, dtype=self._like.dtype).numpy().dtype).reshape(-1, self._width)
         memory = [torch.from_numpy(row.copy()) for row in kept]
         self.load_state_dict({"round_index": round_index, "drawn": drawn, "memory": memory})
@@ -192,7 +190,7 @@ class NoiseStream:
         """Continue bit for bit where :meth:`state_dict` was taken, from the same source.
 
         Raises:
-            RunFolderError: The state is not one that this stream can be in.
+            RunFolderError: The state is no possible one of this stream.
             ValueError, TypeError: A number out of range.
         """
         rows, strategy = tuple(state["memory"]), self.mechanism.strategy
@@ -246,10 +244,10 @@ class _Draws:
 
 
 def require_memory(rows: int, width: int, like: torch.Tensor) -> None:
-    """Refuse a stream that remembers ``rows`` rows of ``width`` numbers like ``like`` where these alone are too many.
+    """Refuse a stream whose ``rows`` remembered rows of ``width`` numbers exceed the memory.
 
     Raises:
-        ConfigError: They are; the message says how much is needed and what needs less.
+        ConfigError: They do; the message names strategies that need less.
     """
     needed, most = rows * width * like.element_size(), _most_memory(like.device)
     if needed > most:
@@ -261,7 +259,7 @@ def require_memory(rows: int, width: int, like: torch.Tensor) -> None:
 
 
 def _most_memory(device: torch.device) -> int:
-    """Bytes that a device has, or less where this process or its control group is limited."""
+    """The memory of a device in bytes, or the limit of this process or its control group."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
@@ -269,6 +267,6 @@ def _most_memory(device: torch.device) -> int:
     if soft != resource.RLIM_INFINITY:
         limits.append(soft)
     with contextlib.suppress(OSError, ValueError):
-        # Where it holds the word "max", there is no limit.
+        # "max" means no limit.
         limits.append(int(_CONTROL_GROUP.read_text()))
     return min(limits)

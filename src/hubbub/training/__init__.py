@@ -1,16 +1,16 @@
-"""Private training: one loop, whoever runs the clients and whatever hides their sum.
+"""Private training: one loop for every population and every mechanism.
 
-One update, from a client to its release, as :func:`.rounds.train` has it go::
+One update, from a client to its release, in :func:`.rounds.train`::
 
-    cohorts.draw                       who takes part in the round
-    simulation.simulate, .local        what each client makes of the model
-    clipping.bounded                   its update, clipped, in whole steps of hubbub.noise.lattice
-    aggregate.LatticeSum               the sum of all, before anybody has looked at it
+    cohorts.draw                       the cohort of the round
+    simulation.simulate, .local        the update of each client
+    clipping.bounded                   the update, clipped, in whole steps of hubbub.noise.lattice
+    aggregate.LatticeSum               the sum of all updates
     release.ReleasePath.begin          the cost of the round is on disk: hubbub.ledger.ledger
-    release.ReleasePath.row            a row of noise, which no other sum meets: hubbub.noise.stream
-    aggregate.LatticeSum.open          sum and noise meet, here alone
+    release.ReleasePath.row            a row of noise, used once: hubbub.noise.stream
+    aggregate.LatticeSum.open          noise is added to the sum, here alone
     release.ReleasePath.commit         the release is on disk: run_folder
-    rounds.server_step                 the model moves along the release
+    rounds.server_step                 the model is updated by the release
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a round's clients add up to: who forms the sum, the sum itself, and how it meets its noise."""
+"""The sum of a round: the population that forms it, the sum itself, and its opening with noise."""
 
 import hashlib
 import hmac
@@ -29,35 +29,33 @@ __all__ = [
     "statistics",
 ]
 
-# From the global model and the round's index, from 0, to what a client sends before it is clipped, ``(dim,)`` of any floating
-# dtype; ``None`` where it does not answer, so that it adds nothing at all.
+# From the global model and the round's index, from 0, to the update that a client sends, before clipping, ``(dim,)`` of any
+# floating dtype; ``None`` for a client that does not answer.
 Adversary = Callable[[nn.Module, int], torch.Tensor | None]
-
-
-# What a client measured, by name; ``None`` of one that does not answer.
+# Measurements of a client, by name; ``None`` for a client that does not answer.
 Values = Mapping[str, float] | None
 
 
 class Sum(Protocol):
-    """The sum of a cohort's clipped updates, before anybody has looked at it."""
+    """The sum of a cohort's clipped updates, not yet released."""
 
     @property
     def lattice(self) -> Lattice | None:
-        """The lattice that it lies on; ``None`` for a sum in floating point, which is never released with secure noise."""
+        """The lattice of the sum; ``None`` for a sum in floating point, which is never released with secure noise."""
 
     @property
     def statistics(self) -> Mapping[str, float]:
-        """What was computed from updates (``clipped_fraction``, ``train_loss`` …): private, for the operator's eyes."""
+        """Numbers computed from updates (``clipped_fraction``, ``train_loss`` …): private, for the operator alone."""
 
     def digest(self, key: bytes) -> str:
-        """An HMAC of the sum under a secret key: all that the ledger may know of it."""
+        """An HMAC of the sum under a secret key, for the ledger."""
 
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
         """The sum plus a row of noise, ``(dim,)``; ``None`` adds nothing. The only place where noise and sum meet."""
 
 
 class Population(ABC):
-    """Where clients run: in this process, over a network, encrypted. Whoever forms the sum answers for the clip.
+    """A place where clients run: in this process, over a network, encrypted. It is responsible for clipping.
 
     A population of your own is a subclass with ``clients`` and ``collect``; the rest has defaults.
 
@@ -76,7 +74,7 @@ class Population(ABC):
     @property
     @abstractmethod
     def clients(self) -> Sequence[Hashable]:
-        """Every client's id, once, in a fixed order; for the whole run, where cohorts are random or a rotation."""
+        """Every client's id, once, in a fixed order; the same for the whole run if cohorts are random or a rotation."""
 
     @abstractmethod
     def collect(
@@ -89,8 +87,8 @@ class Population(ABC):
     ) -> Sum:
         """The sum of the cohort's updates, each clipped as one flat vector to ``clip_norm``.
 
-        With a ``split`` each has one more coordinate, its indicator, ``(dim + 1,)``: ``split.count_scale(clip_norm)`` × ½ where
-        the update was not clipped, × −½ where it was, and the lattice is that of ``split.joint_norm(clip_norm)``.
+        With a ``split`` each has one more coordinate, its indicator, ``(dim + 1,)``: ``split.count_scale(clip_norm)`` × ½ if
+        the update was not clipped, × −½ if it was; the lattice is that of ``split.joint_norm(clip_norm)``.
 
         Raises:
             SumNotOpenedError: No sum could be opened.
@@ -103,11 +101,11 @@ class Population(ABC):
 
     @property
     def noise_in_sums(self) -> bool:
-        """Whether its sums hold their noise before anybody can read them; see :class:`.ReleasePath`."""
+        """Whether its sums contain their noise before anyone can read them; see :class:`.ReleasePath`."""
         return False
 
     def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> Sequence[Values]:
-        """What each client of a cohort measures of the model on its own data, for a private evaluation.
+        """The measurements of each client of a cohort on its own data, for a private evaluation.
 
         Raises:
             ConfigError: Nothing can be measured here.
@@ -117,22 +115,22 @@ class Population(ABC):
         )
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
-        """Decide what there is to decide before the first round, by the expected size of a cohort alone."""
+        """Make all choices before the first round, from the expected size of a cohort alone."""
         return
 
     def inject(self, client: Any, adversary: Adversary | None) -> None:
-        """Let an adversary choose what a client sends from now on, for audits and attacks; ``None`` lets it train again.
+        """Let an adversary choose a client's updates from now on, for audits and attacks; ``None`` lets it train again.
 
-        Cohorts are drawn without asking who it is, and its update is clipped, rounded, summed, encrypted or sent as any other.
+        The client is sampled, and its update clipped, rounded, summed, encrypted or sent, as any other.
 
         Raises:
-            ConfigError: There is no such client, or none whose update can be chosen here.
+            ConfigError: There is no such client, or its update cannot be chosen here.
         """
         raise ConfigError(f"client = {client!r}: the updates of a {type(self).__name__} cannot be chosen; give it inject()")
 
 
 def adversarial_update(adversary: Adversary, model: nn.Module, round_index: int) -> torch.Tensor | None:
-    """What an adversary sends in a round, ``(dim,)``; numbers that are not finite are its own affair."""
+    """An adversary's update of a round, ``(dim,)``; it may hold numbers that are not finite."""
     with torch.no_grad():
         update = adversary(model, round_index)
     if update is None:
@@ -148,7 +146,7 @@ def adversarial_update(adversary: Adversary, model: nn.Module, round_index: int)
 
 @dataclass(frozen=True)
 class LatticeSum:
-    """A sum of clipped updates in whole steps of a lattice, ``(dim,)`` int64: the same in whatever order it was formed.
+    """A sum of clipped updates in whole steps of a lattice, ``(dim,)`` int64, independent of the order of its terms.
 
     ``statistics`` are private.
 
@@ -193,7 +191,7 @@ class PlainSum:
     total: torch.Tensor
     statistics: Mapping[str, float]
 
-    # What is added to it can be seen from its last bits.
+    # The last bits of a sum in floating point reveal its terms.
     lattice: ClassVar[None] = None
 
     def digest(self, key: bytes) -> str:
@@ -210,7 +208,7 @@ class PlainSum:
 
 @dataclass(frozen=True)
 class NoSum:
-    """In place of a sum that is not formed yet, or never was, since too few contributions came, say: its cost is recorded."""
+    """The place of a sum that was not formed, such as for lack of contributions; its cost is recorded all the same."""
 
     lattice: Lattice | None
     fault: SumNotOpenedError
@@ -232,7 +230,7 @@ def _digest(key: bytes, total: torch.Tensor) -> str:
 
 
 def lattice_of(clip_norm: float, split: CountSplit | None = None, bits: int = 24) -> Lattice:
-    """The lattice of sums of updates of this clip norm, with the indicator of each where there is a split."""
+    """The lattice of sums of updates of this clip norm, each with its indicator if there is a split."""
     return Lattice(clip_norm if split is None else split.joint_norm(clip_norm), bits)
 
 
@@ -246,6 +244,6 @@ def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, 
     finite_losses = [loss for loss in losses if math.isfinite(loss)]
     return {
         "clipped_fraction": clipped / cohort if cohort else 0.0,
-        # The same in whatever order clients were trained.
+        # fsum: independent of the order of clients.
         "train_loss": math.fsum(finite_losses) / len(finite_losses) if finite_losses else math.nan,
     }

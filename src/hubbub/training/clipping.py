@@ -1,13 +1,11 @@
-"""How far one client may move a sum: its whole update, as one vector, is scaled to a norm of at most the clip norm.
+"""Clipping of updates, flat: the whole update of a client, as one vector, is scaled to a norm of at most the clip norm.
 
-The clip norm is one number for the whole run, or a function of the releases so far.
-
-Whoever runs the rounds keeps one number, the clip norm of the next round, and moves it with every release; so a run that goes
-on, from the releases or from a checkpoint, has the clip norms of one that was never interrupted.
+The clip norm is one number for the whole run, or a function of the releases so far. The loop keeps the clip norm of the next
+round and moves it with every release, so that a resumed run has the clip norms of an uninterrupted one.
 
 Adaptive clipping moves the clip norm towards a quantile of the updates' norms. Each client's indicator b, whether its update's
-norm was at most the clip norm, enters the very same sum as one more coordinate, s·(b − ½), and is hidden by the same row of
-noise: there is no second release. With z the noise multiplier of the whole, z_Δ that of the updates and σ_b the standard
+norm was at most the clip norm, is one more coordinate of the same sum, s·(b − ½), and is hidden by the same row of noise: there
+is no second release. With z the noise multiplier of the whole, z_Δ that of the updates and σ_b the standard
 deviation of the noise on the count of indicators,
 
     z_Δ = (z⁻² − (2σ_b)⁻²)^(−1/2),    s = z_Δ·C / σ_b,    the norm of (update, s·(b − ½)) is at most C·z_Δ / z.
@@ -38,14 +36,14 @@ _LARGEST_SHARE = 100.0
 
 @dataclass(frozen=True)
 class AdaptiveClipping:
-    """The rule by which the clip norm follows a quantile of the updates' norms.
+    """Adaptive clipping: the clip norm follows a quantile of the updates' norms.
 
     Args:
         initial_clip_norm: Of the first round, from 1e-10 to 1e10.
         target_quantile: The part of the updates that shall *not* be clipped, in [0, 1].
         clip_norm_learning_rate: Of the geometric step, above 0.
         clip_count_stddev: σ_b, of the noise on the count of unclipped updates; by default a twentieth of the expected cohort
-            size, or the noise multiplier where that is more.
+            size, or the noise multiplier if that is larger.
 
     Raises:
         ValueError: A number out of range.
@@ -75,10 +73,10 @@ class AdaptiveClipping:
             scale("clip_count_stddev", self.clip_count_stddev)
 
     def split(self, noise_multiplier: float, expected_cohort_size: float) -> CountSplit:
-        """How the noise is split between updates and count.
+        """The split of the noise between updates and count.
 
         Raises:
-            ValueError: So little noise on the count that nothing of the noise multiplier is left for the updates.
+            ValueError: Too little noise on the count: the updates would have no budget left.
         """
         z = scale("noise_multiplier", noise_multiplier)
         stddev = max(expected_cohort_size / 20, z) if self.clip_count_stddev is None else float(self.clip_count_stddev)
@@ -101,7 +99,7 @@ class CountSplit:
     """One Gaussian of multiplier z, shared by updates and count.
 
     Args:
-        noise_multiplier: z, of both together: what the accountant counts with.
+        noise_multiplier: z, of both together: the accountant's.
         update_multiplier: z_Δ, of the updates.
         count_stddev: σ_b, of the noise on the count of indicators.
 
@@ -122,7 +120,7 @@ class CountSplit:
         return self.update_multiplier * clip_norm / self.count_stddev
 
     def joint_norm(self, clip_norm: float) -> float:
-        """The largest norm of an update together with its indicator: what the sum's noise and its lattice are scaled to."""
+        """The largest norm of an update with its indicator, to which noise and lattice are scaled."""
         return math.hypot(clip_norm, self.count_scale(clip_norm) / 2)
 
     def fraction(self, coordinate: float, clip_norm: float, expected_cohort_size: float) -> float:
@@ -131,17 +129,16 @@ class CountSplit:
 
 
 Clipping = float | AdaptiveClipping
-# What is clipped has a bound, and what is not has none.
 _Norm = TypeVar("_Norm", float, float | None)
 
 
 @dataclass(frozen=True)
 class ClipNorms:
-    """How updates are clipped, round by round.
+    """The clip norm of each round.
 
     Args:
         clipping: A clip norm, the rule by which it moves, or ``None`` for updates of any norm.
-        noise_multiplier: Of all that one client adds to a sum; needed with a rule, which shares it between update and count.
+        noise_multiplier: Of a client's whole contribution; needed for adaptive clipping, which splits it.
         expected_cohort_size: The public number that sums are divided by.
 
     Example:
@@ -158,7 +155,7 @@ class ClipNorms:
 
     @cached_property
     def split(self) -> CountSplit | None:
-        """How the noise is shared between updates and count; ``None`` where the clip norm stands still."""
+        """The split of the noise between updates and count; ``None`` for a fixed clip norm."""
         if not isinstance(self.clipping, AdaptiveClipping) or self.noise_multiplier is None:
             return None
         return self.clipping.split(self.noise_multiplier, self.expected_cohort_size)
@@ -170,11 +167,11 @@ class ClipNorms:
 
     @property
     def further(self) -> int:
-        """How many coordinates a sum has in addition to the update's: the count of those that were not clipped."""
+        """Coordinates of a sum in addition to the update's: 1 for the count of unclipped updates, or 0."""
         return 0 if self.split is None else 1
 
     def bound(self, clip_norm: _Norm) -> _Norm:
-        """The largest norm of all that one client adds to a sum: what its noise and its lattice are scaled to."""
+        """The largest norm of a client's whole contribution, to which noise and lattice are scaled."""
         return clip_norm if self.split is None or clip_norm is None else self.split.joint_norm(clip_norm)
 
     def following(self, clip_norm: _Norm, release: torch.Tensor) -> _Norm:
@@ -185,7 +182,7 @@ class ClipNorms:
         return self.clipping.following(clip_norm, fraction)
 
     def record(self) -> dict[str, Any]:
-        """The settings of a promise that say it, as strict JSON values, with the noise on the count as it is."""
+        """The settings in a promise, as strict JSON values, with the noise on the count resolved."""
         if self.split is None or not isinstance(self.clipping, AdaptiveClipping):
             return {"clip_norm": self.clipping}
         return {"adaptive_clipping": asdict(replace(self.clipping, clip_count_stddev=self.split.count_stddev))}

@@ -1,7 +1,7 @@
-"""Who takes part in a round.
+"""The cohort of a round.
 
-Random cohorts are never filtered: a client that is left out for any reason breaks the sampling that amplification counts on.
-Cohorts that follow a pattern are drawn from the clients that the ledger lets join, and the ledger checks them again.
+Random cohorts are never filtered: to leave out a client for any reason breaks the sampling that amplification assumes. Cohorts
+of a participation pattern are drawn from the clients that the ledger lets join, and the ledger checks them again.
 """
 
 import hmac
@@ -34,19 +34,19 @@ __all__ = ["CohortKeys", "counts_on_list", "draw", "eligible", "require_distinct
 
 @dataclass(frozen=True)
 class CohortKeys:
-    """From what cohorts are drawn; secret in a real run.
+    """The keys from which cohorts are drawn; secret in a real run.
 
     Args:
-        lasting: The same for the whole run: of what is drawn once, and of patterns, whose history the ledger keeps.
-        fresh: Of the draws of a round. Another one in each incarnation of a real run with random cohorts: two copies of a
-            folder would else draw the same cohorts, and their costs not add up.
+        lasting: The same for the whole run: for draws of the whole run, and for patterns, whose history the ledger keeps.
+        fresh: For the draws of a round. A new one in each incarnation of a real run with random cohorts: otherwise two copies
+            of a folder would draw the same cohorts, and their costs would not add up.
     """
 
     lasting: bytes
     fresh: bytes
 
     def renewed(self, participation: Participation, key: bytes) -> "CohortKeys":
-        """The keys of a start that has this key of its own."""
+        """The keys of an incarnation with this key."""
         return CohortKeys(self.lasting, derive(key, "cohorts")) if isinstance(participation, RandomParticipation) else self
 
 
@@ -59,11 +59,11 @@ def draw(
     keys: CohortKeys,
     ledger: Ledger,
 ) -> list[Hashable]:
-    """The cohort of a round, a function of the keys and, for patterns, of who took part before.
+    """The cohort of a round, a function of the keys and, for patterns, of earlier participations.
 
     Args:
-        participation: How cohorts are drawn.
-        round_index: Which round.
+        participation: The sampling scheme or pattern.
+        round_index: From 0.
         clients: All clients, in a fixed order.
         size: Of the cohort, for a pattern.
         keys: Secret in a real run.
@@ -91,7 +91,7 @@ def draw(
                 kept = uniform_choice(derive(coins, "kept"), len(chosen), max_cohort_size)
                 chosen = [chosen[i] for i in kept]
         case CyclicPoissonSampling(sampling_probability, cycle_length):
-            # A draw for each client, those of other groups too: whom it asks does not depend on who else is in the group.
+            # A draw for each client, those of other groups too: a client's draw does not depend on the other members.
             heads = _heads(coins, len(clients), sampling_probability)
             turn, key = round_index % cycle_length, derive(keys.lasting, "groups")
             chosen = [i for i in np.flatnonzero(heads).tolist() if _slot(key, clients[i], cycle_length) == turn]
@@ -101,7 +101,7 @@ def draw(
         case FixedSizeSampling(cohort_size):
             chosen = uniform_choice(coins, len(clients), cohort_size)
         case FixedEpochs(rounds_per_epoch=rounds_per_epoch):
-            # One secret order for the whole run deals the clients to the rounds of an epoch.
+            # One secret order for the whole run assigns the clients to the rounds of an epoch.
             order = np.argsort(bits(derive(keys.lasting, "rotation"), len(clients)), kind="stable")
             chosen = sorted(order[round_index % rounds_per_epoch :: rounds_per_epoch].tolist())
         case SingleParticipation() | MinSeparation():
@@ -116,35 +116,35 @@ def draw(
 
 
 def _heads(coins: bytes, clients: int, probability: float) -> npt.NDArray[np.bool_]:
-    """``(clients,)``: who is drawn, by Poisson sampling."""
-    # 53 of 64 random bits: the probability is never above what was stated, and within 2^-53 of it.
+    """``(clients,)``: the Poisson sample."""
+    # 53 of 64 random bits: the probability is never above the stated one, and within 2^-53 of it.
     limit = np.uint64(math.floor(probability * 2.0**53))
     heads: npt.NDArray[np.bool_] = (bits(coins, clients) >> np.uint64(11)) < limit
     return heads
 
 
 def _slot(key: bytes, client: Hashable, slots: int) -> int:
-    """The client's permanent slot: by its name as text, as the ledger knows it, and by nothing of the other clients."""
+    """The client's permanent bin, from the key and its name as text alone."""
     # The remainder of 256 random bits: no slot is likelier than another by more than 2^-200.
     return int.from_bytes(hmac.digest(key, str(client).encode(), "sha256")) % slots
 
 
 @lru_cache(maxsize=1)
 def _slots(key: bytes, clients: range | tuple[Hashable, ...], slots: int) -> npt.NDArray[np.int64]:
-    """``(clients,)``: the slot of each, kept, since there may be many and they stay."""
+    """``(clients,)``: the bin of each, cached."""
     return np.array([_slot(key, client, slots) for client in clients], dtype=np.int64)
 
 
 def eligible(round_index: int, clients: Sequence[Hashable], size: int, *, keys: CohortKeys, ledger: Ledger) -> list[Hashable]:
-    """``size`` of the clients that the ledger lets join, or all of them where they are fewer.
+    """``size`` of the clients that the ledger lets join, or all of them if they are fewer.
 
-    Those that took part least often come first, ties by chance.
+    Clients with the fewest participations come first, ties by chance.
     """
     able, joined = ledger.standing(clients, round_index)
     places = np.flatnonzero(able)
     if len(places) > size:
         joined, ties = joined[places], bits(derive(keys.fresh, "cohort", round_index), len(clients))[places]
-        # All that joined less often than the last one that is taken, and of those that joined as often who wins the draw.
+        # All with fewer participations than the last one taken, and a random choice of those with as many.
         most = np.partition(joined, size - 1)[size - 1] if size else -1
         fewer, same = np.flatnonzero(joined < most), np.flatnonzero(joined == most)
         wanted = size - len(fewer)
@@ -154,26 +154,23 @@ def eligible(round_index: int, clients: Sequence[Hashable], size: int, *, keys: 
 
 
 def counts_on_list(participation: Participation) -> bool:
-    """Whether what is promised depends on the list of clients staying as it is for the whole run.
+    """Whether the promise assumes one list of clients for the whole run.
 
-    Cohorts are drawn from who is listed, a listed name keeps its bin, and a rotation deals out places of the list. Of other
-    patterns the ledger knows by name who took part when, whoever else is listed.
+    Random cohorts are drawn from the list, and a rotation assigns places of the list. For other patterns the ledger knows by
+    name who took part when.
     """
     return isinstance(participation, RandomParticipation | FixedEpochs)
 
 
 def require_distinct(clients: Sequence[Hashable]) -> None:
-    """Refuse a client that is listed twice, also under names that are equal as text, by which a ledger knows clients.
-
-    It would be sampled twice as often as the recorded cost counts on.
-    """
+    """Refuse a client that is listed twice, also under names that are equal as text: it would be sampled twice as often."""
     if not isinstance(clients, range):
         _require_distinct(tuple(clients))
 
 
 @lru_cache(maxsize=1)
 def _require_distinct(clients: tuple[Hashable, ...]) -> None:
-    """For the same list again and again."""
+    """As above, cached for one list."""
     places: dict[str, int] = {}
     for place, client in enumerate(clients):
         first = places.setdefault(str(client), place)
@@ -185,7 +182,7 @@ def _require_distinct(clients: tuple[Hashable, ...]) -> None:
 
 
 def _require_counted(participation: Participation, clients: int) -> None:
-    """Refuse other clients than the number that the pattern was planned for."""
+    """Refuse a number of clients other than the planned one."""
     match participation:
         case FixedSizeSampling(population=counted) | TruncatedPoissonSampling(population=counted) if counted != clients:
             raise ParticipationError(f"population = {counted}: there are {clients} clients")
@@ -197,7 +194,7 @@ def require_feasible(participation: Participation, rounds: int, clients: int, si
     """Refuse, before the first round, a pattern that this many clients cannot keep.
 
     Raises:
-        ParticipationError: They cannot.
+        ParticipationError: There are too few clients for it.
 
     Example:
         >>> require_feasible(SingleParticipation(), rounds=20, clients=30, size=10)

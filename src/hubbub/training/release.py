@@ -1,17 +1,17 @@
-"""The one way from a sum to a release, whoever formed the sum: record the cost, add noise, persist.
+"""The only way from a sum to a release, for every population: record the cost, add noise, persist.
 
 ::
 
     ticket  = path.begin(cohort, total, clip_norm)    the cost is on disk; from here on the round counts
     release = total.open(path.row(ticket))            the only place where noise and sum meet
     path.commit(ticket, release)                      the release is on disk, then its digest: now it may leave
-    path.abort(ticket)                                 or never: the cost stays, and its row is gone
+    path.abort(ticket)                                or never: the cost stays, and the row of noise is spent
 
-Where clients bring shares of the noise along, or share holders add all of it under encryption, nobody reads a sum without it:
-the path makes no rows, and ``row`` answers ``None``.
+If clients add noise shares, or share holders add the noise under encryption, sums are never readable without it: the path draws
+no rows, and ``row`` returns ``None``.
 
-A crash between two of these lines loses at most the round that was under way. Every start of a secure run draws from a key of
-its own; rows that were spent before are drawn again from the key of their incarnation, so that the stream stays N·z.
+A crash between two of these lines loses at most the round in progress. Every start of a secure run (an *incarnation*) draws
+from a key of its own; earlier rows are drawn again from the key of their incarnation, so that the stream stays N·z.
 """
 
 import math
@@ -43,15 +43,15 @@ from hubbub.training.run_folder.record import key_ahead, rounds_shown, unknown_r
 
 __all__ = ["ReleasePath"]
 
-# Of a key; each of them may add a whole row to a sum.
+# The most share holders of a key; each may add a whole row to a sum.
 _MOST_HOLDERS = 100
 
 
 class _Unchanged:
-    """That a strategy of somebody's own class still is what the promise was computed of.
+    """A check that a strategy of a user's class still is the promised one.
 
     Args:
-        mechanism: Has the strategy, whose every round is tried here once.
+        mechanism: Has the strategy; each round is checked once.
     """
 
     def __init__(self, mechanism: Mechanism) -> None:
@@ -68,7 +68,7 @@ class _Unchanged:
         self._next = 0
 
     def require(self, round_index: int) -> None:
-        """Refuse a matrix, or a row of noise up to that of this round, that is another one by now."""
+        """Refuse a matrix, or a row of the noising matrix up to this round, that has changed."""
         same, unit = np.array_equal(self._strategy.matrix(), self._matrix), self._unit
         while same and self._next <= round_index:
             row, self._memory = self._strategy.step(self._next, lambda i: unit[i], self._memory)
@@ -92,16 +92,16 @@ class ReleasePath:
         seed: Of a simulation.
         store: The folder; ``None`` keeps all in memory.
         head: A head of the ledger that somebody kept.
-        noise_in_sums: Whoever forms the sums answers for it that they hold the noise before anybody reads them, where the
-            promise is of such: the clients' shares, and that a sum of too few is aborted, or the row of each share holder.
+        noise_in_sums: The caller guarantees that sums contain the promised noise before anyone reads them: the clients' shares,
+            a sum of too few of which is aborted, or the row of each share holder.
 
     Raises:
-        LedgerError: The folder holds another run, its record is damaged, was rolled back, or is closed.
+        LedgerError: The folder holds another run; or its record is damaged, rolled back or closed.
         RunFolderError: A key or a release is missing, or is not this run's; or the disk has no room for the noise.
-        ConfigError: More clients or more noise than the lattice has room for, or noise in sums that nobody answers for, or that
-            is not promised.
-        ValueError: More numbers than the lattice has room for, or a strategy that is not ours, whose stream does not invert its
-            matrix or draws noise ahead.
+        ConfigError: More clients or noise than the lattice has room for; or noise in sums is promised and not guaranteed, or
+            the reverse.
+        ValueError: More numbers than the lattice has room for; or a user's strategy whose stream does not invert its matrix or
+            draws noise ahead.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ReleasePath:
         _require_answered_for(promise, dim, noise_in_sums)
         mechanism, self._secure, self._in_sums = promise.mechanism, not promise.simulation, noise_in_sums
         self._dim, self._store, self._lattice_bits = dim, store, promise.lattice_bits
-        # Noise that others add is whole steps, in an experiment as well.
+        # Noise in sums is whole steps, in a simulation, too.
         self._on_lattice = mechanism is not None and (self._secure or noise_in_sums)
         here = None if noise_in_sums else mechanism
         remembered = (memory_rows(here.strategy) or 0) if here else 0
@@ -147,13 +147,13 @@ class ReleasePath:
         self._given: Ticket | None = None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Refused: each copy would record its rounds in a ledger of its own, and draw the same noise and cohorts."""
+        """Refuse: each copy would record its rounds in a ledger of its own, and draw the same noise and cohorts."""
         raise TypeError("an open run cannot be copied or pickled: its rounds are recorded, and its noise drawn, in one place")
 
     def start(self) -> None:
-        """Settle what the last incarnation left open, and begin one with a key of its own.
+        """Settle the round in progress of the last incarnation, and begin a new one with its own key.
 
-        Call it when the noise has been brought to where a checkpoint left it, or at once.
+        Call it after the noise stream was restored from a checkpoint, or at once if there is none.
 
         Raises:
             LedgerError: The run is closed, or a required hook did not take the heads of its rounds.
@@ -191,14 +191,14 @@ class ReleasePath:
             self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
 
     def keep_noise(self) -> None:
-        """Keep what later rounds need of the noise so far, so that the next start need not draw it again."""
+        """Save the rows that later rounds need, so that the next start does not draw them again."""
         if self._store and self.noise and memory_rows(self.noise.mechanism.strategy) != 0:
             self._store.seal_noise(self.noise, self._noise_key, self.ledger.head)
 
     def make_room(self) -> None:
-        """Keep releases no longer than to the next checkpoint, for good, where less of the disk is free than is to be.
+        """Keep releases only until the next checkpoint from now on, if the disk is short of room.
 
-        That it is so is on record before the first of them goes, unless it was promised.
+        Unless it was promised, this is on record before the first release is removed.
         """
         if self._store and self._store.short_of_room:
             self._store.keep_releases = False
@@ -208,16 +208,16 @@ class ReleasePath:
 
     @property
     def next_round(self) -> int:
-        """The round that the next ticket is for."""
+        """The round of the next ticket."""
         return self.ledger.next_round
 
     def begin(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
-        """Record the cost of the next round. When this returns, it is on disk and the row of noise is spent.
+        """Record the cost of the next round. On return it is on disk and the row of noise is spent.
 
         Raises:
             ParticipationError: A client would break the promised pattern, or comes twice.
             LedgerError: The run has no further round, or the sum is in floating point where the noise is secure.
-            ConfigError: The strategy is not the one that was promised any more.
+            ConfigError: The strategy is no longer the promised one.
         """
         if self._foreign:
             self._foreign.require(self.next_round)
@@ -233,12 +233,12 @@ class ReleasePath:
         return self.ledger.begin(self.next_round, cohort, total.digest(self._digest_key), clip_norm)
 
     def row(self, ticket: Ticket) -> torch.Tensor | None:
-        """The round's row of noise at the scale of the sum, ``(dim,)``; given out once.
+        """The round's row of noise at the scale of the sum, ``(dim,)``, returned once.
 
-        ``None`` where the sum holds the noise, or where nothing is promised.
+        ``None`` if the sum contains the noise, or no noise is promised.
 
         Raises:
-            LedgerError: The ticket's row was given out already, or the round was not begun.
+            LedgerError: The row was already returned, or the round was not begun.
         """
         self._require_started()
         self.ledger.require_begun(ticket)
@@ -250,11 +250,11 @@ class ReleasePath:
         return self.noise.next_row() * ticket.clip_norm
 
     def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
-        """Put the release on disk, then its digest in the ledger. When this returns, it may leave.
+        """Write the release to disk, then its digest to the ledger. On return it may leave.
 
         Raises:
-            LedgerError: The round was not begun, its row was not taken, or what comes is no release of this run; or a
-                required hook did not take the head: the round is committed, and its release leaves at the next start.
+            LedgerError: The round was not begun, its row was not taken, or this is no release of this run; or a required hook
+                did not take the head: the round is committed, and its release leaves at the next start.
         """
         self._require_started()
         self.ledger.require_begun(ticket)
@@ -275,14 +275,14 @@ class ReleasePath:
         self._give_heads()
 
     def abort(self, ticket: Ticket) -> None:
-        """Give a begun round up: its cost stays, and its row of noise and its participations are spent.
+        """Abort a begun round: its cost, its row of noise and its participations stay spent.
 
         Raises:
             LedgerError: The round was not begun, or a required hook did not take the head.
         """
         self.ledger.require_begun(ticket)
         if self._store:
-            # First, so that no release of an aborted round is left behind.
+            # Before the record, so that no release of an aborted round is left behind.
             self._store.discard_release(ticket.round_index)
         self.ledger.abort(ticket)
         if self.noise and self._started:
@@ -297,22 +297,22 @@ class ReleasePath:
                 yield self._store.load_release(round_index, digest, self._dim)
 
     def _give_heads(self) -> None:
-        """Give the heads that the hook has not taken; where a required one fails, this path has ended."""
+        """Send the heads that the hook has not taken; if a required hook fails, this path has ended."""
         if self._store:
             started, self._started = self._started, False
             self._store.give_heads(self.ledger)
             self._started = started
 
     def _require_started(self) -> None:
-        """Refuse what comes before the noise of this start."""
+        """Refuse a call before :meth:`start`."""
         if not self._started:
             raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
 
     def _settle(self) -> None:
-        """Commit the round that was under way if its release is on disk whole; abort it otherwise.
+        """Commit the round in progress if its release is on disk whole; abort it otherwise.
 
-        A simulation without a release draws the very same round again, unless others draw its noise, or its sum was encrypted
-        and would be another one.
+        A simulation without a release repeats the same round, unless others draw its noise or its sum was encrypted: that sum
+        would be another one.
         """
         pending = self.ledger.pending()
         if pending is None:
@@ -325,7 +325,7 @@ class ReleasePath:
             self.abort(pending)
 
     def _require_folder_not_newer(self) -> None:
-        """Refuse a ledger that was rolled back: the folder holds releases, keys or metrics of which it does not know."""
+        """Refuse a ledger that was rolled back: it lacks releases, keys or metrics of the folder."""
         if not self._store:
             return
         begun, shown = len(self.ledger.rounds), rounds_shown(self._store.folder)
@@ -343,7 +343,7 @@ class ReleasePath:
             )
 
     def _epoch_keys(self) -> list[tuple[int, bytes]]:
-        """The first row and the key of each incarnation so far; a key that is not the one that was used is refused."""
+        """The first row and the key of each incarnation so far; a wrong key is refused."""
         found = []
         for number, epoch in enumerate(self.ledger.epochs):
             if epoch.key is not None and not self.ledger.closed:
@@ -355,7 +355,7 @@ class ReleasePath:
 
 
 def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:
-    """Refuse noise that nobody adds, so that the path would release bare sums; and noise in sums that no promise names."""
+    """Refuse promised noise that nobody adds, which would release bare sums, and noise in sums that is not promised."""
     shares = None if promise.mechanism is None else promise.mechanism.shares
     if promise.noise_in_sums and not in_sums:
         found = "noise_by = 'holders': no share holder" if shares is None else f"mechanism.shares = {shares}: no client"
@@ -373,9 +373,9 @@ def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:
 
 
 def _require_exact(mechanism: Mechanism, clients: int, *, holders: bool, new: bool) -> None:
-    """Refuse, before the first round, what the lattice has no room for, or a strategy whose stream is not its matrix."""
+    """Refuse, before the first round, sums beyond the lattice, and a strategy whose stream does not invert its matrix."""
     if mechanism.shares is not None:
-        # Whoever answers adds a share, as large as if no more than the fewest did.
+        # Each client adds a share sized for the fewest clients.
         require_room(clients, mechanism.stddev * math.sqrt(max(1.0, clients / mechanism.shares.clients)))
         return
     rows = _MOST_HOLDERS if holders else 1

@@ -1,6 +1,6 @@
 """The training loop, on one screen: sample, aggregate, record the cost, add noise, persist, update, yield.
 
-A sum that nobody could open aborts its round: its cost stays on record, and the model stays as it was.
+A sum that cannot be opened aborts its round: the cost stays on record, and the model does not change.
 
 ``train`` is a generator: logging, evaluation, plots and early stopping are the body of the caller's ``for`` loop.
 """
@@ -31,19 +31,20 @@ from hubbub.training.simulation.functional import FlatModel
 
 __all__ = ["EVALUATE", "MOST_ABORTED", "PHASES", "Phases", "RoundResult", "RunState", "server_step", "train"]
 
-# So many rounds that are aborted one after the other do not come from chance.
+# Aborted rounds in a row that end the run: so many are no chance.
 MOST_ABORTED = 3
+CHECKPOINT_EVERY = 10
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One round, after its release, or after it was aborted since its sum could not be opened: then ``fault`` says why.
+    """One round: released, or aborted because its sum could not be opened; then ``fault`` has the reason.
 
-    ``clip_norm`` is that of the round's updates. ``head`` is that of the ledger: keep it elsewhere, and a ledger that is rolled
-    back cannot pass. ``statistics`` were computed from clients' updates, and ``fault`` may name clients: they are private, and
-    not for others. So are ``seconds`` and ``phases``, the same by phase (``sample``, ``aggregate``, ``record``,
-    ``noise``, ``persist``, ``update``, ``account``): they show how many took part. ``evaluation`` is what the private
-    evaluation after the round released, for all to read; empty where none was due.
+    ``clip_norm`` is that of the round's updates. ``head`` is that of the ledger: kept elsewhere, it reveals a ledger that was
+    rolled back. Private, for the operator alone, are ``statistics``, computed from clients' updates; ``fault``, which may name
+    clients; ``seconds``, and ``phases``, the same by phase (``sample``, ``aggregate``, ``record``, ``noise``, ``persist``,
+    ``update``, ``account``), which show how many took part. ``evaluation`` has the released estimates of the private
+    evaluation after the round; empty if none was due.
     """
 
     round_index: int
@@ -60,7 +61,7 @@ class RoundResult:
 
     @property
     def clients_per_second(self) -> float:
-        """How fast the round was."""
+        """Clients of the round per second."""
         return self.clients / self.seconds
 
 
@@ -78,21 +79,20 @@ def train(
         plan: What to do.
         population: Where clients run.
         model: Any module without buffers; its parameters become views of one vector.
-        store: A folder that keeps ledger, releases and checkpoints; a run that stopped there resumes where it was. Without
-            one, all is kept in memory.
-        head: The ledger's head that somebody kept: a folder that was rolled back behind it is refused.
+        store: The folder of ledger, releases and checkpoints; a run that stopped there resumes. Without one, all is in memory.
+        head: A head of the ledger that was kept elsewhere: a folder that was rolled back behind it is refused.
 
     Yields:
         RoundResult: After the round's release is on disk and the model has been updated, or after it was aborted.
 
     Raises:
-        TypeError: An argument is another thing, as where two of them are swapped.
-        ParticipationError: The clients cannot keep the promised pattern, one is listed twice, or the list is another one than
-            the run began with, where what is promised counts on it.
+        TypeError: An argument of the wrong type; two of them may be swapped.
+        ParticipationError: The clients cannot keep the promised pattern, one is listed twice, or the list of clients, on which
+            the promise depends, has changed since the run began.
         LedgerError: The folder holds another run, or its record is damaged or was rolled back.
-        RunFolderError: The folder is damaged, or another process is at work in it.
-        ConfigError: The model has buffers or no trainable parameter, or the population's sums do not hold the noise that the
-            plan promises, or hold some that it does not, or the clip norm moves and the population counts no indicators.
+        RunFolderError: The folder is damaged, or another process works in it.
+        ConfigError: The model has buffers or no trainable parameter; the noise in the population's sums is not what the plan
+            promises; or the clip norm moves and the population counts no indicators.
         SumNotOpenedError: Three rounds in a row were aborted; the run can be resumed.
 
     Example:
@@ -130,14 +130,14 @@ def train(
         if store and counts_on_list(plan.participation):
             store.require_same_clients(clients)
         run = RunState.start(plan, model, store, clients=len(clients), head=head, noise_in_sums=population.noise_in_sums)
-        # For the size that is public: how many come in the first round must not decide how everybody's update is computed.
+        # By the expected size, which is public: the size of a real cohort must not decide how updates are computed.
         population.prepare(model, math.ceil(plan.expected_cohort_size))
         with Evaluations.of(run.path.ledger, clients=len(clients), seed=plan.seed, store=store) as evaluations:
             yield from _rounds(plan, population, clients, model, run, evaluations)
 
 
 def _listed(population: Population) -> Sequence[Hashable]:
-    """The clients as they are listed now, whatever becomes of the list."""
+    """A copy of the list of clients."""
     clients = population.clients
     return clients if isinstance(clients, range) else tuple(clients)
 
@@ -150,7 +150,7 @@ def _rounds(
     run: RunState,
     evaluations: Evaluations | None,
 ) -> Iterator[RoundResult]:
-    """The rounds that are left, one after another: the loop itself."""
+    """The loop over the remaining rounds."""
     path, aborted = run.path, 0
     for round_index in range(path.next_round, plan.rounds):
         run.require_same_model("between rounds")
@@ -166,7 +166,7 @@ def _rounds(
         cohort = draw(plan.participation, round_index, listed, size, keys=keys, ledger=path.ledger)
         clock.end("sample")
         clip_norm = run.clip_norm
-        # A list of its own: whom a population strikes off took part all the same.
+        # A copy: a population that removes clients from it does not change who took part.
         total, fault = _collected(plan, population, list(cohort), model, clip_norm, round_index), None
         run.require_same_model(f"by {type(population).__name__}.collect")
         clock.end("aggregate")
@@ -222,15 +222,12 @@ def _collected(
     clip_norm: float | None,
     round_index: int,
 ) -> Sum:
-    """The sum of a round; where none could be formed, what stands for it, since clients took part all the same."""
+    """The sum of a round, or a ``NoSum`` if none could be formed: clients took part all the same."""
     try:
         return population.collect(cohort, model, clip_norm, round_index, plan.clip_norms.split)
     except SumNotOpenedError as error:
         bound = plan.clip_norms.bound(clip_norm)
         return NoSum(None if bound is None else Lattice(bound, plan.lattice_bits), error)
-
-
-CHECKPOINT_EVERY = 10
 
 
 @dataclass
@@ -243,7 +240,7 @@ class RunState:
     path: ReleasePath
     store: RunStore | None
     clip_norm: float | None
-    # The model as releases alone have made it, and how often each of its frozen parameters was written to.
+    # The model after the last release, and the versions of its frozen parameters.
     _known: tuple[torch.Tensor, list[tuple[int, int]]] | None = None
 
     @classmethod
@@ -257,7 +254,7 @@ class RunState:
         head: str | None = None,
         noise_in_sums: bool = False,
     ) -> RunState:
-        """Begin a run, or resume the one in the folder: from the last checkpoint, then by the releases since.
+        """Begin a run, or resume the one in the folder from the last checkpoint and the releases since.
 
         ``noise_in_sums`` is as for :class:`.ReleasePath`.
         """
@@ -269,7 +266,7 @@ class RunState:
         path = ReleasePath(promise, dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums)
         run = cls(plan, model, optimizer, path, store, plan.clip_norms.first)
         done = run._restored(store) if store else 0
-        # First all that is read, so that a folder that is refused stays as it is; a round under way is settled by the start.
+        # Read everything first, so that a refused folder is not changed; path.start settles a round in progress.
         known = path.next_round
         run._update_again(done, known)
         path.start()
@@ -277,13 +274,13 @@ class RunState:
         return run
 
     def _update_again(self, start: int, stop: int) -> None:
-        """Update the model by what is on disk."""
+        """Update the model by the releases on disk."""
         for round_index in range(start, stop):
             for release in self.path.released(round_index, round_index + 1):
                 self.update(release, round_index)
 
     def _restored(self, store: RunStore) -> int:
-        """Take up the last checkpoint, where there is one; returns how many rounds it holds."""
+        """Restore the last checkpoint, if there is one; returns its number of rounds."""
         checkpoint = store.load_checkpoint(self.path.ledger)
         if checkpoint is None:
             return 0
@@ -299,10 +296,13 @@ class RunState:
         return checkpoint.rounds
 
     def require_same_model(self, who: str) -> None:
-        """Refuse a model that anything but releases has changed, and put its trained parameters back.
+        """Refuse a model that anything but a release has changed, and restore its trained parameters.
+
+        Args:
+            who: The suspect, for the message.
 
         Raises:
-            ConfigError: It was; ``who`` says by whom.
+            ConfigError: It was changed.
         """
         self.model.require_views()
         vector, written = self._known = self._known or self._as_it_is()
@@ -322,12 +322,12 @@ class RunState:
         return [(p.data_ptr(), p._version) for p in self.model.module.parameters() if not p.requires_grad]
 
     def update(self, release: torch.Tensor, round_index: int) -> None:
-        """One step along a release, as :func:`server_step` takes it."""
+        """Take one :func:`server_step` along a release."""
         self.clip_norm = server_step(self.plan, self.model, self.optimizer, self.clip_norm, release, round_index)
         self._known = self._known and self._as_it_is()
 
     def checkpoint(self, rounds: int) -> None:
-        """Save every few rounds and at the end; between, the releases themselves are what is kept."""
+        """Save the state every few rounds and at the end; in between, the releases are on disk."""
         if self.store and (rounds % CHECKPOINT_EVERY == 0 or rounds == self.plan.rounds):
             moved = self.clip_norm if self.plan.clip_norms.further else None
             self.path.make_room()
@@ -344,7 +344,7 @@ def server_step(
     release: torch.Tensor,
     round_index: int,
 ) -> float | None:
-    """One step of the server's optimizer along the mean over the *expected* cohort size; answers with the next clip norm.
+    """Take one step of the server's optimizer along the mean over the *expected* cohort size; returns the next clip norm.
 
     Model, optimizer and clip norm are functions of the releases alone.
     """
@@ -368,31 +368,29 @@ def server_step(
     return plan.clip_norms.following(clip_norm, release)
 
 
-# In the order of the loop: the cohort is drawn, its updates are formed and summed, its cost is recorded, noise meets the sum,
-# the release (and later the checkpoint) is put on disk, the model is updated, and epsilon is computed.
+# In the order of the loop.
 PHASES = ("sample", "aggregate", "record", "noise", "persist", "update", "account")
-# What the body of the caller's loop may add: it is no part of a round.
+# Time of evaluations, which are no part of a round.
 EVALUATE = "evaluate"
 
 
 class Phases:
-    """The clock of one round: each lap goes to the phase that has just ended; several of one phase add up.
+    """Seconds of one round by phase; laps of one phase add up.
 
-    On an accelerator work is asked for in one phase and may be waited for in the next.
+    On an accelerator, work that one phase starts may be waited for in the next.
     """
 
     def __init__(self) -> None:
         self._started = self._lapped = time.perf_counter()
-        # Of each phase so far.
         self.seconds = dict.fromkeys(PHASES, 0.0)
 
     def end(self, phase: str) -> None:
-        """Count the time since the last lap, or since the start, for a phase."""
+        """Add the time since the last lap, or since the start, to a phase."""
         now = time.perf_counter()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._lapped
         self._lapped = now
 
     @property
     def total(self) -> float:
-        """Seconds from the start to the last lap: what the phases add up to."""
+        """Seconds from the start to the last lap: the sum of all phases."""
         return self._lapped - self._started

@@ -1,13 +1,11 @@
 """A population whose units are single examples: each contributes the negative of its gradient, clipped as one vector.
 
-Norms of per-example gradients without the gradients, and the sum of clipped ones: for simulations.
+Simulations may use *ghost norms*: norms of per-example gradients, and the sum of clipped gradients, without the gradients. The
+gradient of a layer's weight is δᵀa, summed over positions. Its squared norm is Σ (a aᵀ)∘(δ δᵀ) over pairs of positions, which
+are few in a linear layer; with the norms, the sum of clipped gradients is one product of the scaled δ with the a. No example's
+own gradient is formed, so that none can be rounded to a lattice: a secure release needs :mod:`.gradients`.
 
-The gradient of a layer's weight is δᵀa, summed over positions. Its squared norm is Σ (a aᵀ)∘(δ δᵀ) over pairs of positions,
-which are few in a linear layer; with the norms at hand, the clipped gradients of all examples together are one product of the
-δ, scaled, with the a. No second pass is needed, and no example's own gradient is ever there. So none can be rounded to a
-lattice: what a release needs is :mod:`.gradients`.
-
-Letters: a what a layer saw, δ the gradient of the loss by what it made.
+Letters: a the input of a layer, δ the gradient of the loss by its output.
 
 Source: Goodfellow 2015, https://arxiv.org/abs/1510.01799; Li et al. 2022, "Large Language Models Can Be Strong Differentially
 Private Learners", https://arxiv.org/abs/2110.05679 (sequences); Bu et al. 2023, "Differentially Private Optimization on Large
@@ -56,16 +54,16 @@ class ExamplePopulation(Population):
         inputs: ``(examples, …)``. Gradients are computed and summed where they are, on a processor or on a GPU.
         targets: ``(examples, …)``.
         loss: Mean loss of a batch from the module's output and the targets; of single examples here.
-        seed: Of what a module draws (dropout): each example in each round has a seed of its own, and is then taken alone.
+        seed: Of random layers (dropout): each example in each round has its own seed, and is then computed alone.
         lattice: Whether clipped gradients are summed as integers, as a release needs; ``False`` sums in floating point, for
             simulations only.
-        ghost: In a simulation, whether norms are computed without the gradients (:mod:`.ghost`); by default they are.
-        batch: Examples in memory at once, however large a cohort is; by default what an eighth of a gigabyte holds, 64 at most.
+        ghost: Whether to use ghost norms; by default in simulations.
+        batch: Examples in memory at once; by default what an eighth of a gigabyte holds, 64 at most.
 
-    What an example contributes depends on the model, itself and the seed, to the last bit, and on nothing else: not on whom it
-    is summed with. A module must not keep plain attributes from one call to the next. An example whose gradient fails, since
-    its target is no class, say, counts as zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics
-    report it to the operator.
+    An example's contribution depends, to the last bit, on the model, the example and the seed alone, not on the rest of the
+    cohort. A module must not keep plain attributes from one call to the next. An example whose gradient fails, such as for a
+    target that is no class, counts as zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics report it
+    to the operator.
 
     Raises:
         DataError: Inputs and targets of different lengths, or no example.
@@ -113,7 +111,7 @@ class ExamplePopulation(Population):
         return range(len(self._inputs))
 
     def prepare(self, model: nn.Module, _: int) -> None:
-        """Refuse, on a probe batch, a model or a loss that would fail for every example, or depend on earlier ones.
+        """Refuse, on a probe batch, a model that fails for every example, or depends on earlier ones.
 
         Raises:
             ConfigError: It does.
@@ -123,10 +121,10 @@ class ExamplePopulation(Population):
     takes_split = True
 
     def inject(self, client: int, adversary: Adversary | None) -> None:
-        """Let an adversary choose what an example contributes, in place of minus its gradient.
+        """Let an adversary choose an example's contribution, in place of minus its gradient.
 
         Raises:
-            ConfigError: There is no such example, or norms are computed without gradients, of which none can be chosen.
+            ConfigError: There is no such example, or ghost norms are used.
         """
         if client not in self.clients:
             raise ConfigError(f"client = {client!r}: there are examples 0 to {len(self._inputs) - 1}")
@@ -148,7 +146,7 @@ class ExamplePopulation(Population):
 
         Args:
             cohort: Numbers of examples.
-            model: The global model; it stays as it is.
+            model: The global model, which stays as it is.
             clip_norm: Of one gradient.
             round_index: From 0.
             split: With adaptive clipping: one more coordinate, each example's indicator, on the lattice of the joint norm.
@@ -156,7 +154,7 @@ class ExamplePopulation(Population):
         gradients, chosen = self._of(model), [int(str(number)) for number in cohort]
         own = [number for number in chosen if number not in self._adversaries]
         examples = Chosen(self._inputs, self._targets, own, lambda number: seed_for(self._key, number, round_index))
-        # What was chosen for examples, in the form of gradients and losses.
+        # Injected contributions, as gradients and losses.
         further = (
             (-update[None].to(self._inputs.device), torch.tensor([math.nan]))
             for number in chosen
@@ -180,7 +178,7 @@ class ExamplePopulation(Population):
         return self._inputs[number : number + 1], self._targets[number : number + 1]
 
     def _of(self, model: nn.Module) -> ExampleGradients:
-        """What makes the gradients of a model: of a copy, so that nothing that is left in it reaches the model."""
+        """Per-example gradients of a copy of the model, so that the model itself stays as it is."""
         if model is not self._model:
             copied = deepcopy(model).to(self._inputs.device).train()
             gradients = ExampleGradients(copied, self._loss, batch=self._batch)
@@ -192,19 +190,19 @@ class ExamplePopulation(Population):
         return self._gradients
 
 
-# By module, so that a loop of one's own does not look at its module anew in each step.
+# By module, so that a user's loop does not check its module in each step.
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[Loss, ExampleGradients]] = WeakKeyDictionary()
 
 
 def private_gradients(
     model: nn.Module, loss: Loss, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
 ) -> LatticeSum:
-    """The sum of the clipped gradients of single examples, for a training loop of one's own.
+    """The sum of the clipped gradients of single examples, for a user's training loop.
 
     It is no release: ``ReleasePath`` records the cost of the step, and adds its row of noise.
 
     Args:
-        model: Any module without buffers, in the mode, training or not, that it has; it stays as it is.
+        model: Any module without buffers, in its training or evaluation mode; it stays as it is.
         loss: Mean loss of a batch from the module's output and the targets.
         inputs: Of the step's examples, ``(examples, …)``; possibly zero of them.
         targets: ``(examples, …)``.
@@ -212,7 +210,7 @@ def private_gradients(
 
     Returns:
         ``(dim,)``, in the order of ``model.parameters()`` without frozen ones. ``statistics`` (mean loss, clipped fraction) are
-        private. What a module draws, such as dropout, is drawn afresh for each example from the operating system's key.
+        private. Dropout and the like draw from a fresh secret key for each example.
 
     Raises:
         ConfigError: No trainable parameter, several dtypes, or a buffer.
@@ -257,7 +255,7 @@ def _row_sum(
     split: CountSplit | None = None,
     further: Iterable[_Rows] = (),
 ) -> _Sum:
-    """Of gradients that were made, in whole steps where there is a lattice; else in float64."""
+    """The sum of explicit gradients, in whole steps if there is a lattice, else in float64."""
     kind, device = torch.int64 if lattice else torch.float64, examples.inputs.device
     total = torch.zeros(gradients.dim + (split is not None), dtype=kind, device=device)
     clipped, losses = [], []
@@ -274,7 +272,7 @@ def _row_sum(
 
 
 def _ghost_sum(gradients: ExampleGradients, examples: Chosen, clip_norm: float | None, split: CountSplit | None) -> _Sum:
-    """Of gradients of which only the norms are known, in float64."""
+    """The sum by ghost norms, in float64."""
     total = torch.zeros(gradients.dim, dtype=torch.float64, device=examples.inputs.device)
     clipped, losses, count = [], [], 0.0
     for seen in gradients.batches(examples):
@@ -321,7 +319,7 @@ def squared_norms(seen: Seen) -> torch.Tensor:
 
 
 def weighted_sum(seen: Seen, weights: torch.Tensor, shapes: dict[str, torch.Size]) -> torch.Tensor:
-    """The sum of the gradients, each times its weight, ``(dim,)`` float64; of weight 0 it counts as zero, whatever it is.
+    """The sum of the gradients, each times its weight, ``(dim,)`` float64; weight 0 counts as zero even for NaN.
 
     Args:
         seen: Of a batch.
@@ -329,7 +327,7 @@ def weighted_sum(seen: Seen, weights: torch.Tensor, shapes: dict[str, torch.Size
         shapes: Of all parameters, by name, in the order of the flat vector.
     """
     if not bool((weights != 0).all()):
-        # Zero times what is not a number is none.
+        # 0 times NaN is NaN.
         seen, weights = _only(seen, weights != 0), weights[weights != 0]
     first = seen.losses
     found = {name: first.new_zeros(shape) for name, shape in shapes.items()}
@@ -345,7 +343,7 @@ def weighted_sum(seen: Seen, weights: torch.Tensor, shapes: dict[str, torch.Size
 
 
 def _of_weight(found: Sequence[Use], other: torch.Tensor | None) -> torch.Tensor:
-    """The squared norms of all that a weight got, in all its uses together."""
+    """The squared norms of a weight's gradients, all uses together."""
     geometry = found[0].layer.convolution
     alike = all(use.layer.convolution == geometry for use in found)
     grouped = geometry is not None and geometry.groups > 1
@@ -359,7 +357,7 @@ def _of_weight(found: Sequence[Use], other: torch.Tensor | None) -> torch.Tensor
 
 
 def _of_pairs(found: Sequence[Use]) -> torch.Tensor:
-    """By pairs of positions, those of all uses in one row: in float64, since the pairs may cancel."""
+    """As above by pairs of positions, all uses in one row; in float64, since pairs may cancel."""
     saw = [use.inputs if use.layer.convolution is None else unfolded(use.inputs, use.layer.convolution) for use in found]
     deltas = [use.deltas if use.layer.convolution is None else use.deltas.flatten(2).mT for use in found]
     a, d = torch.cat(saw, dim=1), torch.cat(deltas, dim=1)
@@ -375,7 +373,7 @@ def _of_rows(part: torch.Tensor) -> torch.Tensor:
 
 
 def _only(seen: Seen, kept: torch.Tensor) -> Seen:
-    """What the kept examples left behind."""
+    """The part of the kept examples."""
     return Seen(
         seen.losses[kept],
         tuple(replace(use, inputs=use.inputs[kept], deltas=use.deltas[kept]) for use in seen.uses),

@@ -1,12 +1,12 @@
 """The gradient of each single example, as one flat vector.
 
-``vmap`` makes a batch of what is written for one example, so that no layer can mix examples. Linear layers and convolutions are
-not differentiated by their weights there: what they saw and the gradient of what they made (:mod:`.layer_uses`) give each
-example's gradient in one product, at less cost; all other parameters are differentiated by ``vmap(grad)``.
+``vmap`` batches the computation of one example, so that no layer can mix examples. Linear layers and convolutions are not
+differentiated by their weights there: their inputs and the gradients of their outputs (:mod:`.layer_uses`) give each example's
+gradient in one product, at less cost. All other parameters are differentiated by ``vmap(grad)``.
 
-A batch always has the same number of examples, the last one filled up, so that kernels are the same; and before a module is
-believed, synthetic examples are moved about and set next to others that are NaN: every bit must stay. A module that
-``vmap`` cannot take, that draws random numbers, or whose bits move has its examples taken one by one.
+A batch always has the same number of examples, the last one padded, so that kernels are the same. A module is first checked
+with synthetic examples, permuted and next to others that are NaN: no bit may change. If ``vmap`` does not support the module,
+if it draws random numbers, or if bits change, examples are taken one by one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,20 +27,20 @@ Tensors = dict[str, torch.Tensor]
 # Numbers that a batch may hold: an eighth of a gigabyte in float32.
 _ROOM = 2**25
 _MOST = 64
-# Of examples whose gradients are not made.
+# The most examples at once without explicit gradients.
 _MOST_SEEN = 1024
 _VECTOR = 16
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Some of all examples.
+    """A selection of examples.
 
     Args:
-        inputs: Of all, ``(examples, …)``.
+        inputs: Of all examples, ``(examples, …)``.
         targets: Likewise.
-        numbers: Which.
-        seed: By number, of what a module draws for it.
+        numbers: The selected ones.
+        seed: From an example's number to the seed of random layers.
     """
 
     inputs: torch.Tensor
@@ -51,7 +51,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a batch of examples left behind: uses of layers, and the gradients of all other parameters, ``(examples, …)``."""
+    """Losses of a batch, uses of layers, and the gradients of all other parameters, ``(examples, …)``."""
 
     losses: torch.Tensor
     uses: tuple[Use, ...]
@@ -60,7 +60,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class _Look:
-    """What one example shows of a module: its tapped layers, what they make, what else is differentiated, numbers it takes."""
+    """The structure of a module: tapped layers, their output shapes, other trainable parameters, and numbers per example."""
 
     layers: tuple[Layer, ...]
     shapes: tuple[torch.Size, ...]
@@ -75,7 +75,7 @@ def _trainable(module: nn.Module) -> Tensors:
 
 
 class ExampleGradients:
-    """Per-example gradients of one module, as it is at each call.
+    """Per-example gradients of one module, with its parameters at each call.
 
     Args:
         module: Any module without buffers, in the mode, training or not, in which it is to be differentiated.
@@ -91,7 +91,7 @@ class ExampleGradients:
         self._checked: tuple[int, int] | None = None
         self._together = False
         self._rows: torch.Tensor | None = None
-        # Examples that failed since this was set to 0 last.
+        # Examples that failed since the last reset.
         self.failed = 0
 
     @property
@@ -100,11 +100,11 @@ class ExampleGradients:
         return sum(shape.numel() for shape in self.shapes.values())
 
     def fits(self) -> bool:
-        """Whether the module still has the trainable parameters that it had."""
+        """Whether the module still has the same trainable parameters."""
         return {name: p.shape for name, p in _trainable(self.module).items()} == self.shapes
 
     def rows(self, examples: Chosen) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The gradients of examples, some at a time; that of an example that fails is zero, and its loss not a number.
+        """The gradients of examples in batches; of an example that fails, zero, with a loss of NaN.
 
         Yields:
             Gradients ``(some, dim)``, which the next step overwrites, and losses ``(some,)``.
@@ -121,7 +121,7 @@ class ExampleGradients:
         batch = self._size(self.dim)
 
         def together(part: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-            # Filled up with an example that is there, whose further rows are left out.
+            # Padded with copies of the first example, whose rows are left out.
             seen = self.seen(*_taken(examples, [*part, *[part[0]] * (batch - len(part))]))
             return self.flat(seen)[: len(part)], seen.losses[: len(part)]
 
@@ -129,11 +129,11 @@ class ExampleGradients:
             yield from isolated(together, numbers[start : start + batch], self._nothing)
 
     def batches(self, examples: Chosen) -> Iterator[Seen]:
-        """What batches of examples leave behind, for those who need no gradients, only their norms and sums."""
+        """Uses of layers by batches of examples, for norms and sums without explicit gradients."""
         numbers = examples.numbers
         if len(numbers):
             look = self._look_at(examples.inputs, examples.targets)
-            # Norms of a linear layer at one position are the only ones for which no gradient may have to be made.
+            # Only for a linear layer at one position the norm never needs an explicit gradient.
             layers = zip(look.layers, look.shapes, strict=True)
             made = {layer.weight for layer, shape in layers if layer.convolution or shape.numel() > shape[-1]} | {*look.others}
             size = self._size(sum(self.shapes[name].numel() for name in made), most=_MOST_SEEN)
@@ -142,7 +142,7 @@ class ExampleGradients:
                 yield from isolated(lambda some: self.seen(*_taken(examples, some)), part, self._unseen)
 
     def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        """Refuse, on a probe batch of the form of those given, what would fail for every example, or depend on earlier ones."""
+        """Refuse, on a probe batch of this form, a model that fails for every example, or depends on earlier ones."""
         made = probe_batch(inputs, targets, self.module, 2)
 
         def compute(number: int) -> torch.Tensor:
@@ -153,7 +153,7 @@ class ExampleGradients:
         require_steady(compute, inputs, targets)
 
     def batched(self, examples: Chosen) -> bool:
-        """Whether examples are taken together: found out before the first, and again where threads are more or fewer."""
+        """Whether examples are batched: checked before the first, and again if the number of threads changes."""
         self._look_at(examples.inputs, examples.targets)
         setting = self._size(self.dim), torch.get_num_threads()
         if self._checked != setting:
@@ -162,28 +162,34 @@ class ExampleGradients:
         return self._together
 
     def _look_at(self, inputs: torch.Tensor, targets: torch.Tensor) -> _Look:
-        """What one example shows of the module, found out once."""
+        """The structure of the module, from one synthetic example: a real one that fails must not stop the others."""
         if self._looked is None:
-            # Of no real example: one that fails must not stop the others.
-            self._looked = self._look(*probe_batch(inputs, targets, self.module, 1))
+            inputs, targets = probe_batch(inputs, targets, self.module, 1)
+            fixed = _trainable(self.module)
+            names = {id(p): name for name, p in fixed.items()} if self._tapped else {}
+            with torch.no_grad(), own_generators(inputs.device), Taps(names, fixed) as mode:
+                self._loss(called(self.module, {**self._constants(), **fixed}, inputs), targets)
+            numbers = 2 * sum(t.numel() for t in mode.inputs) + 4 * sum(s.numel() for s in mode.shapes)
+            others = tuple(name for name in fixed if name in mode.others or not self._tapped)
+            self._looked = _Look(tuple(mode.layers), tuple(mode.shapes), others, numbers)
         return self._looked
 
     def _size(self, numbers: int, most: int = _MOST) -> int:
-        """How many examples to take at once, where each takes that many numbers in addition to what its layers see."""
+        """Examples at once, if each needs that many numbers in addition to the inputs of its layers."""
         seen = self._looked.numbers if self._looked else 0
         found = min(most, _ROOM // (seen + numbers))
-        # Whole vectors of a processor's numbers, so that no example is in a rest that is summed another way.
+        # Whole SIMD vectors, so that no example is in a remainder, which is summed another way.
         return self._batch or (found - found % _VECTOR if found > _VECTOR else max(1, found))
 
     def seen(self, inputs: torch.Tensor, targets: torch.Tensor, parameters: Tensors | None = None) -> Seen:
-        """What the examples of one batch leave behind, with the module's own parameters or with those that are given."""
+        """Losses, uses and other gradients of one batch, with the module's own parameters or given ones."""
         look = self._look_at(inputs, targets)
         fixed, constants = parameters or _trainable(self.module), self._constants()
 
         def loss_of(
             others: Tensors, taps: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor
         ) -> tuple[torch.Tensor, tuple[torch.Tensor, list[torch.Tensor]]]:
-            """The loss of one example, and what its tapped layers saw."""
+            """The loss of one example, and the inputs of its tapped layers."""
             parameters = {**fixed, **others}
             names = {id(p): name for name, p in parameters.items()} if self._tapped else {}
             with in_range(x.device), Taps(names, fixed, taps) as mode:
@@ -226,21 +232,11 @@ class ExampleGradients:
             places[name].zero_()
         return self._rows
 
-    def _look(self, inputs: torch.Tensor, targets: torch.Tensor) -> _Look:
-        """Run one example, to see what there is."""
-        fixed = _trainable(self.module)
-        names = {id(p): name for name, p in fixed.items()} if self._tapped else {}
-        with torch.no_grad(), own_generators(inputs.device), Taps(names, fixed) as mode:
-            self._loss(called(self.module, {**self._constants(), **fixed}, inputs), targets)
-        numbers = 2 * sum(t.numel() for t in mode.inputs) + 4 * sum(s.numel() for s in mode.shapes)
-        others = tuple(name for name in fixed if name in mode.others or not self._tapped)
-        return _Look(tuple(mode.layers), tuple(mode.shapes), others, numbers)
-
     def _same_bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> bool:
-        """Whether ``vmap`` takes the module, and an example has one gradient wherever in a batch and next to whomever it is.
+        """Whether ``vmap`` supports the module, and an example's gradient has the same bits at any place and next to any other.
 
-        It is kernels that are asked, whose ways depend on shapes alone: with synthetic examples and weights, since people's own
-        must not decide over the last bits of everybody's, and blank ones would hide what kernels do.
+        A test of kernels, which depend on shapes alone: with synthetic examples and weights, since real ones must not decide
+        over the last bits of all gradients, and zeros would hide differences.
         """
         numbers = torch.arange(len(inputs), device=inputs.device)
         try:
@@ -248,7 +244,7 @@ class ExampleGradients:
             for moved in (numbers.roll(1), numbers.flip(0)):
                 if not torch.equal(self._bits(inputs[moved], targets[moved]), as_is[moved]):
                     return False
-            # The same example at each place; several, since not all numbers show in which order they were added.
+            # The same example at each place; several, since not all numbers reveal the order of a sum.
             for one in numbers[:8]:
                 copies = self._bits(inputs[one.expand_as(numbers)], targets[one.expand_as(numbers)])
                 if not torch.equal(copies, as_is[one].expand_as(copies)):
@@ -258,7 +254,7 @@ class ExampleGradients:
             spoilt = inputs.clone()
             spoilt[::2] = torch.nan
             return torch.equal(self._bits(spoilt, targets)[1::2], as_is[1::2])
-        except Exception:  # noqa: BLE001 # whatever it is that vmap does not like; a module that is wrong fails by itself, too
+        except Exception:  # noqa: BLE001 # whatever vmap does not support; a faulty module fails one by one, too
             return False
 
     def _bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -271,7 +267,7 @@ class ExampleGradients:
         return seen.losses.new_zeros(1, self.dim), seen.losses
 
     def _unseen(self, number: int, error: Exception) -> Seen:
-        """What an example that fails leaves behind."""
+        """The place of an example that fails."""
         self.failed += 1
         note(f"example {number}", reason(error))
         first = next(iter(_trainable(self.module).values()))
@@ -286,19 +282,19 @@ class ExampleGradients:
         return torch.cat([part.reshape(1, -1) for part in found], dim=1), value.detach().reshape(1)
 
     def _constants(self) -> Tensors:
-        """Frozen parameters and constant buffers, copied: what a module does to them must not reach the next examples."""
+        """Copies of frozen parameters and buffers: a module's changes of them must not reach the next examples."""
         frozen = {name: p.detach().clone() for name, p in self.module.named_parameters() if not p.requires_grad}
         return {**frozen, **{name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}}
 
 
 def _taken(examples: Chosen, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of some examples, one after another."""
+    """Inputs and targets of some examples."""
     rows = torch.tensor(list(numbers), device=examples.inputs.device)
     return examples.inputs[rows], examples.targets[rows]
 
 
 def _put(place: torch.Tensor, gradient: torch.Tensor, *, new: bool) -> None:
-    """A layer's gradient where it belongs; those of several uses of one weight add up."""
+    """Write a layer's gradient to its place; several uses of one weight add up."""
     if new:
         place.copy_(gradient)
     else:

@@ -1,9 +1,8 @@
-"""How a module uses its linear layers and convolutions, and each example's gradients of their weights and biases.
+"""Calls of linear layers and convolutions in a module, and each example's gradients of their weights and biases.
 
-Such a gradient is made of what goes into a layer and the gradient of what comes out alone. A :class:`Taps` finds each call of
-such a layer in an unmodified module, whatever class made it, and adds a zero to what comes out: the derivative by that zero is
-the output's gradient, and the weight itself need not be differentiated. Parameters that are used in other ways are named, for
-others to differentiate.
+Such a gradient follows from the input of a layer and the gradient of its output. :class:`Taps` finds each call of such a layer
+in an unmodified module and adds a zero to its output: the derivative by that zero is the output's gradient, and the weight need
+not be differentiated. Parameters with other uses are named, to be differentiated as usual.
 
 Source: Goodfellow 2015, "Efficient Per-Example Gradient Computations", https://arxiv.org/abs/1510.01799; Rochette et al. 2019,
 "Efficient Per-Example Gradient Computations in Convolutional Neural Networks", https://arxiv.org/abs/1912.06015 (one
@@ -39,7 +38,7 @@ _CONVOLUTION = (*_LINEAR, "stride", "padding", "dilation", "groups")
 
 @dataclass(frozen=True)
 class Convolution:
-    """The geometry of a convolution in two dimensions, with the shape of its weight; or in ``one`` alone, its width."""
+    """The geometry of a 2-D convolution, with the shape of its weight; if ``one``, of a 1-D one along the width."""
 
     kernel: tuple[int, int, int, int]
     stride: tuple[int, int]
@@ -51,7 +50,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Layer:
-    """One call of a layer: the names of its trainable parameters; a linear one where ``convolution`` is ``None``."""
+    """One call of a layer: the names of its trainable parameters; linear if ``convolution`` is ``None``."""
 
     weight: str
     bias: str | None
@@ -60,7 +59,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Use:
-    """What one call saw of each example.
+    """Inputs and output gradients of one call, for each example.
 
     Args:
         layer: Which.
@@ -74,18 +73,18 @@ class Use:
 
 
 class Taps(TorchFunctionMode):
-    """Inside it, calls of linear layers and convolutions are found, and a tap is added to the output of each.
+    """A context that records calls of linear layers and convolutions, and adds a tap to the output of each.
 
     Args:
-        names: Of trainable parameters, by the ``id`` of the tensor that stands for each.
-        fixed: What the weights are, not to be differentiated, by name.
-        taps: What to add to the output of each call, in order; ``None`` only looks.
+        names: Of trainable parameters, by ``id`` of their tensors.
+        fixed: Values of the parameters, not to be differentiated, by name.
+        taps: Added to the output of each call, in order; ``None`` only records.
 
     Attributes:
         layers: The calls, in order.
-        inputs: What went into each.
-        shapes: Of what came out of each.
-        others: Trainable parameters that something else than such a layer uses.
+        inputs: Of each.
+        shapes: Of the output of each.
+        others: Trainable parameters with other uses.
     """
 
     def __init__(
@@ -101,11 +100,11 @@ class Taps(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Answer for a function of torch."""
+        """The result of a function of torch."""
         given = kwargs or {}
         layer, named = self._layer(func, args, given)
         if layer is None:
-            # To ask a parameter for its shape is no use of it.
+            # Reading a parameter's attribute, such as its shape, is no use of it.
             if getattr(func, "__name__", "") != "__get__":
                 self.others |= {self._names[id(t)] for t in _tensors([args, given]) if id(t) in self._names}
             return func(*args, **given)
@@ -121,7 +120,7 @@ class Taps(TorchFunctionMode):
     def _layer(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Layer | None, dict[str, Any]]:
-        """The layer that a call is of, and its arguments by name."""
+        """The layer of a call, and its arguments by name."""
         known = _LINEAR if func is F.linear else _CONVOLUTION if func in (F.conv1d, F.conv2d) else ()
         named = {**dict(zip(known, args, strict=False)), **kwargs}
         weight = self._names.get(id(named.get("weight")))
@@ -135,7 +134,7 @@ class Taps(TorchFunctionMode):
 
 
 def _geometry(named: Mapping[str, Any]) -> Convolution | None:
-    """That of a convolution; ``None`` where its padding is a word that is not plain numbers on both sides."""
+    """The geometry of a convolution; ``None`` for padding of another kind than equal numbers on both sides."""
     weight, padding = named["weight"], named.get("padding", 0)
     padding = 0 if padding == "valid" else padding
     if isinstance(padding, str):
@@ -150,7 +149,7 @@ def _geometry(named: Mapping[str, Any]) -> Convolution | None:
 
 
 def _two(value: int | Sequence[int], one: bool, usual: int) -> tuple[int, int]:
-    """For height and width; of one dimension that of the width."""
+    """A value for height and width; with one dimension, given for the width."""
     numbers = (value,) if isinstance(value, int) else tuple(value)
     if one:
         return usual, numbers[0]
@@ -158,7 +157,7 @@ def _two(value: int | Sequence[int], one: bool, usual: int) -> tuple[int, int]:
 
 
 def uses(layers: Sequence[Layer], inputs: Sequence[torch.Tensor], deltas: Sequence[torch.Tensor]) -> Iterator[Use]:
-    """The uses of each layer, from what it saw of a batch of examples, ``(examples, …)`` each."""
+    """The uses of each layer, from inputs and output gradients of a batch, ``(examples, …)`` each."""
     for layer, seen, delta in zip(layers, inputs, deltas, strict=True):
         if layer.convolution is None:
             yield Use(layer, _positions(seen), _positions(delta))
@@ -183,11 +182,11 @@ def weight_gradients(use: Use) -> torch.Tensor:
         return torch.bmm(use.deltas.mT, use.inputs)
     out, channels, high, wide = convolution.kernel
     examples, positions = len(use.inputs), use.deltas.shape[2] * use.deltas.shape[3]
-    # A rule, not a timing: the bits of a sum must not depend on what else the machine does.
+    # A rule, not a timing: the bits of a sum must not depend on the machine's load.
     if convolution.groups == 1 and (channels < _FEW_CHANNELS or positions <= channels):
         found = torch.bmm(use.deltas.flatten(2), unfolded(use.inputs, convolution))
         return found.reshape(examples, out, high, wide, channels).permute(0, 1, 4, 2, 3)
-    # All examples as groups of one picture: a convolution that takes the groups apart by itself.
+    # All examples as groups of one picture in one convolution.
     pictures = use.inputs.reshape(1, -1, *use.inputs.shape[2:])
     deltas = use.deltas.reshape(1, -1, *use.deltas.shape[2:])
     many = (examples * out, channels, high, wide)
@@ -214,7 +213,7 @@ def _by_convolution(
 def unfolded(inputs: torch.Tensor, convolution: Convolution) -> torch.Tensor:
     """The patches that a convolution of one group sees, ``(examples, positions, kernel height · width · channels)``.
 
-    The numbers of a patch are in that order, so that long runs of them lie side by side where they come from.
+    In this order long runs of a patch are contiguous in memory.
     """
     _, channels, high, wide = convolution.kernel
     (down, right), (dilated_down, dilated_right) = convolution.stride, convolution.dilation

@@ -1,11 +1,11 @@
-"""What goes wrong in one unit's own computation: it adds nothing, and the round continues, as where a client far away fails.
+"""Faults of one unit's own computation: the unit counts as zero and the round continues, as when a remote client fails.
 
-That a round stops would reveal that the unit is there. What fails for every unit is found before the first round, on a
-probe batch. What the machine has not enough of, memory above all, stops the run whoever asked for it: who else then failed
-would depend on what others hold, and to leave those out is no function of each one's own data.
+A round that stopped would reveal the unit. A model that fails for every unit is refused before the first round, on a probe
+batch. Lack of memory, or another fault of the machine, stops the run: which other units fail with it would depend on all data,
+and leaving those out is no function of each unit's own data.
 
-A probe batch is synthetic: what is found on it must not depend on anybody's data. It has the form of what it stands for and is
-random, since zeros and copies, which data and fresh models are full of, give the same last bits by kernels that else do not.
+A probe batch is synthetic, so that no result on it depends on data. It has the form of the data and is random: on zeros and
+copies even kernels that depend on positions give equal bits.
 """
 
 import logging
@@ -33,13 +33,13 @@ Made = TypeVar("Made")
 
 
 def require_own(error: Exception) -> None:
-    """Raise again what is no unit's own fault: the machine's, and settings that nobody can train by."""
+    """Raise an error again if it is no unit's own: a fault of the machine, or of the settings."""
     if isinstance(error, (ConfigError, *_MACHINE)) or reason(error).startswith("RuntimeError: CUDA error"):
         raise error
 
 
 def reason(error: Exception) -> str:
-    """What was raised, in one line; an error is kept by no more than this, since others are not to be copied or shown."""
+    """An error in one printable line."""
     try:
         why = f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 # somebody's error that cannot even be shown
@@ -50,12 +50,12 @@ def reason(error: Exception) -> str:
 def isolated(
     compute: Callable[[Sequence[Unit]], Made], units: Sequence[Unit], nothing: Callable[[Unit, Exception], Made]
 ) -> Iterator[Made]:
-    """What is computed of units together; where that fails, of each half of them, down to whoever fails alone.
+    """The results of units computed together; if that fails, of each half of them, down to single units.
 
     Args:
-        compute: Of some units; what one of them adds must not depend on the others.
+        compute: The result of some units; one unit's part must not depend on the others.
         units: At least one.
-        nothing: What stands for a unit that fails alone.
+        nothing: The result of a unit that fails alone.
 
     Example:
         >>> list(isolated(lambda units: [1 / unit for unit in units], [1, 0, 2], lambda unit, error: [0.0]))
@@ -63,7 +63,7 @@ def isolated(
     """
     try:
         found = compute(units)
-    except Exception as error:  # noqa: BLE001 # whatever one unit's data or code raises, the round must not depend on it
+    except Exception as error:  # noqa: BLE001 # whatever a unit's data or code raises, the round must not depend on it
         require_own(error)
         if len(units) == 1:
             found = nothing(units[0], error)
@@ -76,7 +76,7 @@ def isolated(
 
 
 def note(unit: str, why: str) -> None:
-    """Inform the operator, by the logger ``hubbub``, which is silent unless somebody listens: it may reveal a unit's data."""
+    """Log a fault for the operator by the logger ``hubbub``, silent by default: it may reveal a unit's data."""
     _LOG.info("counted as nothing: %s: %r", unit, why)
 
 
@@ -86,13 +86,13 @@ _AGREEMENT = 1e-5
 def probe_batch(
     inputs: torch.Tensor, targets: torch.Tensor, module: nn.Module, examples: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A number of inputs and targets of a form, the same whatever the given ones hold.
+    """Synthetic inputs and targets of the form of given ones, independent of their values.
 
     Args:
         inputs: ``(any, *shape)``.
         targets: ``(any, *shape)``.
-        module: That takes them: whole numbers are rows of its tables, where it has some. Of targets they are all 0.
-        examples: How many.
+        module: Integer inputs are rows of its embeddings, if it has any. Integer targets are 0.
+        examples: Their number.
     """
     drawn = torch.Generator().manual_seed(0)
     made = [torch.zeros(examples, *given.shape[1:], dtype=given.dtype) for given in (inputs, targets)]
@@ -106,7 +106,7 @@ def probe_batch(
 
 
 def shaken(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Parameters with some noise, detached: none is zero, and all are about as large as those of a fresh layer."""
+    """Parameters plus noise of the size of a fresh layer's, detached: none is zero."""
     drawn = torch.Generator().manual_seed(1)
     found = {}
     for name, p in parameters.items():
@@ -117,22 +117,22 @@ def shaken(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether two updates are the same up to rounding; of what is not a number each counts as nothing."""
+    """Whether two updates are equal up to rounding, or both not finite and so count as zero."""
     if not bool(torch.isfinite(expected).all()):
         return not bool(torch.isfinite(found).all())
     return float((found - expected).norm()) <= _AGREEMENT * float(expected.norm())
 
 
 def require_steady(compute: Callable[[int], torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor) -> None:
-    """Refuse, on a probe batch, what would fail for every unit, or would depend on earlier ones.
+    """Refuse, on a probe batch, a model that fails for every unit, or whose updates depend on earlier units.
 
     Args:
-        compute: What a unit of a number adds, ``(dim,)``.
-        inputs: Of whose form the probe batch is.
+        compute: The update of a unit, by its number, ``(dim,)``.
+        inputs: Of the form of the probe batch.
         targets: Likewise.
 
     Raises:
-        ConfigError: Model and loss fail, or keep something from one unit to the next.
+        ConfigError: Model and loss fail, or keep state from one unit to the next.
     """
     try:
         first, _, again = (compute(number) for number in (0, 1, 0))

@@ -1,7 +1,7 @@
-"""A model as one flat vector, and as a function of tensors.
+"""A model as one flat vector, and as a function of its parameters.
 
-The flat vector is what is clipped, summed, noised and released. As a function the module is called with other tensors than its
-own, and left as it was.
+The flat vector is clipped, summed, noised and released. As a function, a module is called with other tensors in place of its
+parameters, and left unchanged.
 
 Letters: dim, the number of trainable parameters.
 """
@@ -35,8 +35,8 @@ __all__ = [
 class FlatModel:
     """A module whose trainable parameters are views of one vector, and their gradients of another.
 
-    Writing to ``vector`` changes the model, in place. Parameters that do not require a gradient stay as they are and are
-    never released; a parameter that two layers share counts once.
+    Writing to ``vector`` changes the model, in place. Frozen parameters stay as they are and are never released; a parameter
+    that two layers share counts once.
 
     Args:
         module: Any module; the order of its trainable parameters is that of ``module.named_parameters()``.
@@ -65,7 +65,7 @@ class FlatModel:
                 start = part.stop
 
     def require_views(self) -> None:
-        """Refuse a model whose parameters were replaced, so that the vector would change nothing any more."""
+        """Refuse a model whose parameters were replaced and are no longer views of the vector."""
         start = self.vector.data_ptr()
         for parameter in self._parameters:
             if parameter.data_ptr() != start or parameter.dtype != self.vector.dtype:
@@ -76,7 +76,7 @@ class FlatModel:
 
 
 def require_trainable(module: nn.Module) -> list[nn.Parameter]:
-    """The trainable parameters of a module that can be trained privately."""
+    """The trainable parameters of a module; one that cannot be trained privately is refused."""
     refuse_buffers(module)
     parameters = [p for p in module.parameters() if p.requires_grad]
     if not parameters:
@@ -88,14 +88,14 @@ def require_trainable(module: nn.Module) -> list[nn.Parameter]:
 
 
 def difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """after − before, in their dtype where both share one of 32 bits or more, else in float64."""
+    """after − before, in their dtype if they share one of 32 bits or more, else in float64."""
     if after.dtype == before.dtype and after.dtype in (torch.float32, torch.float64):
         return after - before
     return after.to(torch.float64) - before.to(torch.float64)
 
 
 def refuse_buffers(module: nn.Module) -> None:
-    """Statistics that layers gather from clients' data would be released without clip or noise."""
+    """Refuse buffers: statistics of clients' data in them would be released without clipping or noise."""
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
             raise ConfigError(
@@ -111,7 +111,7 @@ def refuse_buffers(module: nn.Module) -> None:
             )
 
 
-# What takes whole numbers that another tensor has rows or classes for: its first arguments, and which of them those are.
+# Functions of indices into rows or classes: their first arguments, and the name of the indices.
 _LOSS = ("input", "target", "weight", "size_average", "ignore_index")
 _INDEXED: dict[Callable[..., Any], tuple[tuple[str, ...], str]] = {
     F.embedding: (("input", "weight"), "input"),
@@ -122,9 +122,9 @@ _INDEXED: dict[Callable[..., Any], tuple[tuple[str, ...], str]] = {
 
 
 def called(module: nn.Module, given: Mapping[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
-    """The module's output with other tensors in place of its own, each by the first of its names; the rest stay.
+    """The module's output with other tensors in place of its own, each by the first of its names; the others stay.
 
-    ``functional_call`` would tie a tensor's other names by itself, but leaves its tensors in a module that is there twice.
+    ``functional_call`` can tie the other names by itself, but then misses a module that is registered twice.
     """
     first = {id(own): name for name, own in [*module.named_parameters(), *module.named_buffers()]}
     placed = {
@@ -139,28 +139,28 @@ def called(module: nn.Module, given: Mapping[str, torch.Tensor], inputs: torch.T
 
 
 def own_generators(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, torch's global generators may be seeded; outside, they are as before."""
+    """A context after which torch's global generators are as before."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def in_range(device: torch.device) -> AbstractContextManager[object]:
-    """Inside, a GPU is never asked for a row or a class that is not there: what it would read is no number instead.
+    """A context in which, on a GPU, an index out of range gives NaN.
 
-    A processor raises then, and a GPU ends all that the process does with it, so that one unit's data would stop the run.
+    A CPU raises an error, but a GPU would fail for the whole process, so that one unit's data would stop the run.
     """
     return _InRange() if device.type == "cuda" else nullcontext()
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Inside, layers compute in ``precision``: forward only, torch does the same backward."""
+    """A context in which layers compute in ``precision``; the backward pass follows."""
     return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
 class Constants:
-    """A module's frozen parameters and buffers, as they are now: they are neither trained nor released.
+    """A copy of a module's frozen parameters and buffers, which are neither trained nor released.
 
     Args:
-        module: Its trainable parameters keep their values, but not what a module may put in their place.
+        module: Any module.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -171,9 +171,9 @@ class Constants:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put them back: nothing that one client's training left in the module may reach the next client."""
+        """Restore them: nothing of one client's training may reach the next client through the module."""
         for table, own in self._tables:
-            # A forward that says self.mean = 0.9 * self.mean puts another tensor where the module's own was.
+            # A forward with self.mean = 0.9 * self.mean replaces the module's own tensor.
             table.clear()
             table.update(own)
         for tensor, original in self._values:
@@ -187,7 +187,7 @@ class _InRange(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """What the function makes of indices that are there; of others, what is no number, and has no slope that is."""
+        """The function's result; NaN, with a gradient of NaN, for indices out of range."""
         names, place = _INDEXED.get(func, ((), ""))
         named = dict(zip(names, args, strict=False)) | (kwargs or {})
         if not names or named[place].is_floating_point():
@@ -204,5 +204,5 @@ class _InRange(TorchFunctionMode):
             missing = missing.unsqueeze(-1)
         elif found.shape != missing.shape:
             missing = missing.any()
-        # Times one changes no bit.
+        # A factor of 1 changes no bit.
         return found * torch.where(missing, torch.nan, 1.0).to(found.dtype)

@@ -1,4 +1,4 @@
-"""What a client does with its examples in a round: SGD over shuffled batches, with a fresh optimizer each time."""
+"""A client's training in a round: SGD over shuffled batches, with a fresh optimizer."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,21 +22,20 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How a client trains: SGD over shuffled batches, a fresh optimizer each round.
+    """The training of a client: SGD over shuffled batches, a fresh optimizer each round.
 
     Args:
         epochs: Passes over the client's examples.
         batch_size: Examples a step.
-        learning_rate: Above 0; where the schedule begins.
+        learning_rate: Above 0; the first of the schedule.
         momentum: In [0, 1).
         weight_decay: At least 0.
-        steps: Instead of ``epochs``, how many batches; a client with fewer goes over its examples again. A client without
-            examples takes none.
-        proximal: μ of FedProx, at least 0: μ/2·‖w − w₀‖² is added to the loss, w₀ being the model that the client was sent.
-        schedule: How the learning rate falls: not at all, in a straight line, or as half a cosine.
-        schedule_rounds: Over how many rounds it falls, stays at its last value after them; by default over the steps that each
-            client takes in one round.
-        final_learning_rate: The part of the learning rate that is left at the end of the schedule, from 0 to 1.
+        steps: Number of batches, instead of ``epochs``; a client with fewer repeats its examples, one without any takes none.
+        proximal: μ of FedProx, at least 0: μ/2·‖w − w₀‖² is added to the loss, with w₀ the global model.
+        schedule: Of the learning rate: constant, linear decay, or cosine decay.
+        schedule_rounds: Rounds of the decay, after which the rate stays; by default the decay is over a client's steps in a
+            round.
+        final_learning_rate: The last learning rate as a fraction of the first, from 0 to 1.
 
     Raises:
         ValueError: A number out of range, or a schedule's number without a schedule.
@@ -95,7 +94,7 @@ class LocalTraining:
         return self.learning_rate * (self.final_learning_rate + (1 - self.final_learning_rate) * left)
 
     def batches(self, examples: int, seed: int) -> list[torch.Tensor]:
-        """The batches of a round, each the numbers of its examples, shuffled anew in each pass."""
+        """The batches of a round, as indices of examples, shuffled in each pass."""
         shuffles = torch.Generator().manual_seed(seed)
         found: list[torch.Tensor] = []
         passes = 0
@@ -105,7 +104,7 @@ class LocalTraining:
         return found[: self.steps]
 
     def steps_of(self, examples: int) -> int:
-        """How many steps a client with that many examples takes in a round."""
+        """The number of steps of a client with that many examples in a round."""
         if not examples:
             return 0
         return self.epochs * math.ceil(examples / self.batch_size) if self.steps is None else self.steps
@@ -119,7 +118,7 @@ class Job:
         client: Its number.
         inputs: ``(examples, *shape)``.
         targets: ``(examples, *)``.
-        seed: Of its shuffles and of its dropout: nobody else's.
+        seed: Of its shuffles and its dropout.
         round_index: From 0.
     """
 
@@ -132,13 +131,13 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a client made of the model.
+    """A client's trained update.
 
     Args:
         client: Its number.
         update: ``(dim,)``, trained minus sent parameters.
-        loss: The mean over its batches; not a number where it had none.
-        fault: What was raised while it trained, in a line: then the update is zero.
+        loss: The mean over its batches; NaN if it had none.
+        fault: The error in one line if its training raised; the update then is zero.
     """
 
     client: int
@@ -163,9 +162,9 @@ class OneByOne:
     Args:
         model: Is copied; the copy stands on ``device``.
         loss: Mean loss of a batch from the module's output and the targets.
-        local: What a client does.
-        device: Where to compute.
-        precision: In which numbers layers compute.
+        local: The training of a client.
+        device: Of the computation.
+        precision: Of layers.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class OneByOne:
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
-        """What each client makes of a model, which stays as it is."""
+        """The training of each client; the model stays as it is."""
         start = flat_parameters(model).to(self._device)
         for job in jobs:
             vector, loss = self.trained(start, job)
@@ -190,14 +189,14 @@ class OneByOne:
     def trained(self, start: torch.Tensor, job: Job) -> tuple[torch.Tensor, float]:
         """The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches."""
         with own_generators(self._device):
-            # What torch.manual_seed does, without its costly bookkeeping for devices that are not there.
+            # As torch.manual_seed, without its cost for absent devices.
             torch.default_generator.manual_seed(job.seed)
             if self._device.type == "cuda":
                 torch.cuda.manual_seed(job.seed)
             return self._worker.vector, self._steps(start, job)
 
     def _steps(self, start: torch.Tensor, job: Job) -> float:
-        """Take all steps of one client; answers with its mean loss."""
+        """Take all steps of one client; returns its mean loss."""
         local, worker = self._local, self._worker
         vector, gradient = worker.vector, worker.gradient
         velocity = torch.zeros_like(vector) if local.momentum else None

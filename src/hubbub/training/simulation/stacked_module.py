@@ -1,9 +1,9 @@
-"""One pass of an unmodified module through the models of many clients at once.
+"""A forward pass of an unmodified module for many clients at once.
 
-The module's own ``forward`` runs once, under ``torch.func.vmap`` over the clients' parameters and batches. What costs most is
-put into the form that a processor likes best: convolutions, poolings and group norms of all clients are one operation in which
-every client is a group of channels, channels last; linear layers are one batched matrix product. All else goes the way of
-``vmap``. What cannot be done for all at once fails, and clients then train one by one.
+The module's ``forward`` runs once, under ``torch.func.vmap`` over the clients' parameters and batches. Costly layers take a
+faster form: convolutions, poolings and group norms of all clients are one operation in which every client is a group of
+channels, channels last; linear layers are one batched matrix product. Everything else is left to ``vmap``. A module that cannot
+run so raises, and clients then train one by one.
 
 Letters: K, clients at once; B, examples of each.
 """
@@ -22,10 +22,10 @@ from hubbub.training.simulation.functional import called
 
 __all__ = ["NotStackableError", "StackedModel"]
 
-# Of one layer in one direction: from inputs and from the state, with a bias each or without.
+# Weights of an LSTM layer in one direction: of inputs and of the state, with biases or without.
 _WITH_BIAS, _WITHOUT = 4, 2
 Dims = Sequence[int | None]
-# Outputs of all clients, and the dimension of each that counts the clients.
+# Outputs of all clients, and the clients' dimension of each.
 Rule = Callable[..., tuple[Any, Any]]
 
 
@@ -37,7 +37,7 @@ class StackedModel:
     """A module that runs for K clients at once, each with parameters of its own.
 
     Args:
-        module: In training mode; its parameters are stand-ins, those of the clients are given to each call.
+        module: In training mode; each call replaces its parameters by those of the clients.
         clients: K.
     """
 
@@ -57,8 +57,8 @@ class StackedModel:
         Args:
             parameters: The trainable ones by name, each ``(K, *shape)``.
             inputs: ``(K, B, *shape)``.
-            counts: How many of the B examples are each client's; those after them are padding.
-            generators: What each client draws dropout from.
+            counts: How many of the B examples are each client's; the rest is padding.
+            generators: Of each client's dropout.
         """
 
         def forward(own: Mapping[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
@@ -78,13 +78,13 @@ class StackedModel:
 
 
 class _Physical(torch.autograd.Function):
-    """Hands a rule the tensors that hold all clients; ``vmap`` gives them to nobody else."""
+    """Applies a rule to the tensors of all clients, which ``vmap`` shows to custom functions alone."""
 
     generate_vmap_rule = False
 
     @staticmethod
     def forward(rule: Rule, *tensors: torch.Tensor) -> Any:
-        """What no client's own tensor is part of: as of a single client, and given to all."""
+        """Without any per-client tensor: computed for a single client, and shared by all."""
         made, dims = rule(1, [None] * len(tensors), *tensors)
         if isinstance(made, tuple):
             return tuple(part.select(dim, 0) for part, dim in zip(made, dims, strict=True))
@@ -92,7 +92,7 @@ class _Physical(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is kept: autograd records what a rule does."""
+        """Save nothing: autograd records the operations of the rule."""
 
     @staticmethod
     def vmap(info: Any, dims: Any, rule: Rule, *tensors: torch.Tensor) -> tuple[Any, Any]:
@@ -101,7 +101,7 @@ class _Physical(torch.autograd.Function):
 
 
 class _Rewriting(TorchFunctionMode):
-    """Inside, costly layers take the forms of :data:`_FORMS`."""
+    """A context in which costly layers take the forms of :data:`_FORMS`."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ class _Rewriting(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """What a layer does here."""
+        """The result of a layer."""
         form = _FORMS.get(func)
         found = NotImplemented if form is None else form(self, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {})) if found is NotImplemented else found
 
 
 def _apply(rule: Rule, *tensors: torch.Tensor | None) -> Any:
-    """What a rule makes of all clients' tensors."""
+    """The result of a rule on all clients' tensors."""
     given = [tensor for tensor in tensors if tensor is not None]
     return _Physical.apply(rule, *given)  # type: ignore[no-untyped-call] # torch leaves it without types
 
@@ -136,7 +136,7 @@ def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor
 
 
 def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callable[..., Any]:
-    """A convolution of that many spatial dimensions: clients are groups of channels."""
+    """A convolution with clients as groups of channels."""
 
     def form(
         _: _Rewriting,
@@ -194,21 +194,17 @@ def _group_norm(
 
     def rule(clients: int, dims: Dims, x: torch.Tensor, *scales: torch.Tensor) -> tuple[torch.Tensor, int]:
         own = [_stack(scale, dim, clients).flatten() for scale, dim in zip(scales, dims[1:], strict=True)]
-        out = F.group_norm(_in_channels(x, dims[0], clients), num_groups * clients, *_pair(own), eps=eps)
+        own_weight, own_bias = own or (None, None)
+        out = F.group_norm(_in_channels(x, dims[0], clients), num_groups * clients, own_weight, own_bias, eps)
         return out.unflatten(1, (clients, -1)), 1
 
     return _apply(rule, x, weight, bias)
 
 
-def _pair(scales: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Scale and shift of a group norm, where it has them."""
-    return (scales[0], scales[1]) if scales else (None, None)
-
-
 class _Affine(torch.autograd.Function):
-    """Rows times each client's weights, plus its bias; the gradient of the weights has their own order in memory.
+    """Rows times each client's weights, plus its bias.
 
-    Autograd alone would make it in the other one, in which a step takes several times as long as a pass over them.
+    The gradient of the weights has their memory layout. Autograd's is transposed, which makes a step several times slower.
     """
 
     @staticmethod
@@ -220,7 +216,7 @@ class _Affine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of those that need one."""
+        """The gradients of the inputs that need one."""
         rows, weight = ctx.saved_tensors
         of_rows, of_weight, of_bias = ctx.needs_input_grad
         return (
@@ -247,23 +243,23 @@ def _linear(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Te
 
 
 def _narrowed(x: torch.Tensor) -> torch.Tensor:
-    """In the numbers in which layers compute."""
+    """In the dtype of autocast, if that is on."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def _embedding(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, *options: Any, **named: Any) -> Any:
-    """A table that is asked by ``functional.embedding``."""
+    """``functional.embedding`` with checked indices."""
     return F.embedding(_within(x, len(weight)), weight, *options, **named)
 
 
 def _plain_embedding(_: _Rewriting, weight: torch.Tensor, indices: torch.Tensor, *options: Any, **named: Any) -> Any:
-    """A table that is asked by ``torch.embedding``."""
+    """``torch.embedding`` with checked indices."""
     return torch.embedding(weight, _within(indices, len(weight)), *options, **named)
 
 
 def _within(indices: torch.Tensor, rows: int) -> Any:
-    """The same, all of rows that are there: ``vmap`` lays the clients' tables end to end, and would read a neighbour's."""
+    """The indices, checked: ``vmap`` puts the clients' tables end to end, and would read another client's row."""
 
     def rule(_: int, dims: Dims, x: torch.Tensor) -> tuple[torch.Tensor, int | None]:
         lowest, highest = (int(bound) for bound in torch.aminmax(x)) if x.numel() else (0, 0)
@@ -275,12 +271,12 @@ def _within(indices: torch.Tensor, rows: int) -> Any:
 
 
 def _stack(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
-    """``(K, *shape)``; what all clients share is repeated."""
+    """``(K, *shape)``; a tensor that all clients share is repeated."""
     return x.unsqueeze(0).expand(clients, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
 def _view(_: _Rewriting, x: torch.Tensor, *shape: Any, **named: Any) -> Any:
-    """A view of one client's tensor may be a copy of what all of them have."""
+    """A view as a reshape: a view of one client's tensor may need a copy of the stacked one."""
     if named or not all(isinstance(part, int | tuple | list) for part in shape):
         return NotImplemented
     return x.reshape(*shape)
@@ -300,7 +296,7 @@ def _dropout(feature: bool) -> Callable[..., Any]:
             shape = stacked.shape[2:3] + (1,) * (stacked.ndim - 3) if feature else stacked.shape[2:]
             kept = torch.zeros(clients, stacked.shape[1], *shape, dtype=x.dtype, device=x.device)
             for own, count, generator in zip(kept, mode.counts, mode.generators, strict=False):
-                # As the client's own pass would draw it, from its own generator: padding draws nothing.
+                # As the client alone would draw it, from its own generator: padding draws nothing.
                 own[:count] = torch.empty_like(own[:count]).bernoulli_(1 - p, generator=generator)
             return stacked * kept.div_(1 - p), 0
 
@@ -317,7 +313,7 @@ def _lstm(mode: _Rewriting, x: torch.Tensor, state: Any, weights: Any, *options:
     bias, _, dropout, training, bidirectional, batch_first = options
     if dropout and training:
         return NotImplemented
-    # The layer keeps its weights in a list of its own, in which the clients' own do not stand in for them.
+    # The layer holds its weights in a list, which functional_call does not replace.
     own = [mode.own.get(mode.names.get(id(weight), ""), weight) for weight in weights]
 
     def rule(clients: int, dims: Dims, *tensors: torch.Tensor) -> tuple[Any, Any]:
@@ -383,7 +379,7 @@ def _lstm_pass(
     return torch.stack(outputs, dim=1), h, c
 
 
-# By the function that a layer calls first: what it calls in its turn is not seen here.
+# By the function that a layer calls; calls within it are not seen here.
 _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.conv1d: _convolution(torch.conv1d, 1),
     torch.conv2d: _convolution(torch.conv2d, 2),

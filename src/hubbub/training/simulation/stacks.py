@@ -1,7 +1,7 @@
 """Many clients at once: their models are stacked, and every step is taken for all of them.
 
-A stack has always the same shape: where clients are fewer, or have fewer examples in a batch, the rest is padding that changes
-nothing. So what a client contributes depends on the model, its own data and its seed, and on no other client.
+A stack always has the same shape: missing clients and examples are padding that changes nothing. So a client's update depends
+on the model, its own data and its seed, and on no other client.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from hubbub.training.simulation.stacked_module import NotStackableError, Stacked
 
 __all__ = ["Stacks", "keep_freed_memory"]
 
-# What torch's cross entropy does not count.
+# The target that torch's cross entropy ignores.
 _IGNORED = -100
 # Bytes of examples that are fetched at a time.
 _FETCHED = 1 << 22
@@ -37,9 +37,9 @@ class Stacks:
     Args:
         model: Is copied; the copy stands on ``device``.
         loss: Mean loss of a batch from the module's output and the targets.
-        local: What a client does.
-        device: Where to compute.
-        precision: In which numbers layers compute.
+        local: The training of a client.
+        device: Of the computation.
+        precision: Of layers.
         clients: K.
     """
 
@@ -64,7 +64,7 @@ class Stacks:
         self._entropy = _is_cross_entropy(loss)
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
-        """What each client makes of a model, which stays as it is.
+        """The training of each client; the model stays as it is.
 
         Raises:
             NotStackableError: The module does not run for many clients at once.
@@ -74,7 +74,7 @@ class Stacks:
             yield from self._chunk(start, jobs[first : first + self.clients])
 
     def _chunk(self, start: dict[str, torch.Tensor], jobs: Sequence[Job]) -> Iterator[Trained]:
-        """What each of at most K clients makes of a model."""
+        """The training of at most K clients."""
         # One of each client, (K, *shape).
         own = {name: p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim).requires_grad_() for name, p in start.items()}
         stepper = _Stepper(self._local, list(own.values()), list(start.values()))
@@ -84,7 +84,7 @@ class Stacks:
         total = torch.zeros(self.clients, dtype=torch.float64, device=self._device)
         for step in range(feed.steps):
             inputs, targets, counts = feed.batch(step)
-            # Of a client that has no batch left, or of padding, nothing is learnt.
+            # Clients without a batch left, and padding, take no step.
             active = torch.tensor([count > 0 for count in counts], device=self._device)
             losses, gradients = self._slopes(own, counts, generators, inputs, targets, active)
             resting = [i for i, count in enumerate(counts[: len(jobs)]) if not count]
@@ -104,7 +104,7 @@ class Stacks:
         targets: torch.Tensor,
         active: torch.Tensor,
     ) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
-        """Each client's mean loss, ``(K,)``, 0 where it learns nothing, and the gradients."""
+        """Each client's mean loss, ``(K,)``, 0 if it takes no step, and the gradients."""
         with computing(self._precision, self._device):
             output = self._model(own, inputs, counts, generators)
             with in_range(self._device):
@@ -114,12 +114,12 @@ class Stacks:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            # Such as a forward that is done again on the way back, outside of the stack.
+            # Such as a checkpointed forward that is repeated in the backward pass, outside of vmap.
             raise NotStackableError(f"{type(error).__name__}: {error}") from error
         return losses.detach(), gradients
 
     def _losses(self, output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """Each client's mean loss over its own examples, ``(K,)``; where it has none, any number."""
+        """Each client's mean loss over its own examples, ``(K,)``; any number if it has none."""
         if self._entropy and not targets.is_floating_point():
             each = F.cross_entropy(output.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=_IGNORED)
             return each.reshape(self.clients, -1).sum(dim=1) / (targets != _IGNORED).flatten(1).sum(dim=1)
@@ -141,7 +141,7 @@ class _Feed:
         self.own_steps = [len(own) for own in batches]
         self.steps = max(self.own_steps, default=0)
         self._idle = clients - len(jobs)
-        # The numbers of each batch's examples, -1 where there is none: (K, steps, B).
+        # The indices of each batch's examples, -1 for padding: (K, steps, B).
         self._rows = torch.full((clients, self.steps, local.batch_size), -1)
         for table, own in zip(self._rows, batches, strict=False):
             if own:
@@ -157,14 +157,14 @@ class _Feed:
         if step % self._at_once == 0:
             self._fetched = self._fetch(step, min(step + self._at_once, self.steps))
         inputs, targets = self._fetched[step % self._at_once]
-        # Always laid out alike: by gaps between clients, which show how long the others train, torch picks its algorithms.
+        # Always contiguous: torch picks kernels by strides, which would depend on the other clients' steps.
         return inputs.contiguous(), targets.contiguous(), self._counts[step]
 
     def _fetch(self, first: int, stop: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs and targets of some steps."""
         rows, like = self._rows[:, first:stop], self._jobs[0]
         clients, steps, size = rows.shape
-        # Padded with an example of its own: of zeros a module might make what is not a number.
+        # Padded with the client's own example: a module might make NaN of zeros.
         at = torch.where(rows >= 0, rows, rows[:, :, :1]).clamp_(min=0).flatten(1).to(like.inputs.device)
         inputs, targets = (
             torch.zeros(clients, steps * size, *part.shape[1:], dtype=part.dtype, device=part.device)
@@ -174,14 +174,14 @@ class _Feed:
             if len(job.inputs):
                 torch.index_select(job.inputs, 0, own, out=x)
                 torch.index_select(job.targets, 0, own, out=y)
-        # What is padded is not counted by cross entropy; other losses never see it.
+        # Cross entropy ignores padding; other losses never see it.
         missing = (rows < 0).flatten(1).to(targets.device)
         targets[missing] = _IGNORED if not targets.is_floating_point() else 0
         moved = (part.to(self._device, non_blocking=True).split(size, dim=1) for part in (inputs, targets))
         return list(zip(*moved, strict=True))
 
     def rates(self, step: int) -> list[float]:
-        """Each client's learning rate, 0 where it takes no step."""
+        """Each client's learning rate, 0 if it takes no step."""
         found = [
             self._local.rate(job.round_index, step, steps) if step < steps else 0.0
             for job, steps in zip(self._jobs, self.own_steps, strict=True)
@@ -190,7 +190,7 @@ class _Feed:
 
 
 class _Stepper:
-    """SGD on stacked parameters, each client with a learning rate of its own: the same arithmetic whatever others do."""
+    """SGD on stacked parameters, with a learning rate for each client; its arithmetic does not depend on other clients."""
 
     def __init__(self, local: LocalTraining, own: list[torch.Tensor], start: list[torch.Tensor]) -> None:
         self._local, self._own, self._start = local, own, start
@@ -200,9 +200,9 @@ class _Stepper:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float], resting: Sequence[int]) -> None:
-        """Move the parameters of every client but those that rest: what a module makes of padding may be no number.
+        """Update the parameters of every client but the resting ones.
 
-        How long others train must not change what a client has learnt, and 0 times NaN is NaN.
+        The gradient of padding may be NaN, and 0 times NaN is NaN: a rate of 0 would not keep a resting client's parameters.
         """
         local, scale = self._local, -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
         for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):
@@ -224,7 +224,7 @@ class _Stepper:
 
 
 def _is_cross_entropy(loss: Loss) -> bool:
-    """Whether a loss is torch's plain cross entropy, which is computed for all clients at once."""
+    """Whether a loss is torch's plain cross entropy, which needs no loop over clients."""
     if isinstance(loss, nn.CrossEntropyLoss):
         plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "mean"
         return plain and loss.ignore_index == _IGNORED
@@ -233,10 +233,10 @@ def _is_cross_entropy(loss: Loss) -> bool:
 
 @cache
 def keep_freed_memory() -> None:
-    """Have this process keep up to 256 MiB that it has freed, instead of giving every large block back at once.
+    """Let this process keep up to 256 MiB of freed memory, instead of returning every large block to the system.
 
-    Each step of training frees what the next one needs again; a block that is given back comes back page by page, each with a
-    fault, which costs stacked steps a fifth of their time. Where the C library is not GNU's, nothing changes.
+    Each training step frees memory that the next one needs; a returned block comes back with a fault for each page, which costs
+    stacked steps a fifth of their time. Only the GNU C library has this setting.
     """
     if platform.libc_ver()[0] != "glibc":
         return
