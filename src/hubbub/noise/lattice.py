@@ -3,8 +3,8 @@
 Floating-point addition rounds differently for different sums: an observer of ``x + noise`` to the last bit who knows all other
 clients can often exclude one of two values of x with certainty, however large the noise. So updates are rounded to whole
 multiples of a step, sums are of integers, and noise is rounded to the same lattice before it is added. As x lies on the
-lattice, x + round(w) = round(x + w): the release is a *rounding of the ideal real mechanism*, so that the ideal mechanism's guarantee,
-with correlated noise too, holds by post-processing.
+lattice, x + round(w) = round(x + w): the release is a *rounding of the ideal real mechanism*, so that the guarantee of the
+ideal mechanism, with correlated noise too, holds by post-processing.
 
 Source: Mironov 2012, "On significance of the least significant bits for differential privacy"; Casacuberta et al. 2022,
 https://arxiv.org/abs/2207.10635 (sums); Jin et al. 2021, https://arxiv.org/abs/2112.05307.
