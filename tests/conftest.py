@@ -1,6 +1,7 @@
 """Where reference values and data sets are, and which tests may be skipped."""
 
 import json
+import logging
 import os
 import re
 import tempfile
@@ -37,6 +38,20 @@ def _blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """Pictures take most of the time of a short run: files that look at none get blank ones."""
     if request.node.path.stem not in LOOKED_AT and not re.search("picture|drawn|plots", request.node.name):
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", _blank)
+
+
+@pytest.fixture(autouse=True)
+def _flower_log() -> None:
+    """Each test finds Flower's log as it is in a process of its own, whatever the tests before it made of it."""
+    log = logging.getLogger("flwr")
+    log.setLevel(logging.INFO)
+    log.propagate = True
+
+
+@pytest.fixture
+def quiet() -> None:
+    """Flower's log has critical lines alone."""
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
 
 
 def _blank(figure: object, file: Any, **how: Any) -> None:

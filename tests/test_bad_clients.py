@@ -1,11 +1,10 @@
 """Rounds in which 30 % of the clients are faulty or hostile: each is released, and the honest part of its sum is exact."""
 
 import itertools
-import logging
 import math
 import random
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -36,13 +35,7 @@ CLIENTS, FAULTY, CLIP = 10, 3, 1.0
 Strategy = DPFedAvgFixed | DPFedAvgAdaptive
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:

@@ -4,9 +4,7 @@ Standard deviations are measured over so many numbers that 1 % are five and a ha
 that once in 25 million.
 """
 
-import logging
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -33,13 +31,7 @@ CLIENTS, CLIP, Z, DIM = 10, 0.5, 1.3, 160_000
 WITHIN = 0.01
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def released(patch: pytest.MonkeyPatch) -> list[torch.Tensor]:

@@ -44,13 +44,7 @@ MODEL = {"w": np.linspace(-1, 1, 40, dtype=np.float32), "scale": np.array(2.5, n
 ONES = {"w": np.ones(40, np.float32), "scale": np.array(1, np.float32)}
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:
@@ -356,7 +350,6 @@ def test_flw_9_a_round_in_which_nobody_answers_is_charged_and_told_and_releases_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    logging.getLogger("flwr").propagate = True
     strategy, federation = fixed(), Federation(CLIENTS, moved, silent=range(CLIENTS))
     with caplog.at_level(logging.WARNING, "flwr"):
         _, metrics = federation.round(strategy, MODEL)

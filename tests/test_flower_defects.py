@@ -1,7 +1,6 @@
 """What a private strategy must do, put to ours, and to Flower's own classes, which were seen to fail."""
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 
 import pytest
@@ -16,13 +15,7 @@ every_question = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @every_question

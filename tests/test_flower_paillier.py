@@ -47,11 +47,7 @@ MODS = [encrypting_mod, clipping_mod]
 FAINT = 1e-6
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    yield
-    logging.getLogger("flwr").setLevel(logging.INFO)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture

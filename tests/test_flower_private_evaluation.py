@@ -1,8 +1,6 @@
 """Private evaluation on Flower: what clients measure is noised, paid for and on record, whatever they send."""
 
-import logging
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +19,7 @@ START = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
 MEASURED = PrivateEvaluation(0.5, (Mean("accuracy"), Histogram("loss", (0.0, 1.0, 2.0))), every=2)
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    yield
-    logging.getLogger("flwr").setLevel(logging.INFO)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def federation(nodes: int, bad: int = -1) -> LocalGrid:

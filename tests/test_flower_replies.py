@@ -2,9 +2,8 @@
 
 import io
 import itertools
-import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import dp_accounting
@@ -29,13 +28,7 @@ CLIENTS = 4
 MODEL: Model = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "scale": np.array(2.5, np.float32)}
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:

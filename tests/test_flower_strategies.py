@@ -59,11 +59,7 @@ def client_app(step: float = 0.01) -> ClientApp:
     return app
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    yield
-    logging.getLogger("flwr").setLevel(logging.INFO)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def grid(nodes: int = 12, step: float = 0.01) -> LocalGrid:

@@ -5,10 +5,9 @@ as zero, or another one; the rest is the real path.
 """
 
 import itertools
-import logging
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -57,13 +56,7 @@ def pairs(short: int, full: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("pairs", [short, pytest.param(full, marks=pytest.mark.slow)])
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    yield
-    logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def plan(strategy: Strategy, clipping: float | AdaptiveClipping = CLIP, **changes: Any) -> RunPlan:

@@ -193,7 +193,11 @@ def named(case: Case) -> str:
     return f"{case.strategy}{'' if case.keep_releases else ', releases removed'}"
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)], ids=["every fifth moment", "each moment"])
+@pytest.mark.parametrize(
+    "every",
+    [5, *(pytest.param(every, marks=pytest.mark.slow) for every in (2, 1))],
+    ids=["every fifth moment", "every other moment", "each moment"],
+)
 def test_cra_3_power_loss_in_a_short_run_breaks_no_promise(every: int, tmp_path: Path) -> None:
     case = Case("BandedToeplitz", 8)
     count = power_lost(case, recorded(case, tmp_path / "recorded"), tmp_path, every=every)

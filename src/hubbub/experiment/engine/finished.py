@@ -76,12 +76,14 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
         DataError: The data that they name are missing.
 
     Example:
-        >>> import subprocess, sys, tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "run.toml").write_text('training.rounds = 1\\ndata.name = "digits"\\nprivacy.epsilon = 2.0\\n')
-        >>> command = [sys.executable, "-m", "hubbub", "train", "run.toml", "--out", "run"]
-        >>> _ = subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        >>> run = load(folder / "run")
+        >>> import tempfile
+        >>> from hubbub.experiment.build import build
+        >>> from hubbub.experiment.engine.folder import RunInFolder
+        >>> settings = {"training": {"rounds": 1}, "data": {"name": "digits"}, "privacy": {"epsilon": 2.0}}
+        >>> begun = RunInFolder.begun(build(configs.resolve(settings)), Path(tempfile.mkdtemp()) / "run")
+        >>> released = list(begun.rounds(begun.run.population))
+        >>> last = begun.finish()
+        >>> run = load(begun.folder)
         >>> run.guarantee.epsilon <= 2.0
         True
         >>> loss, accuracy = run.evaluate()
