@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
 LOST, LATE = 0.1, 0.1
@@ -46,7 +47,7 @@ def serve(folder: Path, port: str, app: Path, name: str, deadline: float) -> Non
                 message = pull_and_inflate_object_from_tree(
                     tree, lambda i, r=run: pull(r, i), lambda i, r=run: confirm(r, i), return_type=Message
                 )
-            except Exception as error:  # noqa: BLE001 # of a run that was killed meanwhile
+            except (Exception, RunNotRunningException) as error:  # noqa: BLE001 # of a run that was killed meanwhile
                 print(f"{name}: {type(error).__name__}: {error}", flush=True)  # noqa: T201
                 continue
             message.metadata.__dict__["_message_id"] = tree.object_id
@@ -72,7 +73,7 @@ def answer(reply: Message, send: object, push: object) -> None:
             push_objects(
                 get_all_nested_objects(reply), lambda i, content: push(run, session, i, content), object_ids_to_push=wanted
             )
-    except Exception as error:  # noqa: BLE001 # the run ended, or was killed
+    except (Exception, RunNotRunningException) as error:  # noqa: BLE001 # the run ended, or was killed
         print(f"reply: {type(error).__name__}: {error}", flush=True)  # noqa: T201
 
 
