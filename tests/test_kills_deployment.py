@@ -141,7 +141,7 @@ def federated(folder: Path, app: Path) -> None:
         deployment.wait(lambda: deployment.log("nodes").count("node-") >= NODES, "all nodes are admitted", runs="nodes")
         config = {"state": str(state), "record": str(folder / "run-0"), "deadline": DEADLINE}
         for number in range(KILLS):
-            until = counted(state, "begin") + moments.randrange(1, 2 * ROUNDS // KILLS)
+            until = counted(state, "begin") + moments.randrange(1, 3 * ROUNDS // (2 * KILLS))
             deployment.start_run(f"run-{number}", app, num_server_rounds=PLANNED, **config)
             deployment.wait(
                 lambda until=until: counted(state, "begin") >= until, f"run {number} has its rounds", runs=f"run-{number}"
