@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 settings.register_profile("hubbub", deadline=None)
 settings.load_profile("hubbub")
 # Tests that look at pictures, beside those whose names say so.
-LOOKED_AT = ("test_docs", "test_notebooks", "test_report_page", "test_sweep")
+LOOKED_AT = ("test_docs", "test_headlines", "test_notebooks", "test_report_page", "test_sweep")
 # In continuous integration a skip for any other reason fails the run.
 SKIPS_ALLOWED_IN_CI = ("needs a GPU", "needs a browser")
 
