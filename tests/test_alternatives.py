@@ -244,7 +244,7 @@ def test_long_runs_are_compared_by_quick_families_and_thorough_ones_by_more() ->
 
 @pytest.mark.parametrize(("most", "counts"), [(1, []), (2, [2]), (7, [2, 7]), (100, [2, 8, 32, 100])])
 def test_a_few_band_counts_of_cyclic_cohorts_are_tried(most: int, counts: list[int]) -> None:
-    assert module._cyclic_bands(most) == counts
+    assert list(module._search_bands(most, float, refinements=0)) == counts
 
 
 # Taking settings back

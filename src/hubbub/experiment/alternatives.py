@@ -1,8 +1,8 @@
-"""What other strategies and cohorts would give for the settings of a run: the same privacy, at which error, memory and time.
+"""Alternatives to the settings of a run: other strategies and cohorts at the same privacy, with error, memory and time.
 
-An alternative is the run's own settings with a few of them changed, planned as every run is. So its noise
-meets the same budget under the same neighboring relation, its cohorts can be drawn from as many clients, and ``--set`` with
-those changes makes exactly that run. What no theorem covers or nobody can draw is left out, with the reason.
+An alternative is the run's own settings with a few changes, planned as every run is. Its noise meets the same budget under the
+same neighboring relation, its cohorts are drawn from the same number of clients, and ``--set`` with the changes makes exactly
+that run. Alternatives that no theorem covers or that cannot be sampled are left out, with the reason.
 """
 
 import itertools
@@ -34,14 +34,14 @@ from hubbub.training.plan import RunPlan
 
 __all__ = ["Alternative", "Alternatives", "alternatives", "assignments", "recommended"]
 
-# Errors that differ by less are the same: then what remembers less is better.
+# Errors that differ by less are equal; then the alternative with less memory is better.
 _SAME = 0.02
-# Of a number that was computed twice.
+# Relative difference of a number that was computed twice.
 _ROUNDING = 1e-6
 _MOST_BANDS = 512
-# Rounds times bands of a search for the best Toeplitz coefficients that takes some tenths of a second, and some seconds.
+# The largest product of rounds and bands for which Toeplitz coefficients are optimized in some tenths of a second, in seconds.
 _QUICK_TOEPLITZ, _SLOW_TOEPLITZ = 200_000, 5_000_000
-# The same of families whose time depends on the rounds.
+# The largest number of rounds for families whose time depends on the rounds alone.
 _QUICK = {"tree-full": 1024, "blt": 10_000, "banded-inverse": 1024, "banded": 128, "dense": 128}
 _SLOW = {
     "tree-full": MOST_ROUNDS,
@@ -53,10 +53,8 @@ _SLOW = {
     "time-varying": 1024,
 }
 _WITH_OBJECTIVE = ("optimal-toeplitz", "banded", "banded-inverse", "blt", "time-varying", "dense")
-# Of cyclic cohorts each band count has a price of its own: as many, four times as many, and so on.
-_FIRST_BANDS, _RATIO = 2, 4
-# Of the band count, each halves the ratio of candidates.
-_REFINEMENTS = 3
+# Of a thorough search for the band count of cyclic cohorts; each halves the logarithm of the ratio between candidates.
+_REFINEMENTS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +62,13 @@ class Alternative:
     """Settings that meet the same budget.
 
     Args:
-        strategy: Its name.
-        changes: What is changed, by section and key; ``None`` takes a setting back to its default. Empty for the run itself.
-        plan: The plan that they make.
-        epsilon: Of the whole run, as it would state it.
+        strategy: The name of the strategy.
+        changes: The changed settings, by section and key; ``None`` resets one to its default. Empty for the run itself.
+        plan: The plan of the changed settings.
+        epsilon: The epsilon that the run would state.
         error: The standard deviation of the noise in a coordinate of the model, for clip norm 1 and a sum over the cohort's
             expected size: the root mean square over rounds, or the largest, as the settings' objective says.
-        cpu_seconds: To optimise the strategy and to calibrate its noise, measured.
+        cpu_seconds: Measured time to optimize the strategy and to calibrate its noise.
     """
 
     strategy: str
@@ -82,22 +80,22 @@ class Alternative:
 
     @property
     def cohorts(self) -> str:
-        """How clients come to take part."""
+        """The kind of sampling, in a word."""
         return sampling_word(self.plan.participation)
 
     @property
     def noise_multiplier(self) -> float:
-        """Of its mechanism."""
+        """The noise multiplier of the mechanism."""
         return 0.0 if self.plan.mechanism is None else self.plan.mechanism.noise_multiplier
 
     @property
     def memory_rows(self) -> int | None:
-        """The rows that its noise remembers; ``None`` where the strategy does not say."""
+        """The number of rows of noise in memory; ``None`` if the strategy does not say."""
         return 0 if self.plan.mechanism is None else memory_rows(self.plan.mechanism.strategy)
 
     @property
     def name(self) -> str:
-        """Its strategy, with its bands or buffers."""
+        """The strategy, with its bands or buffers."""
         made = None if self.plan.mechanism is None else self.plan.mechanism.strategy
         for part in ("bands", "buffers"):
             count = getattr(made, part, None)
@@ -106,7 +104,7 @@ class Alternative:
         return self.strategy
 
     def same_as(self, other: "Alternative") -> bool:
-        """Whether the two are one mechanism, however they were asked for."""
+        """Whether both are the same mechanism."""
         alike = (self.strategy, self.plan.participation, self.memory_rows) == (
             other.strategy,
             other.plan.participation,
@@ -120,9 +118,9 @@ class Alternatives:
     """A run and its alternatives.
 
     Args:
-        own: The run as its settings are; ``None`` where its error takes long to compute.
-        options: In the order of their errors, the run itself among them.
-        left_out: By name, the reason.
+        own: The run with its own settings; ``None`` if its error takes long to compute.
+        options: All alternatives by increasing error, with the run itself.
+        left_out: The reason for each one left out, by name.
     """
 
     own: Alternative | None
@@ -139,20 +137,27 @@ def alternatives(
     thorough: bool = False,
     progress: Callable[[str], object] = str,
 ) -> Alternatives:
-    """The run's alternatives: strategies for its own cohorts, and what other cohorts of the same size would give.
+    """The run's alternatives: strategies for its own cohorts, and for other cohorts of the same size.
 
-    What is tried depends on the numbers of rounds and clients, never on how fast it goes.
+    The choice depends on the numbers of rounds and clients, never on speed.
 
     Args:
         config: The run's settings.
-        clients: How many units of privacy there are.
-        plan: What the settings make.
-        cpu_seconds: That took to make.
-        thorough: Try what takes some seconds, too.
-        progress: Is given the name of what is being planned.
+        clients: The number of units of privacy.
+        plan: The plan of the settings.
+        cpu_seconds: The time that the plan took.
+        thorough: Whether to try families that take some seconds as well.
+        progress: Called with the name of each family that is planned.
 
     Raises:
         ConfigError: The run has no privacy, or ends when a budget is spent.
+
+    Example:
+        >>> from hubbub.experiment.planner import planned
+        >>> config = resolve({"training": {"rounds": 4, "cohort_size": 10}, "privacy": {"epsilon": 4.0}})
+        >>> found = alternatives(config, 100, planned(config, 100))
+        >>> sorted({one.cohorts for one in found.options})
+        ['cyclic-poisson', 'fixed-size', 'poisson']
     """
     if plan.mechanism is None:
         raise ConfigError('privacy.mode = "none": there is no noise to compare; say mode = "dp-fedavg" or "dp-ftrl"')
@@ -161,7 +166,7 @@ def alternatives(
             f"privacy.stop_epsilon = {config.privacy.stop_epsilon}: ends this run after {plan.rounds} rounds, and others after "
             f"other ones; to compare, say training.rounds = {plan.rounds} and privacy.epsilon in its place"
         )
-    # What searches load once is not part of their time.
+    # Loading this once is not part of the time of a search.
     import scipy.signal  # noqa: F401
 
     left_out: dict[str, str] = {}
@@ -182,13 +187,13 @@ def alternatives(
 def recommended(
     among: Alternatives, fits: Callable[[Alternative], bool] = lambda _: True
 ) -> tuple[Alternative, str] | tuple[None, str]:
-    """The alternative to take and why; of those whose cohorts need no more trust than the run's own.
+    """The recommended alternative and the reason, among those whose cohorts need no more trust than the run's own.
 
-    Of errors within 2 % of the least it takes the run itself, or else what remembers the fewest rows.
+    Of errors within 2 % of the least, this is the run itself, or else the one with the fewest rows of noise in memory.
 
     Args:
-        among: What there is.
-        fits: Whether there is room for what an alternative's noise remembers.
+        among: The alternatives.
+        fits: Whether the noise of an alternative fits into memory.
     """
     own = among.own
     random = own is not None and own.cohorts != "pattern"
@@ -206,7 +211,7 @@ def recommended(
 
 
 def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_seconds: float) -> Alternative | None:
-    """The alternative with its error, or ``None`` where that takes long to compute."""
+    """The alternative with its error; ``None`` if the error takes long to compute."""
     if plan.mechanism is None:
         return None
     levels = noise_levels(workload_of(config), plan.mechanism.strategy)
@@ -220,7 +225,7 @@ def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_se
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """What was found so far; ``stated`` are the epsilon and the neighboring relation that all must meet."""
+    """A search in progress; ``stated`` is the epsilon and the neighboring relation that all alternatives must meet."""
 
     config: Config
     clients: int
@@ -242,9 +247,9 @@ class _Search:
             self.add_pattern("the same cohorts", own, {})
 
     def add_others(self) -> None:
-        """Cohorts of the same size that come about in another way."""
+        """Cohorts of the same size that are sampled in another way."""
         size = min(max(1, round(self.plan.expected_cohort_size)), self.clients)
-        # As many cohorts as the clients make, at most one a round.
+        # The number of disjoint cohorts, at most one a round.
         cycle = min(self.plan.rounds, self.clients // size)
         if isinstance(self.plan.participation, RandomParticipation):
             wanted = MinSeparation(cycle, math.ceil(self.plan.rounds / cycle))
@@ -258,7 +263,7 @@ class _Search:
         self.add_cyclic(cycle, size)
 
     def add_pattern(self, name: str, pattern: Pattern, cohorts: Layer) -> None:
-        """All families for a pattern, unless the cheapest of independent or of correlated noise is refused already."""
+        """All families for a pattern, unless the cheapest of independent or of correlated noise is refused."""
         for noise, family in (("", Family("identity")), ("correlated noise, ", Family("banded-toeplitz"))):
             one, reason = self.made(family, cohorts)
             if one is None:
@@ -269,7 +274,7 @@ class _Search:
             self.add(family, cohorts)
 
     def add_cyclic(self, cycle: int, size: int) -> None:
-        """Banded noise for cyclic Poisson cohorts: of a few band counts, or of a search, the one of least error."""
+        """Banded noise for cyclic Poisson cohorts, with the band count of least error."""
         tried: dict[int, Alternative] = {}
 
         def error(bands: int) -> float:
@@ -279,11 +284,7 @@ class _Search:
                 return math.inf
             return tried.setdefault(bands, one).error
 
-        counts = _cyclic_bands(cycle)
-        if self.thorough and counts:
-            _search_bands(counts[-1], error)
-        for bands in [] if self.thorough else counts:
-            error(bands)
+        _search_bands(cycle, error, _REFINEMENTS if self.thorough else 0)
         if tried:
             self.left_out.pop("optimal-toeplitz, cyclic-poisson", None)
             bands, best = min(tried.items(), key=lambda one: one[1].error)
@@ -292,7 +293,7 @@ class _Search:
                 self.add(Family("normalized-toeplitz", bands), self._sized("cyclic-poisson", size, cycle_length=bands))
 
     def add(self, family: Family, cohorts: Layer) -> None:
-        """An alternative, or the reason why there is none."""
+        """Add an alternative, or the reason against it."""
         one, reason = self.made(family, cohorts)
         if one is not None:
             self.found.append(one)
@@ -302,7 +303,7 @@ class _Search:
         self.left_out[f"{family.name}{bands}, {sampling}"] = reason
 
     def made(self, family: Family, cohorts: Layer) -> tuple[Alternative | None, str]:
-        """An alternative, or ``None`` and the reason why there is none."""
+        """An alternative, or ``None`` and the reason against it."""
         self.progress(family.name)
         epsilon, relation = self.stated
         changes = _changed(self.config, family, cohorts, epsilon=epsilon, relation=relation)
@@ -313,43 +314,43 @@ class _Search:
             return None, " ".join(str(refusal).split())
         seconds = time.process_time() - started
         if self.config.privacy.neighboring_relation is None and relation == default_relation(plan.participation):
-            # It need not be said.
+            # The default says it.
             changes.get("privacy", {}).pop("neighboring_relation", None)
         one = _judged(self.config, family.name, changes, plan, seconds)
         return one, "" if one else "its error takes long to compute for so many rounds"
 
     def _sized(self, sampling: str, size: int, **numbers: Any) -> Layer:
-        """Cohorts of a kind and of a size, which is named where the default is another."""
+        """The settings of cohorts of a kind and a size; the size is left out if it is the default."""
         default = self.config.training.cohort_size or max(1, self.clients // 10)
         sized: Layer = {} if default == size else {"training": {"cohort_size": size}}
         return {**_cohorts_of(sampling, **numbers), **sized}
 
 
 def _cohorts_of(sampling: str, **numbers: Any) -> Layer:
-    """What makes cohorts of a kind, whatever the settings say about them now.
+    """The settings of cohorts of a kind.
 
     Args:
-        sampling: The kind, as ``privacy.sampling`` has it.
-        numbers: Of ``[participation]``; all others are taken back.
+        sampling: The kind, as in ``privacy.sampling``.
+        numbers: Settings of ``[participation]``; all others are reset.
     """
     none = dict.fromkeys(asdict(ParticipationConfig()))
     return {"privacy": {"sampling": sampling}, "participation": {**none, **numbers}}
 
 
 def _changed(config: Config, family: Family, cohorts: Layer, *, epsilon: float, relation: str) -> Layer:
-    """What of a run's settings another strategy or other cohorts change; ``None`` takes a setting back to its default.
+    """The changes of a run's settings for another strategy or other cohorts; ``None`` resets a setting to its default.
 
     Args:
         config: The run's settings.
         family: The other strategy.
-        cohorts: As :func:`_cohorts_of` says, or empty for the run's own.
-        epsilon: The budget, where the settings give a noise multiplier in its place.
-        relation: The neighboring relation, where other cohorts have another default.
+        cohorts: As :func:`_cohorts_of`, or empty for the run's own.
+        epsilon: The budget, if the settings give a noise multiplier in its place.
+        relation: The neighboring relation, if other cohorts have another default.
     """
     random = cohorts.get("privacy", {}).get("sampling") in ("poisson", "fixed-size")
     own = not cohorts and family.name == "identity"
     mode = config.privacy.mode if own else "dp-fedavg" if random else "dp-ftrl"
-    # Where the settings name none, and another mode has another default, it must be named.
+    # The default strategy of the mode need not be named.
     unnamed = config.privacy.strategy is None and family.name == default_strategy(mode)
     objective = config.privacy.objective if family.name in _WITH_OBJECTIVE else None
     wanted: Layer = {
@@ -375,7 +376,7 @@ def _changed(config: Config, family: Family, cohorts: Layer, *, epsilon: float, 
 
 
 def assignments(changes: Layer) -> list[str]:
-    """The changes as ``--set`` takes them.
+    """The changes as arguments of ``--set``.
 
     Example:
         >>> assignments({"privacy": {"mode": "dp-ftrl", "strategy": None}})
@@ -389,7 +390,7 @@ def assignments(changes: Layer) -> list[str]:
 
 
 def _pattern_families(pattern: Pattern, rounds: int, *, thorough: bool) -> Iterator[Family]:
-    """Families for a pattern that are optimized in a second or so together; with ``thorough`` in a minute."""
+    """Families for a pattern that together are optimized in about a second; with ``thorough`` in a minute."""
     top = min(default_bands(pattern, rounds), _MOST_BANDS)
     most = _SLOW_TOEPLITZ if thorough else _QUICK_TOEPLITZ
     for bands in sorted({top, top // 2, top // 4, top // 16} - {0, 1}, reverse=True):
@@ -406,36 +407,18 @@ def _pattern_families(pattern: Pattern, rounds: int, *, thorough: bool) -> Itera
         yield Family(name)
 
 
-def _cyclic_bands(most: int) -> list[int]:
-    """A few band counts up to the most that cyclic cohorts have groups for; empty for fewer than two."""
-    counts = []
-    bands = _FIRST_BANDS
-    while bands < most:
-        counts.append(bands)
-        bands *= _RATIO
-    return [*counts, most] if most >= _FIRST_BANDS else []
+def _search_bands(most: int, error: Callable[[int], float], refinements: int) -> dict[int, float]:
+    """The errors of a few band counts from 2 to ``most``, each four times the one before, then ever nearer to the best.
 
-
-def _search_bands(most: int, error: Callable[[int], float]) -> None:
-    """Ask for the error of band counts up to ``most``: powers of two, then ever nearer to the best; of each at most once.
-
-    Args:
-        most: At least 2, or nothing is asked.
-        error: Of a band count; infinite where it cannot be had.
+    Example:
+        >>> list(_search_bands(100, lambda bands: abs(bands - 20), refinements=1))
+        [2, 8, 32, 100, 4, 16]
     """
-    known: dict[int, float] = {}
-
-    def asked(bands: int) -> float:
-        if bands not in known:
-            known[bands] = error(bands)
-        return known[bands]
-
-    ladder = sorted({most, *(2**i for i in range(1, most.bit_length()))} - {1})
-    for _ in range(_REFINEMENTS):
-        if len(ladder) < 2:
-            break
-        least = min(range(len(ladder)), key=lambda i: asked(ladder[i]))
+    ladder = [*itertools.takewhile(lambda bands: bands < most, (2 * 4**i for i in itertools.count())), most] if most > 1 else []
+    known = {bands: error(bands) for bands in ladder}
+    for _ in range(refinements if ladder else 0):
+        least = min(range(len(ladder)), key=lambda i: known[ladder[i]])
         near = ladder[max(0, least - 1) : least + 2]
         ladder = sorted({*near, *(math.isqrt(a * b) for a, b in itertools.pairwise(near))})
-    for bands in ladder:
-        asked(bands)
+        known |= {bands: error(bands) for bands in ladder if bands not in known}
+    return known

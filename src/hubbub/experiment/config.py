@@ -1,4 +1,4 @@
-"""A run's settings: TOML to frozen dataclasses and back, and the tables of known names.
+"""The settings of a run: TOML to frozen dataclasses and back, and the tables of known names.
 
 Layers: defaults, then the file, then ``--set`` flags; the later one wins. The sections are the schema: pydantic checks types
 and ranges, and an unknown key is refused with the nearest known one. Nothing in a file is interpolated; a name
@@ -57,16 +57,16 @@ MODELS = {
     "mlp": "hubbub.models:Mlp",
 }
 STRATEGIES = tuple(DESCRIPTIONS)
-# Names that people type for the same thing.
+# Other names of strategies.
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
 _PATTERNS = ("min-separation", "fixed-epochs", "single", "every-round")
 ENGINES = ("process", "flower")
 SCHEDULES = ("constant", "linear", "cosine")
 SCHEMES = ("none", "paillier")
 SAMPLINGS = ("poisson", "truncated-poisson", "cyclic-poisson", "balls-in-bins", "fixed-size", "pattern")
-# What takes a setting back; none has a value of this name.
+# The word that resets a setting; no setting has a value of this name.
 _DEFAULT = "default"
-# The only kind of list that a setting may be.
+# The type of each setting that is a list.
 _TEXTS = tuple[str, ...]
 _LARGEST_FILE = 1_000_000
 _LARGEST_NUMBER = 10**300
@@ -201,9 +201,9 @@ class TrainingConfig:
 
 @dataclass(frozen=True, config=_strict("privacy"))
 class PrivacyConfig:
-    """``[privacy]``: what is promised. Give ``noise_multiplier``, or ``epsilon`` and the noise that meets it is computed.
+    """``[privacy]``: the guarantee. Give ``noise_multiplier``, or ``epsilon`` for the least noise that meets it.
 
-    With ``clipping = "adaptive"`` the clip norm begins with ``clip_norm`` and follows a quantile of the updates' norms.
+    With ``clipping = "adaptive"`` the clip norm starts at ``clip_norm`` and follows a quantile of the updates' norms.
     ``earlier_runs`` are folders of runs over the same people: their privacy cost is in the epsilon of this one.
     """
 
@@ -232,7 +232,7 @@ class PrivacyConfig:
 
 @dataclass(frozen=True, config=_strict("participation"))
 class ParticipationConfig:
-    """``[participation]``: who may contribute when: a pattern and its numbers, or those of random cohorts."""
+    """``[participation]``: a participation pattern and its numbers, or the numbers of random cohorts."""
 
     pattern: Annotated[str, _rule(_checks.one_of, _PATTERNS)] | None = None
     min_separation: Positive | None = None
@@ -246,7 +246,7 @@ class ParticipationConfig:
 
 @dataclass(frozen=True, config=_strict("data"))
 class DataConfig:
-    """``[data]``: whose data, and how they are dealt to clients."""
+    """``[data]``: the data set, and its partition into clients."""
 
     name: Annotated[str, _rule(_named, DATASETS)] = "digits"
     path: str | None = None
@@ -257,17 +257,17 @@ class DataConfig:
 
 @dataclass(frozen=True, config=_strict("model"))
 class ModelConfig:
-    """``[model]``: what is trained."""
+    """``[model]``: the module that is trained."""
 
     name: Annotated[str, _rule(_named, MODELS)] = "mlp"
 
 
 @dataclass(frozen=True, config=_strict("secagg"))
 class SecaggConfig:
-    """``[secagg]``: whether the server may see single updates; ``secagg = "paillier"`` before all sections says it in short.
+    """``[secagg]``: encrypted sums; short form ``secagg = "paillier"`` before all sections.
 
-    ``holders`` open the sums, ``threshold`` of them together; 1 has the whole key. ``noise_by`` is who adds the noise: the
-    server, the holders or the clients. ``clip`` bounds each number where there is no clip norm. ``keys`` is a folder of
+    ``threshold`` of the ``holders`` decrypt together; a single holder has the whole key. ``noise_by`` is who adds the noise:
+    the server, the holders or the clients. ``clip`` bounds each number if there is no clip norm. ``keys`` is a folder of
     ``hubbub paillier``; without one, a run in one process makes keys that it throws away.
     """
 
@@ -297,9 +297,9 @@ class SecaggConfig:
 
 @dataclass(frozen=True, config=_strict("evaluation"))
 class EvaluationConfig:
-    """``[evaluation]``: what is measured of the clients under noise, each number between 0 and its bound, and paid for.
+    """``[evaluation]``: private evaluations of the clients; each number is between 0 and its bound, and epsilon counts them.
 
-    Give ``noise_multiplier``, or the noise is that of a ``share`` of the budget ``privacy.epsilon``, in ρ.
+    Give ``noise_multiplier``, or the noise follows from a ``share`` of the budget ``privacy.epsilon``, in ρ.
     """
 
     statistics: tuple[str, ...] | None = None
@@ -330,10 +330,10 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, config=_strict("heads"))
 class HeadsConfig:
-    """``[heads]``: who is given the head of each round, so that a folder that is rolled back shows.
+    """``[heads]``: a hook that gets the head of each round, so that a rollback of the folder is detected.
 
-    ``command`` gets each as a line on its standard input, ``url`` by POST. ``key`` signs them. With ``required`` a release
-    leaves only once its head was taken. A command is run only where the caller allows code that the settings name.
+    ``command`` gets each head as a line on its standard input, ``url`` by POST. ``key`` signs them. With ``required`` a release
+    is published only once its head was accepted. A command runs only if the caller allows code that the settings name.
     """
 
     command: tuple[str, ...] | None = None
@@ -408,7 +408,7 @@ def _require_sections(file: Path, content: Mapping[str, Any]) -> None:
 def overrides(assignments: Sequence[str]) -> Layer:
     """The layer of ``--set section.key=value`` flags; a value is read as TOML, a bare word as text.
 
-    The bare word ``default`` takes the setting back to its default, whatever an earlier layer says.
+    The bare word ``default`` resets the setting, whatever an earlier layer says.
 
     Raises:
         ConfigError: Not of that form.
@@ -440,7 +440,7 @@ def overrides(assignments: Sequence[str]) -> Layer:
 
 
 def merge(*layers: Layer) -> Layer:
-    """One layer of all, the later ones winning; noise given as ``noise_multiplier`` drops an ``epsilon`` and vice versa.
+    """All layers as one, later ones over earlier ones; noise given as ``noise_multiplier`` drops an ``epsilon`` and vice versa.
 
     Raises:
         ConfigError: Both of those two in one layer.
@@ -484,7 +484,7 @@ def replaced(layer: Layer, over: Layer, name: str) -> str:
 
 
 def resolve(*layers: Layer) -> Config:
-    """The settings of all layers over the defaults, laid over one another as by :func:`merge`, checked.
+    """The checked settings: all layers, merged as by :func:`merge`, over the defaults.
 
     Raises:
         ConfigError: An unknown key, a value of the wrong type or out of range, or both of those two in one layer.
@@ -505,14 +505,14 @@ def resolve(*layers: Layer) -> Config:
 
 
 def layer_of(config: Config) -> Layer:
-    """The settings as one layer that others are laid over; what is unset is left out."""
+    """The settings as one layer; unset ones are left out."""
     return {
         section: {key: value for key, value in keys.items() if value is not None} for section, keys in asdict(config).items()
     }
 
 
 def dump(config: Config, header: str = "") -> str:
-    """The settings as TOML that :func:`load` reads; what is unset is left out.
+    """The settings as TOML that :func:`load` reads; unset ones are left out.
 
     Example:
         >>> resolve(tomllib.loads(dump(Config()))) == Config()
@@ -525,7 +525,7 @@ def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
     """A section from its keys.
 
     Raises:
-        ConfigError: The first thing that is wrong, by the name that stands in the file.
+        ConfigError: The first error, by the name of the setting in the file.
     """
     hints = get_type_hints(kind)
     for key, value in keys.items():
@@ -537,7 +537,7 @@ def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
             raise ConfigError(f"{section}.{key}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
         if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
             raise ConfigError(f"{section}.{key} = {str(value)[:20]}…: is too large, must be at most 1e300")
-    # A later layer that has nothing takes a setting back to its default.
+    # ``None`` in a later layer resets a setting.
     keys = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items() if value is not None}
     try:
         return kind(**keys)
@@ -562,7 +562,7 @@ def _words(hint: Any) -> str:
 
 
 def _require_consistent(config: Config) -> None:
-    """Refuse sections that contradict each other. What joins more of them is checked when a run is built."""
+    """Refuse sections that contradict each other. Contradictions of several sections are found when a run is planned."""
     if config.training.fairness and config.privacy.unit != "client":
         raise ConfigError(
             f"training.fairness = true with privacy.unit = {config.privacy.unit!r}: nobody is a client there; leave it out"

@@ -1,4 +1,4 @@
-"""Estimates for a planned run: epsilon over rounds, the noise in releases and models, its memory, and what encryption takes.
+"""Estimates for a planned run: epsilon over rounds, noise in releases and models, its memory, and the cost of encryption.
 
 Letters: A workload, C strategy, N noising matrix ``(rounds, rows)`` with N·C = I, B = A·N; β momentum, η learning rates.
 """
@@ -42,25 +42,25 @@ __all__ = [
     "remembered_rows",
 ]
 
-# Of a number that the noise remembers, and of one of the model that a client gets.
+# The size of a number of the noise in memory, and of the model that a client downloads.
 NUMBER_BYTES, MODEL_BYTES = 8, 4
-# Ciphertexts by which the seconds of encryption are measured.
+# The number of ciphertexts that are timed.
 _TRIED = 8
 
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """Noise against signal; ratios are over the clip norm, and ``None`` where the number of parameters is not known.
+    """Signal and noise; ratios are over the clip norm, and ``None`` if the number of parameters is unknown.
 
     Args:
         sum_stddev: Of a coordinate of the noise in a sum: the largest over rounds, in the units of an update.
         mean_stddev: The same of the mean over the expected cohort.
         norm_over_clip: The expected norm of the noise in that mean, over the clip norm.
-        signal_to_noise: Of that round: the mean of clipped updates has at most the clip norm.
-        model_stddev: Of a coordinate of the noise in the last model, or what the optimizer is handed of it.
-        model_rmse: Root mean square over rounds of the same, in clip norms: what strategies are compared by.
+        signal_to_noise: The inverse of that: the mean of clipped updates has at most the clip norm.
+        model_stddev: Of a coordinate of the noise in the last model.
+        model_rmse: The root mean square over rounds of the same, in clip norms; strategies are compared by it.
         final_norm_over_clip: The expected norm of the noise in the last model, over the clip norm.
-        final_signal_to_noise: The most that updates of the clip norm can add up to, all in one direction, over that.
+        final_signal_to_noise: The largest sum of updates of the clip norm, all in one direction, over that norm.
     """
 
     sum_stddev: float
@@ -74,12 +74,12 @@ class NoiseEstimate:
 
 
 def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, float]]:
-    """Epsilon after the first round and after each of so many equal parts of the rounds.
+    """Pairs (rounds, epsilon): after the first round, and after each of ``parts`` equal parts of the rounds.
 
     Args:
-        promise: Of the run.
-        delta: At which.
-        parts: How many; each ends with a whole round.
+        promise: The promise of the run.
+        delta: The delta of each epsilon.
+        parts: The number of parts; each ends with a whole round.
 
     Example:
         >>> from hubbub.mechanism import Mechanism
@@ -93,16 +93,16 @@ def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, 
 
 
 def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, noise_rows: int = 0) -> NoiseEstimate | None:
-    """The noise of a run against its updates.
+    """Signal and noise of a run.
 
     Args:
-        plan: Of the run.
-        workload: What the server's optimizer makes of the releases.
-        parameters: Of the model, where they are known.
-        noise_rows: How many holders add a whole row of noise each; 0 where the server or the clients add it.
+        plan: The plan of the run.
+        workload: The workload of the server's optimizer.
+        parameters: The number of parameters, if known.
+        noise_rows: The number of key holders that add a whole row of noise each; 0 if the server or the clients add it.
 
     Returns:
-        ``None`` for a run without noise, or one whose noise takes long to compute.
+        ``None`` for a run without noise, or if the noise takes long to compute.
     """
     clip = plan.clip_norms.first
     if plan.mechanism is None or clip is None:
@@ -112,7 +112,7 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
         return None
     z = deviation(plan, noise_rows)
     each, last = z * float(levels.releases.max()), z * float(levels.models[plan.rounds - 1])
-    # Of a vector of independent standard normal numbers, by expectation.
+    # The expected norm of a vector of independent standard normal numbers.
     norm = (
         None if parameters is None else math.sqrt(2) * math.exp(math.lgamma((parameters + 1) / 2) - math.lgamma(parameters / 2))
     )
@@ -130,7 +130,7 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
 
 
 def remembered_rows(plan: RunPlan) -> int:
-    """The most rows that the noise remembers, as the strategy says, or found by its first steps."""
+    """The largest number of rows of noise in memory, as the strategy says, or found by its first steps."""
     if plan.mechanism is None:
         return 0
     known = memory_rows(plan.mechanism.strategy)
@@ -140,7 +140,7 @@ def remembered_rows(plan: RunPlan) -> int:
 
 
 def remembered_bytes(rows: int, parameters: int) -> int:
-    """What so many rows of the noise take, as long as the model each.
+    """The memory of rows of noise, each as long as the model.
 
     Example:
         >>> remembered_bytes(rows=3, parameters=1000)
@@ -150,13 +150,13 @@ def remembered_bytes(rows: int, parameters: int) -> int:
 
 
 def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients: int) -> dict[str, float]:
-    """What encryption takes in a round, by name, with a key that is made for it and thrown away.
+    """The cost of encryption in a round, by name, measured with a temporary key.
 
     Args:
-        plan: Of the run.
-        terms: How it encrypts.
-        parameters: Of the model.
-        clients: How many there are.
+        plan: The plan of the run.
+        terms: The terms of encryption.
+        parameters: The number of parameters.
+        clients: The number of clients.
     """
     import gmpy2
 
@@ -196,14 +196,14 @@ def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients:
 
 
 def agreed(plan: RunPlan, terms: Encryption, key: "PublicKey", parameters: int, name: str) -> "Agreement":
-    """What clients, server and holders of a run agree on.
+    """The agreement of the clients, the server and the key holders of a run.
 
     Args:
-        plan: Of the run.
-        terms: How it encrypts.
-        key: Under which everybody encrypts.
-        parameters: Of the model.
-        name: That no other run has.
+        plan: The plan of the run.
+        terms: The terms of encryption.
+        key: The public key.
+        parameters: The number of parameters.
+        name: A name that no other run has.
     """
     # Of a row of noise that one party adds, as the run itself finds it; of independent noise without tensors.
     mechanism, largest = plan.mechanism, 0.0
@@ -219,8 +219,8 @@ def deviation(plan: RunPlan, noise_rows: int) -> float:
     """The standard deviation of z in a mean over the expected cohort, for clip norm 1; 0 without noise.
 
     Args:
-        plan: Of the run.
-        noise_rows: How many holders add a whole row of noise each; 0 where the server or the clients add it.
+        plan: The plan of the run.
+        noise_rows: As for :func:`noise_estimate`.
     """
     if plan.mechanism is None:
         return 0.0
@@ -229,7 +229,7 @@ def deviation(plan: RunPlan, noise_rows: int) -> float:
     return multiplier * plan.mechanism.column_norm * math.sqrt(noise_rows or 1) / plan.expected_cohort_size
 
 
-# Of strategies without a closed form: beyond, the matrix takes minutes.
+# Beyond, the matrix of a strategy without a closed form takes minutes.
 MOST_ROUNDS = 4096
 
 
@@ -246,12 +246,12 @@ class NoiseLevels:
     models: Array
 
     def model(self, objective: str) -> float:
-        """Of the models one number: the root of the ``"mean"`` over rounds of their squares, or the ``"max"``."""
+        """The root mean square of the models over rounds (``"mean"``), or the largest (``"max"``)."""
         return float(self.models.max() if objective == "max" else np.sqrt(np.square(self.models).mean()))
 
 
 def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
-    """The levels, computed from the definition; ``None`` where that needs a matrix of more than :data:`MOST_ROUNDS` rounds.
+    """The levels by definition; ``None`` if that needs a matrix of more than :data:`MOST_ROUNDS` rounds.
 
     Args:
         workload: A; of as many rounds as the strategy.
@@ -276,7 +276,7 @@ def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
 
 
 def _first_column(strategy: Strategy) -> Array | None:
-    """The first column of N, ``(rounds,)``, of which each other one is a shift; ``None`` where they are not."""
+    """The first column of N, ``(rounds,)``, if N is Toeplitz; else ``None``."""
     n = strategy.rounds
     match strategy:
         case Identity():
@@ -293,7 +293,7 @@ def _first_column(strategy: Strategy) -> Array | None:
 
 
 def _response(strategy: Strategy) -> Array:
-    """What the strategy's own stream makes of one unit of noise in the first round, ``(rounds,)``."""
+    """The response of the strategy's own steps to one unit of noise in the first round, ``(rounds,)``."""
     answers, memory = np.empty(strategy.rounds), ()
     for t in range(strategy.rounds):
         answers[t], memory = strategy.step(t, lambda row: float(row == 0), memory)
@@ -301,14 +301,14 @@ def _response(strategy: Strategy) -> Array:
 
 
 def _models(workload: Workload, releases: Array) -> Array:
-    """The models that the optimizer makes of one number a round, ``(rounds,)``: A times them.
+    """A times a vector of one number a round, ``(rounds,)``: the models of the optimizer.
 
     Example:
         >>> _models(Workload(3, momentum=0.5, learning_rates=(1.0, 1.0, 2.0)), np.ones(3))
         array([1. , 2.5, 6. ])
     """
     rates = np.ones(workload.rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates)
-    # Each buffer less β times the one before it is the release of its round.
+    # Each buffer minus β times the buffer before it is the release of its round.
     return np.asarray(
         np.cumsum(rates * solve_banded((1, 0), [[1.0], [-workload.momentum]] * np.ones(workload.rounds), releases))
     )

@@ -1,4 +1,4 @@
-"""From settings to the plan of a run: strategy, participation, the noise that meets a budget. It needs no data and no model."""
+"""The plan of a run from its settings: strategy, participation, and the noise that meets a budget. No data or model needed."""
 
 import importlib
 import sys
@@ -46,28 +46,28 @@ __all__ = [
     "workload_of",
 ]
 
-# Of what the operator is told about single clients.
+# What no guarantee covers if the operator measures single clients.
 FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
 
 
 def planned(
     config: Config, clients: int, *, allow_import: bool = False, earlier: tuple[RunCharge, ...] | None = None
 ) -> RunPlan:
-    """The plan of a run, with all that a resumed one must have in common with it.
+    """The plan of a run, with everything that a resumed run must have in common with it.
 
-    Its rounds are those of the settings, or fewer: as many as ``privacy.stop_epsilon`` has room for.
+    Its rounds are those of the settings, or as many as ``privacy.stop_epsilon`` allows.
 
     Args:
         config: Checked settings.
-        clients: How many there are.
-        allow_import: Whether names ``"pkg.mod:Name"`` may be imported: that runs the code that they name.
-        earlier: What runs over the same people cost before this one, as a ledger has it; by default read from the settings'
-            folders.
+        clients: The number of clients, or of examples if each is a unit by itself.
+        allow_import: Whether names ``"pkg.mod:Name"`` may be imported, which runs the code that they name.
+        earlier: The cost of earlier runs over the same people, as a ledger states it; by default read from the folders that
+            the settings name.
 
     Raises:
         ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
         ParticipationError: A pattern that the clients cannot keep.
-        BudgetError: A budget that no noise meets, or that not even one round fits in.
+        BudgetError: A budget that no noise meets, or that one round exceeds.
 
     Example:
         >>> from hubbub.experiment.config import resolve
@@ -122,7 +122,7 @@ def planned(
 
 
 def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *arguments: Any) -> Any:
-    """What a table's name or ``"pkg.mod:Name"`` makes of the arguments."""
+    """The object that a known name or ``"pkg.mod:Name"`` makes of the arguments."""
     module, _, attribute = known.get(name, name).partition(":")
     own = name not in known
     if own and not allow_import:
@@ -135,12 +135,12 @@ def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *ar
     except HubbubError:
         raise
     except (Exception, SystemExit) as error:
-        # Whatever is wrong with code that we did not write, it is that setting's fault.
+        # Any error of code that the setting names is an error of the setting.
         raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error})") from error
 
 
 def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]:
-    """What a client contributes depends on these; the rest of the settings is in the plan, or changes nothing."""
+    """The settings that decide a client's update; all others are in the plan, or change nothing."""
     if config.privacy.unit == "example":
         return {
             "training.validation": config.training.validation,
@@ -149,7 +149,7 @@ def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]
             "keep_releases": config.training.keep_releases,
         }
     local = ("local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "validation")
-    # Left out where they are as they were before there were any, so that runs from then go on.
+    # Recorded only if they are not at their defaults.
     later = ("local_steps", "proximal", "schedule", "schedule_rounds", "final_learning_rate")
     changed = [key for key in later if getattr(config.training, key) != getattr(TrainingConfig, key)]
     return {
@@ -162,11 +162,11 @@ def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]
 
 
 def _earlier(config: Config) -> tuple[RunCharge, ...]:
-    """What the earlier runs that the settings name have cost, each counted once; one that may go on is refused."""
+    """The cost of the earlier runs that the settings name, each counted once; an unfinished one is refused."""
     folders = config.privacy.earlier_runs or ()
     if not folders:
         return ()
-    # Reads what runs left in their folders, tensors among it, which nobody else here needs.
+    # Loads torch, which nothing else here needs.
     from hubbub.training.run_folder.record import read_run
 
     runs = costs_of_ended_runs([read_run(Path(folder).expanduser()) for folder in folders])
@@ -216,7 +216,7 @@ def _mechanism(
 
 
 def _strategy(config: Config, participation: Participation, allow_import: bool) -> Strategy:
-    """The strategy of the family that the settings name, or of code of one's own, which is called with the rounds alone."""
+    """The strategy of the family that the settings name, or of the user's code, which is called with the rounds alone."""
     privacy, rounds = config.privacy, config.training.rounds
     name = strategy_word(config)
     if privacy.mode == "dp-fedavg" and name != "identity":
@@ -235,7 +235,7 @@ def _strategy(config: Config, participation: Participation, allow_import: bool) 
 
 
 def strategy_word(config: Config) -> str:
-    """The strategy's name, given or by default, or code of one's own as it is."""
+    """The strategy's name, given or by default, or ``"pkg.mod:Name"`` as it is."""
     return strategy_name("privacy.strategy", config.privacy.strategy or default_strategy(config.privacy.mode))
 
 
@@ -250,12 +250,12 @@ def default_strategy(mode: str) -> str:
 
 
 def workload_of(config: Config) -> Workload:
-    """What the server's optimizer makes of the releases."""
+    """The workload of the server's optimizer."""
     return server_of(config).workload(config.training.rounds)
 
 
 def _rounds_within(promise: Promise, budget: float, delta: float) -> int:
-    """The largest number of rounds whose epsilon is within the budget: known before the first, so it may be stated."""
+    """The largest number of rounds whose epsilon is within the budget; it depends on no data, so it may be stated."""
     if promise.earlier and (before := promise.after(0, delta).epsilon) >= budget:
         raise BudgetError(f"privacy.stop_epsilon = {budget}: the earlier runs alone cost {rounded_up(before)}; raise it")
     fits, exceeds = 0, promise.rounds + 1
@@ -275,13 +275,13 @@ def _rounds_within(promise: Promise, budget: float, delta: float) -> int:
 
 @dataclass(frozen=True)
 class Size:
-    """How large a named data set is: those who load it refuse any other file.
+    """The size of a named data set; loading it refuses any other file.
 
     Args:
-        examples: To train on.
-        shape: Of one input.
-        classes: How many there are.
-        users: Whose the training examples are; ``None`` where nobody says.
+        examples: The number of training examples.
+        shape: The shape of one input.
+        classes: The number of classes.
+        users: The number of people whom the training examples belong to; ``None`` if unknown.
     """
 
     examples: int
@@ -297,7 +297,7 @@ DATA = {
     "mnist": Size(60_000, (1, 28, 28), 10),
     "shakespeare": Size(11_954, (80,), 65, users=264),
 }
-# Of each model that fits a data set.
+# The number of parameters of each model that fits a data set.
 PARAMETERS = {
     ("char-lstm", "shakespeare"): 211_657,
     ("char-transformer", "shakespeare"): 423_745,
@@ -316,7 +316,7 @@ PARAMETERS = {
 
 
 def parameters_of(config: Config) -> int | None:
-    """How many parameters the model has; ``None`` where only building it would tell.
+    """The number of parameters of the model; ``None`` if it is known only once the model is built.
 
     Example:
         >>> parameters_of(Config())
@@ -326,9 +326,9 @@ def parameters_of(config: Config) -> int | None:
 
 
 def units_of(config: Config) -> int | None:
-    """How many units of privacy there are, clients or examples; ``None`` where only the data know.
+    """The number of units of privacy, clients or examples; ``None`` if only the data say.
 
-    Of data that are code of one's own, as many clients as the settings say.
+    For data of the user's own code, the number of clients that the settings state.
 
     Raises:
         ConfigError: More clients than the data set has examples for.
@@ -343,7 +343,7 @@ def units_of(config: Config) -> int | None:
     if config.privacy.unit == "example":
         return examples
     if config.data.partition == "user":
-        # Whom the examples that are held out belong to, only the data know.
+        # Only the data say whom the held-out examples belong to.
         return None if size is None or held else size.users
     clients = config.data.clients
     if examples is not None and clients > examples:

@@ -1,4 +1,4 @@
-"""What the sections of the settings make by themselves: who takes part when, how updates are clipped and sums encrypted."""
+"""Parts of a plan from sections of the settings: participation, clipping, optimizer, evaluation, encryption."""
 
 import importlib.util
 import math
@@ -38,10 +38,10 @@ __all__ = [
     "server_of",
 ]
 
-# Of the ρ of the budget, for private evaluations.
+# The default share of private evaluations in the ρ of the budget.
 _SHARE = 0.05
 
-# Of which pattern, or of which random cohorts, a number is.
+# The pattern or sampling that each number belongs to.
 _OWNERS = {
     "min_separation": "min-separation",
     "max_participations": "min-separation",
@@ -58,11 +58,11 @@ def participation_of(config: Config, clients: int, size: int) -> tuple[Participa
 
     Args:
         config: The settings.
-        clients: How many there are.
-        size: Of a cohort, as the settings say or by default.
+        clients: The number of units.
+        size: The size of a cohort, as the settings say or by default.
 
     Raises:
-        ConfigError: Numbers of another pattern, or that do not go together.
+        ConfigError: Numbers of another pattern, or numbers that contradict each other.
     """
     privacy, wanted, rounds = config.privacy, config.participation, config.training.rounds
     pattern = wanted.pattern or (
@@ -147,7 +147,7 @@ def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[Ran
 
 
 def _require_fitting(wanted: ParticipationConfig, drawn: str) -> None:
-    """Refuse numbers of another pattern or of other cohorts than are drawn: they would promise what nobody keeps."""
+    """Refuse numbers of a pattern or a sampling that the run does not have."""
     for key, owner in _OWNERS.items():
         value = getattr(wanted, key)
         if value is not None and owner != drawn:
@@ -157,7 +157,7 @@ def _require_fitting(wanted: ParticipationConfig, drawn: str) -> None:
             raise ConfigError(f"participation.{key} = {value}: belongs to {home}, this run has {here}; leave it out")
 
 
-# What a step over single examples does not have, and where to say instead what a person may have meant.
+# Settings that DP-SGD over single examples does not have, and the settings to use instead.
 _OF_CLIENTS = {
     "training.batch_size": "say training.cohort_size, how many examples a step has on average; memory holds fewer at a time",
     "training.server_learning_rate": "say training.learning_rate, the step size",
@@ -177,10 +177,10 @@ _OF_CLIENTS = {
 
 
 def require_fitting_unit(config: Config) -> None:
-    """Refuse settings of clients that train where each example is a unit by itself.
+    """Refuse settings of clients if each example is a unit by itself.
 
     Raises:
-        ConfigError: One that is not at its default, or a network or an encryption that knows clients only.
+        ConfigError: Such a setting is not at its default, or an engine or an encryption needs clients.
     """
     if config.privacy.unit != "example":
         return
@@ -212,7 +212,7 @@ def require_fitting_unit(config: Config) -> None:
 
 
 def server_of(config: Config) -> ServerOptimizer:
-    """What makes a model of the mean updates; where they are minus gradients, SGD with ``learning_rate`` and ``momentum``."""
+    """The server's optimizer; for single examples SGD or Adam with ``learning_rate`` and ``momentum``."""
     training = config.training
     name, rate, momentum = training.server_optimizer, training.server_learning_rate, training.server_momentum
     if config.privacy.unit == "example":
@@ -228,10 +228,10 @@ def server_of(config: Config) -> ServerOptimizer:
 
 
 def evaluation_of(config: Config) -> PrivateEvaluation | None:
-    """What is measured of the clients under noise; ``None`` where nothing is.
+    """The private evaluation of clients; ``None`` without one.
 
     Raises:
-        ConfigError: Fewer rounds than one evaluation needs, a share of no budget, or no noise at all.
+        ConfigError: Fewer rounds than one evaluation needs, a share without a budget, or a run without noise.
         BudgetError: No noise meets the share.
     """
     said, privacy = config.evaluation, config.privacy
@@ -263,7 +263,7 @@ def evaluation_of(config: Config) -> PrivateEvaluation | None:
 
 
 def hook_of(config: Config) -> "HeadHook | None":
-    """Who is given the head of each round; ``None`` for nobody.
+    """The hook that gets the head of each round; ``None`` without one.
 
     Raises:
         ConfigError: A URL of another kind.
@@ -278,10 +278,10 @@ def hook_of(config: Config) -> "HeadHook | None":
 
 
 def clipping_of(config: Config) -> Clipping | None:
-    """The clip norm of a run, or the rule by which it moves; ``None`` where updates may be of any norm.
+    """The clip norm of a run, or its adaptive clipping; ``None`` if updates are not clipped.
 
     Raises:
-        ConfigError: Numbers that do not go together.
+        ConfigError: Numbers that contradict each other.
     """
     privacy = config.privacy
     own = ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev")
@@ -305,14 +305,14 @@ def clipping_of(config: Config) -> Clipping | None:
 
 
 def encryption_of(config: Config, expected: float) -> "Encryption | None":
-    """The terms of secure aggregation with what follows from others; ``None`` where nothing is encrypted.
+    """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted.
 
     Args:
         config: The settings.
-        expected: The size of a cohort.
+        expected: The expected size of a cohort.
 
     Raises:
-        ConfigError: Numbers that do not go together.
+        ConfigError: Numbers that contradict each other.
     """
     secagg = config.secagg
     if secagg.scheme == "none":

@@ -1,14 +1,14 @@
-"""The numbers of a round for a tracker: what may be public apart from what is private, and three places to write them to.
+"""Metrics of a round for TensorBoard, MLflow and Weights & Biases, public numbers apart from private ones.
 
-A tracker is the body of the caller's loop::
+Call :func:`log` in the loop::
 
     with tensorboard("logs/mine") as write:
         for result in train(plan, population, model):
             log(result, write)
 
-A writer is any function of a name, a value and a round (from 1). Names begin with ``public/``, for what is made of releases,
-of what was promised or of public test data, or with ``private/``, for what was computed from clients' updates or tells how many
-took part: no epsilon covers it. A tracker on somebody else's machine gets the former alone unless asked for both.
+A writer is any function of a name, a value and a round (from 1). Names begin with ``public/`` if the number is a function of
+releases, of the promise or of public test data, and with ``private/`` if it was computed from clients' updates or shows how
+many took part, which no epsilon covers. Trackers get the public numbers, and private ones only on request.
 """
 
 import importlib
@@ -26,21 +26,21 @@ __all__ = ["EXTRAS", "Write", "log", "mlflow", "require", "scalars", "tensorboar
 
 Write = Callable[[str, float, int], None]
 
-# The trackers: each is installed by the extra of its name, and its module has that name, too.
+# The trackers: the name of each is that of its extra and of its module.
 EXTRAS = ("tensorboard", "mlflow", "wandb")
-# All else is private, whatever it is called.
+# All other numbers are private.
 _PUBLIC = ("epsilon", "clip_norm", "released", "loss", "accuracy")
 _NO_NUMBERS = ("round_index", "delta", "private", "fault")
 _EXPERIMENT = "hubbub"
 
 
 def scalars(result: RoundResult | Mapping[str, Any], *, private: bool = False) -> dict[str, float]:
-    """The numbers of one round by name; what is not finite is left out.
+    """The finite numbers of one round, by name.
 
     Args:
         result: A result of :func:`hubbub.training.train`, or a row of ``metrics.jsonl``, which also has loss and accuracy;
             those of held-out clients' data are private.
-        private: Whether those that no epsilon covers are wanted, too.
+        private: Whether to include numbers that no epsilon covers.
 
     Example:
         >>> row = {"round_index": 0, "epsilon": 0.5, "accuracy": 0.9, "clients": 3, "phases": {"noise": 0.25}, "private": []}
@@ -71,7 +71,7 @@ def log(result: RoundResult | Mapping[str, Any], write: Write, *, private: bool 
 
 @contextmanager
 def tensorboard(folder: str | Path) -> Iterator[Write]:
-    """A writer of event files for TensorBoard, in a folder that is made for the user alone.
+    """A writer of TensorBoard event files, in a folder that only the user can read.
 
     Raises:
         ConfigError: TensorBoard is not installed, or the folder cannot be written.
@@ -151,10 +151,10 @@ def wandb(project: str, run_name: str) -> Iterator[Write]:
 
 
 def require(extra: str) -> None:
-    """See that a tracker's package is installed.
+    """Check that a tracker's package is installed.
 
     Raises:
-        ConfigError: It is not; the extra that installs it is named.
+        ConfigError: It is not; the message names the extra that installs it.
     """
     try:
         importlib.import_module(extra)
@@ -163,7 +163,7 @@ def require(extra: str) -> None:
 
 
 def _row(result: RoundResult) -> dict[str, Any]:
-    """A result as a row: what clients' statistics are called makes none of them public."""
+    """A result as a row of metrics; statistics of clients are private, whatever their names are."""
     return {
         **result.statistics,
         "epsilon": result.epsilon,

@@ -1,4 +1,4 @@
-"""A run with a folder, by one of two engines: in this process, or as an app of Flower."""
+"""Two engines for a run with a folder: this process, or a Flower app."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def train(begun: "RunInFolder", engine: str, show: Callable[[dict[str, Any]], None], *, allow_import: bool = False) -> None:
-    """Do the rounds that are left, with an engine.
+    """Train the remaining rounds of a run.
 
     Args:
         begun: The run.
         engine: ``"process"``, or ``"flower"`` for a Flower app in this process.
-        show: Is given the line of each round.
+        show: Called with the metrics of each round.
         allow_import: Whether clients of the app may import code that the settings name.
     """
     if engine == "flower":

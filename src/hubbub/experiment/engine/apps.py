@@ -19,22 +19,22 @@ __all__ = ["RUN_APP", "require_flower", "write_example", "write_run_app"]
 # The packages of the two apps, as their templates have them.
 RUN_APP = "hubbub_app"
 _EXAMPLE = "flower_quickstart"
-# Templates have a name of their own, so that nobody takes them for modules of this package.
+# Templates have a suffix, so that no tool takes them for modules of this package.
 _SUFFIX = ".template"
-# What the example imports.
+# Packages that the example imports.
 _TAKEN = ("flwr", "hubbub", "numpy", "sklearn", "torch")
 
 
 def require_flower() -> None:
-    """Refuse where Flower is not installed."""
+    """Refuse to continue if Flower is not installed."""
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError("training.engine = 'flower': Flower is not installed; pip install 'hubbub[flower]'")
 
 
 def write_run_app(folder: Path, config: str, *, allow_import: bool) -> None:
-    """Write the app of a run, private to the user, over what an earlier start has written."""
+    """Write the app of a run for the user alone, over the files of an earlier start."""
     texts = _texts("run", {"allow-import = false": tomli_w.dumps({"allow-import": allow_import}).strip()})
-    # Each by itself: none may be a link that leads out of the run's folder.
+    # Each folder on its own, since a link could lead out of the run's folder.
     files.make_folder(folder)
     files.make_folder(folder / RUN_APP)
     for path, text in {**texts, f"{RUN_APP}/config.toml": config}.items():
@@ -42,7 +42,7 @@ def write_run_app(folder: Path, config: str, *, allow_import: bool) -> None:
 
 
 def write_example(folder: Path) -> list[Path]:
-    """Write an example app of the folder's name into a new folder; returns its files."""
+    """Write an example app, named after the folder, into a new folder; returns its files."""
     name = folder.name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name, re.ASCII) or keyword.iskeyword(name):
         raise ConfigError(f"NAME = {name!r}: becomes a Python package; use lower-case letters, digits and underscores")
@@ -58,7 +58,7 @@ def write_example(folder: Path) -> list[Path]:
 
 
 def _texts(template: str, changes: Mapping[str, str]) -> dict[str, str]:
-    """The files of an app by their paths, with some words of paths and texts changed."""
+    """The files of an app by path, with replacements in paths and texts."""
     found = {}
     for path, text in sorted(_below(resources("hubbub").joinpath("flower", "templates", template), "")):
         for word, other in changes.items():
@@ -68,7 +68,7 @@ def _texts(template: str, changes: Mapping[str, str]) -> dict[str, str]:
 
 
 def _below(folder: Traversable, above: str) -> list[tuple[str, str]]:
-    """The templates below a folder: where each lies, and what it holds."""
+    """Path and text of each template below a folder."""
     found = []
     for entry in folder.iterdir():
         if entry.is_dir():

@@ -1,4 +1,4 @@
-"""A finished run as its users want it: the trained model, ready to be called, beside what is promised of it."""
+"""A finished run: the trained model with its guarantee, and a folder of both for others."""
 
 import hashlib
 import os
@@ -38,13 +38,13 @@ _LARGEST_MODEL = 2**36
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """What a run has made.
+    """The model of a finished run, with its guarantee, settings and data.
 
     Args:
         model: The trained module, in evaluation mode.
-        guarantee: What its ledger says that it cost.
-        config: Its settings.
-        dataset: The data that they name; with ``training.validation`` its test examples are those that were held out.
+        guarantee: The guarantee of the rounds in its ledger.
+        config: The settings.
+        dataset: The data that they name; with ``training.validation`` the held-out examples are its test examples.
     """
 
     model: nn.Module
@@ -106,17 +106,17 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
 
 
 def _own(path: Path) -> Path:
-    """A file of the folder; what a link leads to is not."""
+    """A file of the folder itself; symbolic links are refused."""
     if path.is_symlink():
         raise RunFolderError(f"{path}: is a symbolic link, and a run's settings are in its folder; restore the file")
     return path
 
 
 def model_content(folder: Path, recorded: Recorded) -> bytes:
-    """The file of a run's model, which says itself after which rounds of the ledger it was written."""
+    """The content of a run's model file, checked against the ledger."""
     path, chain = folder / "model.safetensors", recorded.chain
     closed = recorded.history.closed
-    # What was closed does not go on.
+    # A closed run cannot be resumed.
     again = "the run is closed: restore the file" if closed else f"make it: hubbub resume {folder}"
     try:
         content = files.read(path, at_most=_LARGEST_MODEL)
@@ -146,22 +146,22 @@ def _fill(model: nn.Module, tensors: Mapping[str, torch.Tensor], folder: Path) -
             parameter.copy_(tensors[name])
 
 
-# What Markdown would take for its own, in a name.
+# Markup of Markdown, to be escaped in a name.
 _MARKUP, _ESCAPED = re.compile(r"([\\`*_{}\[\]<>()#!|&~])"), r"\\\1"
 PUBLISHED = ("model.safetensors", "guarantee.json", "README.md", "report.html", PUBLICATION)
 
 
 def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path | None = None) -> RunSummary:
-    """Write what others may have of a run into a new folder; the run's ledger binds it, and all else of the run stays as it is.
+    """Write the public part of a run into a new folder, and bind it in the run's ledger.
 
     Args:
         run: The run's folder. It is verified first.
         folder: Where to write; it must not exist, or be empty.
         head: A head of the ledger that was kept elsewhere.
-        sign_with: The file of an Ed25519 key that signs the record that binds all that is published.
+        sign_with: The file of an Ed25519 key, to sign the record that binds the published files.
 
     Returns:
-        The run, as its report shows it.
+        The summary of the run.
 
     Raises:
         RunFolderError: A simulation, a run without a guarantee or without a model, one that does not verify, or a folder that
@@ -177,9 +177,7 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
             "train again with privacy.noise = 'secure'"
         )
     if not found.guarantee.private:
-        raise RunFolderError(
-            f"{run}: has no privacy guarantee, and there is nothing to state beside its model; see privacy.mode"
-        )
+        raise RunFolderError(f"{run}: has no privacy guarantee, and there is nothing to state with its model; see privacy.mode")
     verdict = verify(run, head)
     for check in verdict.checks:
         if not check.ok:
@@ -210,7 +208,7 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
 
 
 def card(run: RunSummary) -> str:
-    """The model card: what the model is, what is promised of it, and how that can be checked."""
+    """The model card in Markdown: accuracy, files, guarantee, and how to check it."""
     guarantee = run.guarantee
     last = next((row for row in reversed(run.rows) if row.get("accuracy") is not None), None)
     name = _MARKUP.sub(_ESCAPED, run.name)

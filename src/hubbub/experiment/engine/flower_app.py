@@ -1,4 +1,4 @@
-"""Both sides of a run as a Flower app: what its ClientApp does with a message, and what its ServerApp does with a grid."""
+"""A run as a Flower app: its ClientApp and the main function of its ServerApp, in a deployment or in this process."""
 
 import functools
 import logging
@@ -37,14 +37,14 @@ __all__ = ["client_app", "local_population", "run_locally", "serve"]
 _LOG = logging.getLogger("flwr")
 _QUERY = "partition"
 _PARTITION = "partition-id"
-# The run that this process conducts itself, and who is shown its rounds; a ServerApp of a deployment finds none.
+# A run that this process trains itself, and the callback for its rounds; unset in a deployment.
 _CONDUCTED: ContextVar[tuple[RunInFolder, Callable[[dict[str, Any]], None]] | None] = ContextVar("conducted", default=None)
 
 
 def client_app(config_file: Path) -> ClientApp:
-    """The clients of a run: the node with ``partition-id`` i in its configuration trains client i as the settings say.
+    """The ClientApp of a run: the node with ``partition-id`` i in its configuration trains client i.
 
-    A process makes data and model once, with the first message that it gets.
+    A process loads data and model once, at its first message.
 
     Args:
         config_file: The run's settings.
@@ -85,17 +85,17 @@ def client_app(config_file: Path) -> ClientApp:
 
 
 def serve(grid: Grid, context: Context, config_file: Path) -> None:
-    """Conduct the run on a grid: its rounds, and at the end its model and report, in the folder ``run-folder``.
+    """Train the run on a grid, and write its model and report into the folder ``run-folder``.
 
-    A folder that holds the run already goes on with it.
+    If the folder already holds the run, it is resumed.
 
     Args:
         grid: The nodes, one for each client.
-        context: Of the ServerApp; its ``run_config`` is that of the app's pyproject.toml.
+        context: The context of the ServerApp; its ``run_config`` is that of the app's pyproject.toml.
         config_file: The run's settings.
 
     Raises:
-        ConfigError: Settings that do not go together, or a folder that holds another run.
+        ConfigError: Settings that contradict each other, or a folder that holds another run.
         ParticipationError: Fewer nodes than clients, or two that claim one partition.
     """
     conducted, settings = _CONDUCTED.get(), context.run_config
@@ -124,13 +124,13 @@ def run_locally(begun: RunInFolder, show: Callable[[dict[str, Any]], None], *, a
 
 
 def local_population(begun: RunInFolder, *, allow_import: bool) -> "GridPopulation | EncryptedGridPopulation":
-    """The clients of :func:`run_locally`, for a loop of one's own."""
+    """The population of :func:`run_locally`, for the caller's own loop."""
     grid, settings, _ = _local_grid(begun, allow_import)
     return _clients(begun, grid, settings, 0.0)
 
 
 def _local_grid(begun: RunInFolder, allow_import: bool) -> tuple[LocalGrid, dict[str, Any], Path]:
-    """A federation in this process with the real ClientApp of a run, the app's settings, and where its code is."""
+    """A federation in this process with the real ClientApp of a run, the app's settings, and the folder of its code."""
     app = begun.folder / "app"
     write_run_app(app, (begun.folder / "config.toml").read_text(), allow_import=allow_import)
     settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -147,7 +147,7 @@ def _local_grid(begun: RunInFolder, allow_import: bool) -> tuple[LocalGrid, dict
 def _clients(
     begun: RunInFolder, grid: Grid, settings: Mapping[str, Any], patience: float
 ) -> "GridPopulation | EncryptedGridPopulation":
-    """The clients behind the nodes of a grid, encrypting where the run says so."""
+    """The population of the nodes of a grid, encrypted if the settings say so."""
     nodes = _nodes(grid, len(begun.run.population.clients), patience)
     timeout = float(settings["round-timeout"])
     plain = GridPopulation(grid, nodes, lattice=begun.run.config.privacy.noise == "secure", timeout=timeout)
@@ -172,7 +172,7 @@ def _partition(context: Context) -> int:
 
 
 def _nodes(grid: Grid, clients: int, patience: float) -> list[int]:
-    """The node of each client, in the order of the clients, by what the nodes say of themselves."""
+    """The node of each client, in the order of the clients, as the nodes report it."""
     deadline = time.monotonic() + patience
     while len(connected := sorted(grid.get_node_ids())) < clients and time.monotonic() < deadline:
         time.sleep(1.0)
@@ -206,7 +206,7 @@ def _nodes(grid: Grid, clients: int, patience: float) -> list[int]:
 
 
 def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
-    """The run of a deployment, begun in its folder or gone on with."""
+    """The run of a deployment, begun or resumed in its folder."""
     folder, allow_import = Path(settings["run-folder"]), bool(settings["allow-import"])
     if not folder.is_absolute():
         raise ConfigError(
@@ -222,7 +222,7 @@ def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
     else:
         begun = RunInFolder.begun(build(config, allow_import=allow_import), folder)
     plan = begun.run.plan
-    # A promise of who joins when is broken by a client that comes back under another name.
+    # A client that comes back under another name would break a promised participation pattern.
     if plan.mechanism is not None and promises(plan.participation, plan.rounds) and not settings["keys-enforced"]:
         raise ConfigError(
             f"keys-enforced = false: the run promises {plan.participation}, which a client would break by coming back under a "

@@ -1,4 +1,4 @@
-"""Clients, server and holders of the key of an encrypted run, all in this process: to see what encryption costs."""
+"""Clients, server and key holders of an encrypted run, all in this process, to measure the cost of encryption."""
 
 import math
 import secrets
@@ -32,10 +32,10 @@ __all__ = ["agreement_of", "encrypted", "fresh_keys", "local_holders", "parties"
 
 
 def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
-    """The clients of a run that encrypt what they send, and holders that open their sums.
+    """The encrypting population of a run, with the key holders that decrypt its sums.
 
     Raises:
-        ConfigError: Keys that the settings name and that are not there, or are others.
+        ConfigError: A key that the settings name is missing, or does not fit them.
         RunFolderError: The holders' noise of earlier rounds was drawn on a grid.
     """
     run = begun.run
@@ -48,7 +48,7 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
     first = keys[0]
     public, key = (first.public, first.public.public_key) if isinstance(first, KeyShare) else (None, first.public_key)
     agreement = agreement_of(run, terms, key, secrets.token_hex(16))
-    # Here all clients have one table of powers.
+    # All clients share one table of powers here.
     key.prepare(run.plan.rounds * math.ceil(run.plan.expected_cohort_size) * agreement.ciphertexts)
     holders = [Holder(one, agreement) for one in keys]
     return EncryptedPopulation(
@@ -63,7 +63,7 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
 
 
 def require_keys(run: Run, terms: Encryption) -> None:
-    """Refuse, before a run begins, keys that the settings name and that are not there or are others.
+    """Check the keys that the settings name, before a run begins.
 
     Raises:
         ConfigError: A file is missing, or the key has another length, other holders or another threshold.
@@ -74,15 +74,15 @@ def require_keys(run: Run, terms: Encryption) -> None:
 
 
 def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agreement:
-    """What clients, server and holders of a run agree on."""
+    """The agreement of the clients, the server and the key holders of a run."""
     return agreed(run.plan, terms, key, FlatModel(run.model).dim, name)
 
 
 def fresh_keys(terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
-    """A new key: whole, or in the shares of its holders."""
+    """A new key: whole, or as one share for each holder."""
     if terms.holders == 1:
         return [paillier.generate(terms.key_bits)]
-    # Who has one share only sees sums that it formed itself.
+    # All shares are in this process, which sees only sums that it formed itself.
     _, shares = threshold.generate(
         terms.key_bits, holders=terms.holders, threshold=terms.threshold, min_contributions=terms.min_contributions
     )
@@ -90,14 +90,14 @@ def fresh_keys(terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
 
 
 def _keys(run: Run, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
-    """The keys of the folder that the settings name, or such as are thrown away."""
+    """The keys in the folder that the settings name, or temporary ones."""
     if run.config.secagg.keys is not None:
         return _kept_keys(Path(run.config.secagg.keys).expanduser(), terms)
     return fresh_keys(terms)
 
 
 def _kept_keys(folder: Path, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
-    """What ``hubbub paillier`` wrote: a whole key, or the shares of one."""
+    """The keys that ``hubbub paillier`` wrote: a whole key, or all shares of one."""
     names = [key_files.PRIVATE] if terms.holders == 1 else [key_files.share_name(i + 1) for i in range(terms.holders)]
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
@@ -129,7 +129,7 @@ def _require_terms(key: PublicKey | ThresholdKey, terms: Encryption, where: Path
 
 
 def _streams(begun: RunInFolder, terms: Encryption, dim: int) -> list[HolderNoise]:
-    """The noise of each holder, where holders add any."""
+    """The noise stream of each holder; empty if the holders add no noise."""
     plan = begun.run.plan
     if plan.mechanism is None or not terms.noise_rows:
         return []
@@ -174,10 +174,10 @@ def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], Use
 
 
 def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
-    """Where the server finds the public key of a run: where the app's settings say, or next to the keys of the run.
+    """The file of the public key of a run: as the app's settings say, or next to the keys of the run.
 
     Raises:
-        ConfigError: Neither says where.
+        ConfigError: Neither names it.
     """
     told, named = str(settings.get("paillier-public", "")), _named_folder(begun)
     if told or named:
@@ -194,15 +194,15 @@ def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
 def encrypted(
     begun: RunInFolder, terms: Encryption, grid: "Grid", population: "GridPopulation", public: Path, timeout: float
 ) -> "EncryptedGridPopulation":
-    """The clients of a run, encrypting, and the holders that open its sums; they are asked at once whether they are there.
+    """The encrypting population of a run on a grid, once its key holders have answered.
 
     Args:
         begun: The run.
-        terms: How it encrypts.
-        grid: Its nodes, clients and holders.
+        terms: The terms of encryption.
+        grid: The nodes, clients and holders.
         population: The clients behind them.
         public: The file of the public key.
-        timeout: Seconds that holders have for an answer.
+        timeout: Seconds in which a holder must answer.
 
     Raises:
         ConfigError: Another key than the settings say, or a run without privacy.
