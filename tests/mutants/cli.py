@@ -33,7 +33,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "every answer of a client counts",
-        "Asked.contents",
+        "RoundMessages.contents",
         (
             "if index in seen:\n"
             "    self._fault(index, 'answered twice; the first answer counts')\n"
@@ -54,7 +54,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         "answers to an earlier round count in this one",
-        "Asked.contents",
+        "RoundMessages.contents",
         ("metadata.group_id != group or index is None or (answers is None and by_id and metadata.reply_to_message_id)"),
         "index is None",
         f"{REPLIES}::test_cli_4_a_reply_to_the_round_before_counts_for_nothing",
