@@ -385,7 +385,7 @@ def test_the_command_writes_its_findings(tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads((tmp_path / "a" / "audit.json").read_text()) == {k: v for k, v in told.items() if k != "folder"}
     assert (tmp_path / "a" / "audit.png").read_bytes()[:4] == b"\x89PNG"
     text = (tmp_path / "a" / "audit.md").read_text()
-    assert "One below proves nothing" in text
+    assert "below the stated epsilon proves nothing" in text
     assert told["sentence"] in text
     assert hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "a")) == 2
     assert "exists already" in capsys.readouterr().err
@@ -412,7 +412,7 @@ def test_where_findings_cannot_go_is_said_before_anything_runs(
     ("flags", "words"),
     [
         (["--canaries", "25"], "canaries = 25: must be at most 24, the clients in the run"),
-        (["--rounds", "5"], "rounds = 5: must be at most 4, which the run has; see training.rounds"),
+        (["--rounds", "5"], "rounds = 5: must be at most 4, the rounds of the run; see training.rounds"),
     ],
 )
 def test_more_than_the_run_has_is_refused_with_what_it_has(

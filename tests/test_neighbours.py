@@ -447,7 +447,7 @@ def test_one_step_too_far_is_seen() -> None:
     [
         ({ROUNDS: np.zeros(2, np.int64)}, ValueError, "round_index = 8"),
         ({-1: np.zeros(2, np.int64)}, ValueError, "round_index = -1"),
-        ({0: np.zeros(2)}, TypeError, "whole numbers"),
+        ({0: np.zeros(2)}, TypeError, "integers"),
         ({0: np.zeros((2, 2), np.int64)}, TypeError, "one vector"),
         ({0: np.ones(2, np.int64), 1: np.ones(3, np.int64)}, ValueError, "several lengths"),
     ],

@@ -186,7 +186,7 @@ What the audit showed :: audits :: test_an_audit_that_lies_in_a_runs_folder_is_i
 and the laws that are claimed | at least, with confidence :: audits :: definition: of the picture and the table
 """,
     "audit/verdict.py": """
-BROKEN: … | epsilon is at least | disproved nothing of what is stated | (1 − 10⁻⁶) :: audits :: \
+BROKEN: … | epsilon is at least | did not disprove the stated epsilon | (1 − 10⁻⁶) :: audits :: \
 theorem: the sum of the false alarms of all tests
 """,
     "audit/runs.py": """

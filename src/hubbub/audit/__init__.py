@@ -1,18 +1,18 @@
-"""What can be proved against a privacy claim from canaries: lower bounds, and tests of the noise itself.
+"""Audits of a privacy claim with canaries: lower bounds on epsilon, and tests of the noise.
 
 =====================================  ==========================================  =======================================
-method                                 what it needs                               what it gives
+method                                 needs                                       gives
 =====================================  ==========================================  =======================================
 :func:`clopper_pearson_epsilon`        independent scores of present and absent    a lower bound, whatever the mechanism
 :func:`gdp_epsilon`                    the same                                    a lower bound on μ; epsilon if Gaussian
 :func:`one_run_epsilon`                each canary kept with probability 1/2       a lower bound, whatever the mechanism
 :func:`one_run_gdp_epsilon`            the same                                    a lower bound on μ; epsilon if Gaussian
 :func:`check_whitened_scores`          the strategy and every released row         tests with exact false-alarm probabilities
-:func:`influence`                      two runs under the same keys, one client    how far it moved them and may, exactly
+:func:`influence`                      two runs under the same keys, one client    its exact influence and the bound on it
 =====================================  ==========================================  =======================================
 
-:func:`audit` plants canaries among the clients of a run, runs its rounds on the real path with keys of their own, and applies
-these to what was released. It works on any population whose clients' updates can be chosen, and knows no engine.
+:func:`audit` makes some clients of a run canaries, runs its rounds on the real path with new keys, and applies these to the
+releases. It works on any population that can inject updates, with any engine.
 
 A lower bound far below the guarantee proves nothing in its favour: the audit may be weak.
 """
@@ -20,8 +20,14 @@ A lower bound far below the guarantee proves nothing in its favour: the audit ma
 from typing import TYPE_CHECKING
 
 from hubbub._util import lazily
-from hubbub.audit.bounds import EveryThreshold, FixedThreshold, LowerBound, Thresholds
-from hubbub.audit.canaries import clopper_pearson_epsilon, gdp_epsilon
+from hubbub.audit.bounds import (
+    EveryThreshold,
+    FixedThreshold,
+    LowerBound,
+    Thresholds,
+    clopper_pearson_epsilon,
+    gdp_epsilon,
+)
 from hubbub.audit.neighbours import Influence, influence
 from hubbub.audit.one_run import GuessCount, count_guesses, one_run_epsilon, one_run_gdp_epsilon, one_run_p_value
 from hubbub.audit.whitening import Check, check_whitened_scores, present_means, whitened_scores
@@ -54,5 +60,5 @@ __all__ = [
     "whitened_scores",
 ]
 
-# Statistics need no torch, which takes longer to load than they take.
+# The statistics need no torch.
 __getattr__, __dir__ = lazily(__name__, {"verdict": ("Audit", "Comparison"), "runs": ("Effort", "audit")})

@@ -1,7 +1,8 @@
-"""What an audit proved: a number, its confidence, and the assumptions without which it says nothing.
+"""Lower bounds on epsilon, each with its confidence and assumptions: the value, and the bounds from scores of canaries.
 
-A lower bound errs on the other side than a guarantee: every step here rounds down, so that what is reported as proved is at
-most what the theorem gives.
+Under (ε, δ)-DP a test's error rates satisfy 1 − FNR ≤ e^ε·FPR + δ and 1 − FPR ≤ e^ε·FNR + δ; under μ-GDP they satisfy
+FNR ≥ Φ(Φ⁻¹(1 − FPR) − μ). Upper bounds on both rates turn each into a lower bound on ε or on μ. Every step rounds down, so
+that a reported bound is at most that of the theorem.
 """
 
 import math
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betainccinv
+from scipy.special import betainccinv, ndtri
 
 from hubbub._util.checks import Array, finite, open_unit, real_array
 from hubbub._util.roots import bracket, grown
@@ -24,15 +25,17 @@ __all__ = [
     "Merit",
     "Thresholds",
     "best_merit",
+    "clopper_pearson_epsilon",
     "delta_or_zero",
     "epsilon_at_least",
+    "gdp_epsilon",
     "largest_rejected",
     "rate_at_most",
     "scores",
     "significance",
 ]
 
-# Quantiles and tails of scipy.special are right to about 1e-14: this covers them many times over.
+# Quantiles and tails of scipy.special are right to about 1e-14.
 _ROUNDING = 1e-12
 GAUSSIAN_CURVE = (
     "The epsilon, not the mu, assumes that the trade-off curve is Gaussian, as that of one release with Gaussian noise is, "
@@ -42,16 +45,15 @@ GAUSSIAN_CURVE = (
 
 @dataclass(frozen=True)
 class LowerBound:
-    """A lower bound on the privacy loss of what was audited, at a confidence.
+    """A lower bound on the privacy loss of the audited system, at a confidence.
 
     Args:
-        epsilon: What was audited is not (ε′, delta)-DP for any ε′ below this one; for a bound with ``mu``, if in addition its
-            trade-off curve is Gaussian. 0 where nothing was proved.
+        epsilon: The system is not (ε′, delta)-DP for any ε′ below this one; with ``mu``, if its trade-off curve is Gaussian.
+            0 if nothing was proved.
         delta: The delta of that claim.
-        confidence: The probability, over everything random in the audit, that the claim is true is at least this.
-        mu: For the methods that assume a Gaussian trade-off curve: no μ-GDP holds for any μ below this one. ``None`` for
-            the methods that assume no curve.
-        assumptions: What the theorem needs, one sentence each.
+        confidence: A lower bound on the probability that the claim is true, over all randomness of the audit.
+        mu: The system is not μ′-GDP for any μ′ below this one; ``None`` for methods that assume no Gaussian curve.
+        assumptions: The assumptions of the theorem, one sentence each.
         source: The theorem.
     """
 
@@ -82,7 +84,7 @@ def _below(value: float) -> str:
 
 
 def significance(confidence: object) -> float:
-    """The probability with which a bound may be wrong, rounded down.
+    """The allowed probability of a wrong bound, rounded down.
 
     Example:
         >>> 0.05 - 1e-12 < significance(0.95) < 0.05
@@ -114,8 +116,7 @@ def delta_or_zero(value: object) -> float:
 def epsilon_at_least(mu: float, delta: float) -> float:
     """The epsilon at ``delta`` of a Gaussian trade-off curve, rounded down.
 
-    ``gaussian.epsilon`` rounds up, so its answer is stepped down until the exact delta at it is clearly above ``delta``: then
-    the true epsilon is not below what is returned.
+    ``gaussian.epsilon`` rounds up; its result is lowered until the exact delta there is clearly above ``delta``.
 
     Example:
         >>> epsilon_at_least(1.0, 1e-6) < gaussian.epsilon(1e-6, noise_multiplier=1.0) < epsilon_at_least(1.0, 1e-6) + 1e-6
@@ -135,9 +136,9 @@ def epsilon_at_least(mu: float, delta: float) -> float:
 
 
 def largest_rejected(rejects: Callable[[float], bool]) -> float:
-    """A parameter that the test rejects, within 1e-9 (relative) of the largest; 0 where it does not reject 0.
+    """The largest parameter that the test rejects, to 1e-9 (relative) and rounded down; 0 if it does not reject 0.
 
-    A private mechanism stays so for every larger parameter, so that one rejected value disproves all below it.
+    A mechanism that is private for a parameter is so for every larger one: one rejected value disproves all below it.
 
     Example:
         >>> round(largest_rejected(lambda epsilon: epsilon < 2.5), 6)
@@ -156,12 +157,12 @@ _FINE, _GROWTH = 2, 1.1
 
 @dataclass(frozen=True)
 class EveryThreshold:
-    """The best of all thresholds, with bounds that hold for all of them at once."""
+    """The best of all thresholds, with bounds that hold for all of them together."""
 
 
 @dataclass(frozen=True)
 class FixedThreshold:
-    """A threshold chosen before the scores were seen: a score of at least ``value`` is guessed present."""
+    """A threshold chosen before the scores were seen: a score of at least ``value`` counts as present."""
 
     value: float
 
@@ -174,7 +175,7 @@ Merit = Callable[[Array, Array], Array]
 
 
 def rate_at_most(count: Array, trials: int, level: float) -> Array:
-    """The Clopper–Pearson upper bound on a rate, rounded up; 1 where every trial counted.
+    """The Clopper–Pearson upper bound on a rate, rounded up; 1 if every trial counted.
 
     Example:
         >>> rate_at_most(np.array([0.0, 50.0, 100.0]), trials=100, level=0.05).round(3).tolist()
@@ -186,7 +187,7 @@ def rate_at_most(count: Array, trials: int, level: float) -> Array:
 
 
 def best_merit(present: Array, absent: Array, level: float, thresholds: Thresholds, merit: Merit) -> float:
-    """The largest merit(FPR at most, FNR at most) over the thresholds; both bounds hold but for a probability ``level``."""
+    """The largest merit(FPR at most, FNR at most) over the thresholds; both bounds hold except with probability ``level``."""
     match thresholds:
         case FixedThreshold(value):
             at = np.array([value])
@@ -195,7 +196,7 @@ def best_merit(present: Array, absent: Array, level: float, thresholds: Threshol
                 return rate_at_most(count, trials, level / 2)
 
         case EveryThreshold():
-            # Every threshold that makes a difference: the scores, and one above them all. Bounds hold for all at once.
+            # The scores, and one threshold above them all: no other makes a difference.
             at = np.append(np.unique(np.concatenate([present, absent])), math.inf)
             share = level / (_grid(absent.size).size + _grid(present.size).size)
 
@@ -215,3 +216,122 @@ def _grid(trials: int) -> Array:
         following = counts[-1] + 1 if counts[-1] < _FINE else math.ceil(counts[-1] * _GROWTH)
         counts.append(min(following, trials - 1))
     return np.array(counts, dtype=np.float64)
+
+
+_INDEPENDENT = (
+    "The scores of present canaries are independent and of one law, so are those of absent canaries (several runs with one "
+    "canary each, or one run whose canaries do not influence one another)."
+)
+
+
+def clopper_pearson_epsilon(
+    present: npt.ArrayLike,
+    absent: npt.ArrayLike,
+    *,
+    delta: float,
+    confidence: float,
+    thresholds: Thresholds = EveryThreshold(),
+) -> LowerBound:
+    """A lower bound on epsilon from the scores of canaries; no shape of the trade-off curve is assumed.
+
+    Args:
+        present: One score for each canary that took part; larger means "looks present".
+        absent: One score for each canary that did not.
+        delta: At least 0 and below 1.
+        confidence: Strictly between 0 and 1.
+        thresholds: ``EveryThreshold()`` (the default) covers a threshold chosen after seeing the scores,
+            ``FixedThreshold(...)`` does not.
+
+    Raises:
+        ValueError: A score that is not finite, no score, a number out of range.
+        TypeError: A value that is not a number.
+
+    Example:
+        >>> import numpy as np
+        >>> present, absent = np.arange(200) + 150.0, np.arange(200.0)
+        >>> round(clopper_pearson_epsilon(present, absent, delta=1e-5, confidence=0.95).epsilon, 2)
+        2.87
+
+    Source: Jagielski, Ullman and Oprea 2020, Section 3, https://arxiv.org/abs/2006.07709; both directions: Nasr et al. 2021,
+    https://arxiv.org/abs/2101.04535.
+    """
+    allowed = delta_or_zero(delta)
+
+    def merit(fpr: Array, fnr: Array) -> Array:
+        return np.maximum(_epsilon(fpr, fnr, allowed), _epsilon(fnr, fpr, allowed))
+
+    epsilon, assumed = _best(present, absent, confidence, thresholds, merit)
+    return LowerBound(
+        epsilon=max(epsilon, 0.0),
+        delta=allowed,
+        confidence=float(confidence),
+        mu=None,
+        assumptions=assumed,
+        source="Clopper and Pearson 1934; Jagielski, Ullman and Oprea 2020, Section 3",
+    )
+
+
+def gdp_epsilon(
+    present: npt.ArrayLike,
+    absent: npt.ArrayLike,
+    *,
+    delta: float,
+    confidence: float,
+    thresholds: Thresholds = EveryThreshold(),
+) -> LowerBound:
+    """A lower bound on μ from the scores of canaries, and its epsilon if the trade-off curve is Gaussian.
+
+    The sharpest of the methods under that assumption. The bound on μ does not need it.
+
+    Args:
+        present: One score for each canary that took part; larger means "looks present".
+        absent: One score for each canary that did not.
+        delta: Strictly between 0 and 1.
+        confidence: Strictly between 0 and 1.
+        thresholds: As for :func:`clopper_pearson_epsilon`.
+
+    Raises:
+        ValueError: A score that is not finite, no score, a number out of range.
+        TypeError: A value that is not a number.
+
+    Example:
+        >>> import numpy as np
+        >>> present, absent = np.arange(200) + 150.0, np.arange(200.0)
+        >>> round(gdp_epsilon(present, absent, delta=1e-5, confidence=0.95).mu, 2)
+        2.14
+
+    Source: Nasr et al. 2023, Section 4, https://arxiv.org/abs/2302.07956.
+    """
+    allowed = open_unit("delta", delta)
+
+    def merit(fpr: Array, fnr: Array) -> Array:
+        return np.asarray(-ndtri(fpr) - ndtri(fnr))
+
+    best, assumed = _best(present, absent, confidence, thresholds, merit)
+    mu = max(best * (1 - 1e-12), 0.0)
+    return LowerBound(
+        epsilon=epsilon_at_least(mu, allowed),
+        delta=allowed,
+        confidence=float(confidence),
+        mu=mu,
+        assumptions=(*assumed, GAUSSIAN_CURVE),
+        source="Nasr et al. 2023, Section 4; Dong, Roth and Su 2022, Corollary 2.13",
+    )
+
+
+def _epsilon(fpr: Array, fnr: Array, delta: float) -> Array:
+    """ln((1 − FNR − δ)/FPR), rounded down; 0 if the numerator is not positive."""
+    hits = np.maximum(1 - fnr - delta - 1e-15, 0.0)
+    return np.asarray(np.log(np.maximum(hits * (1 - 1e-12) / fpr, 1.0)))
+
+
+def _best(
+    present: npt.ArrayLike, absent: npt.ArrayLike, confidence: float, thresholds: object, merit: Merit
+) -> tuple[float, tuple[str, ...]]:
+    """The largest merit over the thresholds, and its assumptions."""
+    if not isinstance(thresholds, EveryThreshold | FixedThreshold):
+        raise TypeError(f"thresholds = {thresholds!r}: must be EveryThreshold() or FixedThreshold(value)")
+    best = best_merit(scores("present", present), scores("absent", absent), significance(confidence), thresholds, merit)
+    if isinstance(thresholds, FixedThreshold):
+        return best, (_INDEPENDENT, f"The threshold {thresholds.value:g} was chosen before any score was seen.")
+    return best, (_INDEPENDENT,)

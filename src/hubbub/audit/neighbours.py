@@ -1,11 +1,10 @@
-"""How far one client moved what a run released, and how far it may: exactly, without statistics.
+"""The exact influence of one client on the releases of a run, against its sensitivity; no statistics.
 
-Take two runs that share their keys, models and all other clients, and differ in one client, whatever it sends. Their noise is
-the same, so that what they released differs by what that client added: whole steps of the lattice, x − x′. The sensitivity
-bounds the norm of C·(x − x′). Here both are computed in whole numbers and fractions, so that "at most" has no last bit to hide
-in.
+Two runs with the same keys, models and clients, except for one client, have the same noise. So their releases differ by the
+contribution of that client: whole steps of the lattice, x − x′. The sensitivity bounds the norm of C·(x − x′). Both are
+computed in integers and fractions, without rounding.
 
-A single pair proves a violation. That no pair violates the bound proves nothing of the pairs that were not tried.
+One pair of runs can prove a violation. A pair without one proves nothing about other pairs.
 
 Source: Cebere et al. 2026, "Privacy in Theory, Bugs in Practice: Grey-Box Auditing of Differential Privacy Libraries",
 https://arxiv.org/abs/2602.17454.
@@ -33,14 +32,14 @@ Steps = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Influence:
-    """How far the runs on two neighbouring data sets are apart, and how far they may be, in clip norms.
+    """The distance of the releases on two neighbouring data sets, and its bound, in clip norms.
 
     Args:
-        squared: Of C·(x − x′), all rounds together.
+        squared: The squared norm of C·(x − x′), all rounds together.
         bound: The square of the sensitivity.
-        largest: Of x − x′ in the round in which it is longest, squared.
-        allowed: In one round, squared.
-        rounds: In which the two differ.
+        largest: The largest squared norm of x − x′ in one round.
+        allowed: Its bound.
+        rounds: The rounds that differ.
     """
 
     squared: Fraction
@@ -55,7 +54,7 @@ class Influence:
         return self.squared <= self.bound and self.largest <= self.allowed
 
     def sentence(self) -> str:
-        """The verdict, in figures that are rounded."""
+        """The verdict in words, with rounded numbers."""
         moved, may = float(self.squared) ** 0.5, float(self.bound) ** 0.5
         alone, most = float(self.largest) ** 0.5, float(self.allowed) ** 0.5
         verdict = "within the bounds" if self.holds else "NOT within the bounds"
@@ -73,19 +72,19 @@ def influence(
     lattice_bits: int = MOST_BITS,
     relation: str = "zero-out",
 ) -> Influence:
-    """How far one client moved the releases of a run, by what two runs on neighbouring data sets released under the same keys.
+    """The influence of one client, from the releases of two runs on neighbouring data sets under the same keys.
 
     Args:
-        mechanism: What was promised: C, whose matrix is formed unless its noise is independent, and who may take part when.
+        mechanism: The promised mechanism; C is formed as a matrix unless the noise is independent.
         differences: By round, from 0: the difference of the two releases in whole steps of the round's lattice, ``(dim,)``.
-            Rounds that are left out differ by nothing.
-        clip_norms: By round: of the lattice (with adaptive clipping the bound on an update together with its indicator).
-        lattice_bits: Of the lattice.
-        relation: ``"zero-out"`` or ``"add-or-remove-one"``, where one client is there or not, or ``"replace-one"``.
+            Rounds that are left out do not differ.
+        clip_norms: By round: the clip norm of the lattice (with adaptive clipping the bound on an update with its indicator).
+        lattice_bits: Bits of the lattice.
+        relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``.
 
     Raises:
-        ValueError: A round that the mechanism has not, a relation that is not known, or vectors of several lengths.
-        TypeError: A difference that is not of whole numbers.
+        ValueError: A round beyond the mechanism's, an unknown relation, or vectors of several lengths.
+        TypeError: A difference that is not of integers.
         KeyError: A round without a clip norm.
 
     Example:
@@ -107,7 +106,7 @@ def influence(
     moved = {round_index: vector for round_index, vector in vectors.items() if any(vector)}
     rounds = tuple(moved)
     units = [_unit(clip_norms[round_index], lattice_bits) for round_index in rounds]
-    # Inner products of what was moved, in whole steps.
+    # Inner products in squared steps.
     inner = [[int(moved[a] @ moved[b]) for b in rounds] for a in rounds]
     gram = _gram(mechanism, rounds)
     squared = sum(
@@ -119,10 +118,10 @@ def influence(
 
 
 def _whole(round_index: int, steps: Steps) -> npt.NDArray[Any]:
-    """``(dim,)`` of Python's whole numbers, whose sums never overflow."""
+    """A vector ``(dim,)`` of Python integers, whose sums never overflow."""
     array = np.asarray(steps)
     if array.ndim != 1 or array.dtype.kind not in "iuO" or not all(isinstance(q, int) for q in array.tolist()):
-        raise TypeError(f"round {round_index}: has shape {array.shape} and {array.dtype}: must be one vector of whole numbers")
+        raise TypeError(f"round {round_index}: has shape {array.shape} and {array.dtype}: must be one vector of integers")
     return array.astype(object)
 
 
@@ -132,13 +131,13 @@ def _unit(clip_norm: float, bits: int) -> Fraction:
 
 
 def _gram(mechanism: Mechanism, rounds: tuple[int, ...]) -> list[list[Fraction]]:
-    """Inner products of columns of C, whose entries are taken as the fractions that floating-point numbers are."""
+    """Inner products of columns of C, exactly: floating-point numbers are fractions."""
     if type(mechanism.strategy) is Identity:
-        # Which may have more rounds than a matrix could hold.
+        # It may have more rounds than a matrix can have.
         return [[Fraction(one == other) for other in rounds] for one in rounds]
     columns = np.asarray(mechanism.strategy.matrix(), dtype=np.float64)[:, list(rounds)]
     fractions = [[Fraction(entry) for entry in column] for column in columns.T.tolist()]
-    # Powers of two, so that the largest is a multiple of all.
+    # Denominators are powers of two: the largest is a multiple of all.
     whole = max((entry.denominator for column in fractions for entry in column), default=1)
     scaled = [[entry.numerator * (whole // entry.denominator) for entry in column] for column in fractions]
     return [[Fraction(sum(a * b for a, b in zip(one, other, strict=True)), whole**2) for other in scaled] for one in scaled]

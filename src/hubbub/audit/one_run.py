@@ -1,11 +1,11 @@
-"""A lower bound on epsilon from one run: many canaries, each kept with probability 1/2, and guesses about some of them.
+"""Lower bounds on epsilon from one run: many canaries, each kept with probability 1/2, and guesses about some of them.
 
 Letters: m canaries, r guesses, v of them right, W ~ Bin(r, e^ε/(1 + e^ε)). Under (ε, δ)-DP
 
     P[v or more right] ≤ P[W ≥ v] + 2·m·δ·max over i of P[v > W ≥ v − i]/i.
 
-The weights C(r, w)·e^(εw) are built outward from the largest of them and divided by their sum: all terms are positive,
-nothing cancels.
+The weights C(r, w)·e^(εw) are built outward from the largest and divided by their sum: all terms are positive, nothing
+cancels.
 
 Source: Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training Run", Theorem 5.2,
 https://arxiv.org/abs/2305.08846.
@@ -48,12 +48,12 @@ COINS = (
 
 @dataclass(frozen=True)
 class GuessCount:
-    """How many of the guesses about the canaries of one run were right.
+    """The number of right guesses about the canaries of one run.
 
     Args:
-        canaries: Each was kept or left out with probability 1/2, independently.
-        guesses: How many of them were guessed about; this number is chosen before any score is seen.
-        correct: How many guesses were right.
+        canaries: Each kept with probability 1/2, independently.
+        guesses: Number of guesses, chosen before any score is seen.
+        correct: Number of right guesses.
 
     Raises:
         ValueError: More correct than guesses, or more guesses than canaries.
@@ -76,15 +76,15 @@ class GuessCount:
 
 
 def count_guesses(present: npt.ArrayLike, absent: npt.ArrayLike, *, highest: int, lowest: int = 0) -> GuessCount:
-    """Guess "present" for the highest scores and "absent" for the lowest, and count what was right.
+    """The count of right guesses, with "present" for the highest scores and "absent" for the lowest.
 
-    Ties are broken against us: as if the canary about which the guess is wrong came first.
+    Ties are broken against the audit: the wrong guess comes first.
 
     Args:
         present: One score for each canary that took part; larger means "looks present".
         absent: One score for each canary that did not; one of the two may be empty, by chance.
-        highest: How many guesses of "present".
-        lowest: How many guesses of "absent".
+        highest: Number of guesses of "present".
+        lowest: Number of guesses of "absent".
 
     Raises:
         ValueError: No guess, more guesses than canaries, a score that is not finite.
@@ -93,7 +93,7 @@ def count_guesses(present: npt.ArrayLike, absent: npt.ArrayLike, *, highest: int
         >>> count_guesses([3.0, 2.0, 0.5], [1.0, 0.0, -1.0], highest=3, lowest=2)
         GuessCount(canaries=6, guesses=5, correct=4)
     """
-    kept, left = _maybe_none("present", present), _maybe_none("absent", absent)
+    kept, left = _scores_or_empty("present", present), _scores_or_empty("absent", absent)
     canaries = kept.size + left.size
     first = integer("highest", highest, at_least=0)
     last = integer("lowest", lowest, at_least=0)
@@ -105,13 +105,13 @@ def count_guesses(present: npt.ArrayLike, absent: npt.ArrayLike, *, highest: int
     return GuessCount(canaries=canaries, guesses=first + last, correct=right)
 
 
-def _maybe_none(name: str, value: npt.ArrayLike) -> Array:
+def _scores_or_empty(name: str, value: npt.ArrayLike) -> Array:
     array = np.asarray(value)
     return np.zeros(0) if array.ndim == 1 and array.size == 0 else scores(name, value)
 
 
 def _right_among_highest(right: Array, wrong: Array, guesses: int) -> int:
-    """Of the highest scores of both, how many are in ``right``; ties go to ``wrong``."""
+    """The number of the highest scores of both that are in ``right``; ties go to ``wrong``."""
     both = np.concatenate([right, wrong])
     is_right = np.concatenate([np.ones(right.size, dtype=bool), np.zeros(wrong.size, dtype=bool)])
     order = np.lexsort((is_right, -both))
@@ -119,7 +119,7 @@ def _right_among_highest(right: Array, wrong: Array, guesses: int) -> int:
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, *, epsilon: float, delta: float) -> float:
-    """The largest probability, under (epsilon, delta)-DP, of that many correct guesses or more (or a bound on it).
+    """An upper bound on the probability, under (epsilon, delta)-DP, of at least ``correct`` right guesses.
 
     O(guesses) steps.
 
@@ -161,17 +161,17 @@ def _p_value(count: GuessCount, epsilon: float, delta: float) -> float:
 
 
 def one_run_epsilon(counts: Sequence[GuessCount], *, delta: float, confidence: float) -> LowerBound:
-    """An epsilon that is too small for the run that was audited; no shape of the trade-off curve is assumed.
+    """A lower bound on epsilon from the guesses about one run; no shape of the trade-off curve is assumed.
 
     Args:
-        counts: One or more numbers of guesses about the same canaries; which numbers was chosen before any score was seen.
+        counts: One or more counts about the same canaries; their numbers of guesses were chosen before any score was seen.
             The significance is divided among them (Bonferroni).
         delta: At least 0 and below 1.
         confidence: Strictly between 0 and 1.
 
     Raises:
         ValueError: No count, counts of different canaries, a number out of range.
-        TypeError: Something that is no count or no number.
+        TypeError: A value that is not a count or not a number.
 
     Example:
         >>> bound = one_run_epsilon([GuessCount(canaries=1000, guesses=100, correct=98)], delta=1e-5, confidence=0.95)
@@ -212,17 +212,17 @@ def require_counts(counts: Sequence[GuessCount]) -> tuple[GuessCount, ...]:
 
 
 def one_run_gdp_epsilon(counts: Sequence[GuessCount], *, delta: float, confidence: float) -> LowerBound:
-    """A μ that is too small for the run that was audited, and its epsilon if the trade-off curve is Gaussian.
+    """A lower bound on μ from the guesses about one run, and its epsilon if the trade-off curve is Gaussian.
 
     Args:
-        counts: One or more numbers of guesses about the same canaries; which numbers was chosen before any score was seen.
+        counts: One or more counts about the same canaries; their numbers of guesses were chosen before any score was seen.
             The significance is divided among them (Bonferroni).
         delta: Strictly between 0 and 1.
         confidence: Strictly between 0 and 1.
 
     Raises:
         ValueError: No count, counts of different canaries, a number out of range.
-        TypeError: Something that is no count or no number.
+        TypeError: A value that is not a count or not a number.
 
     Example:
         >>> bound = one_run_gdp_epsilon([GuessCount(canaries=1000, guesses=100, correct=98)], delta=1e-5, confidence=0.95)
@@ -246,7 +246,7 @@ def one_run_gdp_epsilon(counts: Sequence[GuessCount], *, delta: float, confidenc
 
 
 def _falsified(count: GuessCount, mu: float, level: float) -> bool:
-    """Whether μ-GDP would need more than all the probability there is."""
+    """Whether μ-GDP would need a total probability above 1."""
     g, v = count.guesses, count.correct
     most = g / count.canaries * (1 + 1e-9)
     r, h = level * v / count.canaries, level * (g - v) / count.canaries

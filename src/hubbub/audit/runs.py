@@ -1,14 +1,13 @@
-"""An audit of a run: canaries among its clients, the rounds run with keys of their own, and what their releases prove.
+"""The audit of a run: its rounds are run again with new keys and with canaries among its clients.
 
-Two kinds of evidence come of the same releases.
+The releases give two kinds of evidence.
 
-* Bounds: does anybody who sees the releases distinguish present canaries from absent ones better than the stated epsilon
-  allows?
-* Tests: given all that the clients contributed, is what is left the noise that was promised?
+* Bounds: can an adversary distinguish present from absent canaries better than the stated epsilon allows?
+* Tests: without the contributions of the clients, is the rest the promised noise?
 
-Where the rounds of a client are public, as in a pattern, the score of a canary is the whitened one, and the bounds are on what
-is stated. If cohorts are random, the bound on what is stated comes of a score that does not know them; whitened scores
-are compared with what is stated without amplification.
+If participation follows a pattern, each canary has a whitened score, and the bounds are compared with the stated epsilon. If
+cohorts are random, the stated epsilon is compared with a bound from scores that do not know the cohorts; whitened scores are
+compared with the epsilon without amplification.
 """
 
 import math
@@ -24,8 +23,14 @@ from torch import nn
 from hubbub._util.checks import Array, integer
 from hubbub.accounting.composition import delta
 from hubbub.accounting.statement import rounded_up
-from hubbub.audit.bounds import EveryThreshold, LowerBound, best_merit, significance
-from hubbub.audit.canaries import clopper_pearson_epsilon, gdp_epsilon
+from hubbub.audit.bounds import (
+    EveryThreshold,
+    LowerBound,
+    best_merit,
+    clopper_pearson_epsilon,
+    gdp_epsilon,
+    significance,
+)
 from hubbub.audit.one_run import count_guesses, one_run_epsilon
 from hubbub.audit.verdict import CERTAIN, Audit, Comparison, compared
 from hubbub.audit.watching import Watched, plant, watch
@@ -49,24 +54,24 @@ from hubbub.training.simulation.functional import FlatModel
 __all__ = ["Effort", "audit", "likelihood_scores"]
 
 _MOST_CANARIES, _ENOUGH, _MOST_RUNS = 100, 1000, 10
-# Of the privacy profile, by which the stated trade-off curve is bounded.
+# Points of the privacy profile that bound the stated trade-off curve.
 _POINTS = 9
-# Where canaries take places in a cohort from one another.
+# Canaries compete for places in a cohort.
 _COMPETING = (FixedSizeSampling, TruncatedPoissonSampling)
-# Coordinates that each canary has at least, by default.
+# Least coordinates of a canary, by default.
 _LEAST_BLOCK = 4
-# The parts of all canaries about which the one-run bound guesses, on either side; chosen before any score is seen.
+# Shares of the canaries that the one-run bound guesses on either side; chosen before any score is seen.
 _GUESSED = (0.02, 0.05, 0.1, 0.25)
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much an audit does.
+    """The size of an audit.
 
     Args:
-        canaries: Clients of a run that become canaries; by default half of them, 100 at most, fewer for a very small model.
-        runs: How often the rounds are run; by default until there are 1,000 canaries, at least twice and at most ten times.
-        rounds: Of each run; by default all.
+        canaries: Canaries in each run; by default half of the clients, at most 100, fewer for a very small model.
+        runs: Number of runs; by default as many as 1,000 canaries take, from 2 to 10.
+        rounds: Rounds of each run; by default all.
 
     Raises:
         ValueError: A number below 1.
@@ -82,7 +87,7 @@ class Effort:
                 integer(name, value, at_least=1)
 
     def settled(self, plan: RunPlan, clients: int, dim: int) -> tuple[int, int, int]:
-        """Canaries, runs and rounds of the audit of a run.
+        """The numbers of canaries, runs and rounds for a run.
 
         Raises:
             ValueError: More canaries than clients or coordinates, or more rounds than the run has.
@@ -90,11 +95,11 @@ class Effort:
         usual = max(1, min(_MOST_CANARIES, clients // 2, dim // _LEAST_BLOCK))
         canaries = usual if self.canaries is None else self.canaries
         if canaries > min(clients, dim):
-            most = "clients in the run" if clients <= dim else "numbers in the model, and each canary needs one for itself"
+            most = "clients in the run" if clients <= dim else "parameters of the model, and each canary needs one of its own"
             raise ValueError(f"canaries = {canaries}: must be at most {min(clients, dim)}, the {most}")
         rounds = plan.rounds if self.rounds is None else self.rounds
         if rounds > plan.rounds:
-            raise ValueError(f"rounds = {rounds}: must be at most {plan.rounds}, which the run has; see training.rounds")
+            raise ValueError(f"rounds = {rounds}: must be at most {plan.rounds}, the rounds of the run; see training.rounds")
         runs = min(_MOST_RUNS, max(2, -(-_ENOUGH // canaries))) if self.runs is None else self.runs
         return canaries, runs, rounds
 
@@ -110,29 +115,29 @@ def audit(
     seed: int | None = None,
     told: Callable[[int, int], None] | None = None,
 ) -> Audit:
-    """Audit what a run states, by canaries among its clients and the real loop over the real population.
+    """The findings of an audit: canaries among the clients, the real loop over the real population.
 
-    Nothing of the run itself is touched: the ledger is kept in memory, keys and cohorts are drawn afresh in each run.
+    The run itself is not touched: ledgers are in memory, keys and cohorts are new in each run.
 
     Args:
-        plan: Of the run.
-        population: The clients, by the number of the run; each may be the same, or a new one. Clients of it become canaries.
-        model: As the run begins with it; it stays so.
-        honest: The same clients where their sums can be read, to take away what the others contribute.
-        effort: How much is done.
-        noise_rows: Rows of noise in each sum: several where each holder of the key adds one.
-        seed: Of who is a canary, in which direction, and whether it is present; by default nobody knows it.
-        told: Is called after each run, with how many are done, and of how many.
+        plan: The plan of the run.
+        population: The clients, by the number of the audit's run; the same or a new population each time.
+        model: The initial model; not changed.
+        honest: The same clients with sums in the clear, to subtract the contributions of all but the canaries.
+        effort: The size of the audit.
+        noise_rows: Rows of noise in each sum; several if each key holder adds one.
+        seed: Draws the canaries, their directions and their presence; by default random.
+        told: Called after each run with the number of finished runs and of all runs.
 
     Returns:
-        What was found. A lower bound far below what is stated proves nothing.
+        The findings. A lower bound far below the stated epsilon proves nothing.
 
     Raises:
-        ConfigError: The run promises nothing, no canary was ever asked, or a round was aborted.
+        ConfigError: The run promises nothing, no canary was ever sampled, or a round was aborted.
         ValueError: More canaries than clients, or more rounds than the run has.
     """
     if plan.mechanism is None:
-        raise ConfigError("privacy.mode = 'none': this run promises nothing, and there is nothing to audit")
+        raise ConfigError("privacy.mode = 'none': this run promises nothing, so there is nothing to audit")
     first = population(0)
     clients, dim = list(first.clients), FlatModel(model).dim
     canaries, runs, rounds = effort.settled(plan, len(clients), dim)
@@ -153,7 +158,7 @@ def audit(
 
 
 class _Evidence:
-    """All that was seen, and what it says."""
+    """The observations of all runs, and their evaluation."""
 
     def __init__(self, plan: RunPlan, mechanism: Mechanism, seen: Sequence[Watched], absent: float) -> None:
         self._plan, self._mechanism, self._seen, self._reach = plan, mechanism, seen, 1 - absent
@@ -166,7 +171,7 @@ class _Evidence:
         present, absent, means = (np.concatenate([one[i] for one in scores]) for i in range(3))
         if not (present.size and absent.size):
             raise ConfigError(
-                f"canaries = {canaries}: of those that were asked at all {present.size} were present and {absent.size} absent, "
+                f"canaries = {canaries}: of those that were sampled {present.size} were present and {absent.size} absent, "
                 "and an audit needs both; take more canaries, runs or rounds"
             )
         comparisons = self._comparisons(present, absent)
@@ -185,12 +190,12 @@ class _Evidence:
 
     @property
     def _mu(self) -> float:
-        """What the guarantee claims without amplification: the most standard deviations that a client moves all releases."""
+        """The claimed μ without amplification: the largest influence of a client on all releases, in standard deviations."""
         sensitivity = min(self._mechanism.sensitivity_after(self._plan.rounds).value, self._mechanism.l2_sensitivity)
         return self._reach * sensitivity / self._mechanism.stddev
 
     def _scored(self, one: Watched) -> tuple[Array, Array, Array]:
-        """Whitened scores of the present and of the absent that were asked, and the means of the present."""
+        """Whitened scores of the sampled canaries, present and absent, and the means of the present."""
         asked, stddev = one.patterns.any(axis=1), self._mechanism.stddev
         if not asked.any():
             return np.zeros(0), np.zeros(0), np.zeros(0)
@@ -221,7 +226,7 @@ class _Evidence:
         def free(confidence: float) -> LowerBound:
             if not compete:
                 return clopper_pearson_epsilon(here, gone, delta=stated.delta, confidence=confidence)
-            # Who has a place in a cohort takes it from another canary: a bound for scores that depend on one another.
+            # Canaries displace one another in a cohort: their scores are dependent.
             total = here.size + gone.size
             sides = sorted({max(1, int(part * total)) for part in _GUESSED if 2 * max(1, int(part * total)) <= total})
             counts = [count_guesses(here, gone, highest=side, lowest=side) for side in sides]
@@ -234,7 +239,7 @@ class _Evidence:
 
     @cached_property
     def _likelihoods(self) -> tuple[Array, Array]:
-        """Scores that know no cohort, of the present and of the absent, whether they were asked or not; of random cohorts."""
+        """Scores that do not know the cohorts, of all present and absent canaries; for random cohorts."""
         participation = self._plan.participation
         if not isinstance(participation, RandomParticipation):
             return np.zeros(0), np.zeros(0)
@@ -265,7 +270,7 @@ class _Evidence:
         )
 
     def _curve(self) -> tuple[Check, ...]:
-        """Whether some threshold errs more rarely than the whole stated curve allows, where that is not one Gaussian."""
+        """The largest excess of a threshold over the stated trade-off curve, for random cohorts."""
         here, gone = self._likelihoods
         if not (here.size and gone.size) or isinstance(self._plan.participation, _COMPETING):
             return ()
@@ -276,7 +281,7 @@ class _Evidence:
         steep = np.exp(epsilons)[:, None]
 
         def excess(false_positives: Array, false_negatives: Array) -> Array:
-            # Every (epsilon, delta) of the profile bounds all tests from below, by two lines.
+            # Every (epsilon, delta) of the profile bounds the errors of all tests from below, by two lines.
             allowed = np.maximum(kept - steep * false_positives, (kept - false_positives) / steep).max(axis=0)
             return np.asarray(allowed - false_negatives)
 
@@ -284,7 +289,7 @@ class _Evidence:
         return (Check("excess over the stated trade-off curve", worst, -math.inf, 0.0, 1 - CERTAIN),)
 
     def _outside(self, one: Watched) -> Array:
-        """N(0, 1) scores of present canaries, in what they were to leave alone: the rounds in which nobody asked them."""
+        """N(0, 1) scores of present canaries in the rounds without them."""
         here = one.canaries.present
         patterns, whitened = one.patterns[here], self._whitened(one)[:, here]
         rest = whitened - self._whitener @ patterns.T / self._mechanism.stddev
@@ -293,7 +298,7 @@ class _Evidence:
         return np.asarray((rest * idle).sum(axis=0)[lengths > 0] / lengths[lengths > 0])
 
     def _breaches(self) -> int:
-        """How many clients, canaries or not, were asked in rounds that the pattern does not allow."""
+        """The number of clients, canaries or not, in rounds that the pattern does not allow."""
         rounds: dict[tuple[int, str], list[int]] = {}
         for number, one in enumerate(self._seen):
             for t, cohort in enumerate(one.cohorts):
@@ -310,30 +315,30 @@ class _Evidence:
             most = clopper_pearson_epsilon(ones, zeros, delta=at, confidence=CERTAIN).epsilon
             if most < self._stated.epsilon:
                 notes.append(
-                    f"Had all {present.size + absent.size:,} canaries been distinguished, the distribution-free bound would be "
-                    f"{rounded_up(most)} at 1 − 10⁻⁶, less than is stated: here that bound cannot fail."
+                    f"With all {present.size + absent.size:,} canaries distinguished the distribution-free bound would be "
+                    f"{rounded_up(most)} at 1 − 10⁻⁶, below the stated epsilon: here that bound cannot fail."
                 )
         if isinstance(self._plan.participation, _COMPETING):
-            notes.append("Canaries compete for places in a cohort, so that the distribution-free bound is the one-run bound.")
+            notes.append("Canaries compete for places in a cohort, so the distribution-free bound is the one-run bound.")
         if self._mechanism.shares is not None:
-            notes.append("All clients answered here, so that sums may have held more noise than the promise counts on.")
+            notes.append("All clients answered here, so sums may have had more noise than the guarantee assumes.")
         if self._plan.noise_by == "holders":
-            notes.append("All holders are honest here, so that sums may have held more noise than the promise counts on.")
+            notes.append("All key holders are honest here, so sums may have had more noise than the guarantee assumes.")
         return tuple(notes)
 
 
 def _whitener(mechanism: Mechanism, rounds: int) -> Array:
-    """What makes independent numbers of variance σ² of a run's noise, ``(rounds, rounds)``: C, where C is triangular."""
+    """The matrix that decorrelates a run's noise, ``(rounds, rounds)``: C if it is triangular."""
     C = np.asarray(mechanism.strategy.matrix(), dtype=np.float64)
     if C.shape[0] == C.shape[1] and not np.triu(C, 1).any():
         return C[:rounds, :rounds]
-    # C⁻¹ is not unique: whatever the decoder, the triangular root of the noise's covariance is.
+    # C⁻¹ is not unique, the triangular root of the noise's covariance is.
     N = noising_matrix(mechanism.strategy)[:rounds]
     return np.asarray(solve_triangular(cholesky(N @ N.T, lower=True), np.eye(rounds), lower=True))
 
 
 def likelihood_scores(whitened: Array, parts: Array, participation: RandomParticipation) -> Array:
-    """The score of each canary, by a test that does not know its rounds, ``(canaries,)``.
+    """The log-likelihood ratio of each canary by a test that does not know its rounds, ``(canaries,)``.
 
     Args:
         whitened: y of each canary, ``(rounds, canaries)``.
@@ -348,11 +353,11 @@ def likelihood_scores(whitened: Array, parts: Array, participation: RandomPartic
     rounds = len(parts)
     match participation:
         case PoissonSampling(q) | TruncatedPoissonSampling(sampling_probability=q):
-            return _by_coins(whitened, parts, q)
+            return _independent(whitened, parts, q)
         case FixedSizeSampling(cohort_size, population):
-            return _by_coins(whitened, parts, cohort_size / population)
+            return _independent(whitened, parts, cohort_size / population)
         case CyclicPoissonSampling(q, cycle_length):
-            groups = [_by_coins(whitened, parts[:, turn::cycle_length], q) for turn in range(min(cycle_length, rounds))]
+            groups = [_independent(whitened, parts[:, turn::cycle_length], q) for turn in range(min(cycle_length, rounds))]
             groups += [np.zeros(whitened.shape[1])] * (cycle_length - len(groups))
         case BallsInBinsSampling(bins):
             slots = np.stack([parts[:, turn::bins].sum(axis=1) for turn in range(bins)], axis=1)
@@ -365,7 +370,7 @@ def _ratios(whitened: Array, parts: Array) -> Array:
     return np.asarray(parts.T @ whitened - np.square(parts).sum(axis=0)[:, None] / 2)
 
 
-def _by_coins(whitened: Array, parts: Array, probability: float) -> Array:
+def _independent(whitened: Array, parts: Array, probability: float) -> Array:
     """The sum over parts of log(1 − q + q·exp(ratio)), ``(canaries,)``."""
     stay = math.log1p(-probability) if probability < 1 else -math.inf
     return np.asarray(np.logaddexp(stay, math.log(probability) + _ratios(whitened, parts)).sum(axis=0))

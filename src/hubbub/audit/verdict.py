@@ -1,4 +1,4 @@
-"""What an audit found: lower bounds against what is stated, tests of the noise, and one verdict."""
+"""The findings of an audit: lower bounds against the stated epsilon, tests of the noise, and one verdict."""
 
 import math
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from hubbub.audit.whitening import Check
 
 __all__ = ["CERTAIN", "SHOWN", "Audit", "Comparison", "compared"]
 
-# Lower bounds are shown at the confidence that is usual; only one that is this certain says that a system is broken.
+# Bounds are shown at the usual confidence; the verdict needs the second.
 SHOWN, CERTAIN = 0.95, 1 - 1e-6
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A lower bound against the epsilon that it must not exceed.
+    """A lower bound against the stated epsilon.
 
     Args:
-        what: Whose epsilon, and by which method.
-        stated: From the accounting; an upper bound.
-        shown: At a confidence of 95 %.
-        certain: At a confidence of 1 − 10⁻⁶: it decides.
+        what: The method, and which epsilon it bounds.
+        stated: The upper bound by accounting.
+        shown: The lower bound at a confidence of 95 %.
+        certain: The lower bound at a confidence of 1 − 10⁻⁶, which decides the verdict.
     """
 
     what: str
@@ -36,7 +36,7 @@ class Comparison:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was disproved."""
+        """Whether the lower bound is at most the stated epsilon."""
         return self.certain.epsilon <= self.stated
 
     def as_json(self) -> dict[str, Any]:
@@ -51,25 +51,25 @@ class Comparison:
 
 
 def compared(what: str, stated: float, bound: Callable[[float], LowerBound]) -> Comparison:
-    """A comparison, from the bound at any confidence."""
+    """The comparison for a bound as a function of its confidence."""
     return Comparison(what, stated, bound(SHOWN), bound(CERTAIN))
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What an audit found.
+    """The findings of an audit.
 
     Args:
-        stated: The guarantee of what was audited, which may be fewer rounds than the run has, and of this run alone.
+        stated: The guarantee of the audited rounds, of this run alone.
         comparisons: Lower bounds against it.
-        checks: Tests that a right system fails with at most the probability that each states.
-        present: Scores of the canaries that contributed, in units in which the noise is 1.
-        absent: Of those that did not.
-        means: Of each present score, as the cohorts and the guarantee have it.
-        canaries: In each run.
-        runs: How often the rounds were run, with new keys each time.
-        rounds: Of each run.
-        notes: What the numbers leave out, one sentence each.
+        checks: Tests, each with the probability that a correct system fails it.
+        present: Scores of the present canaries, in standard deviations of the noise.
+        absent: Scores of the absent canaries.
+        means: The expected value of each present score.
+        canaries: Canaries in each run.
+        runs: Number of runs, each with new keys.
+        rounds: Rounds of each run.
+        notes: Limits of these numbers, one sentence each.
     """
 
     stated: PrivacyGuarantee
@@ -85,20 +85,20 @@ class Audit:
 
     @property
     def holds(self) -> bool:
-        """Whether no bound passes what is stated and every test is passed."""
+        """Whether no lower bound exceeds the stated epsilon and every test passed."""
         return all(one.holds for one in self.comparisons) and all(check.passed for check in self.checks)
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What was found, one line each."""
+        """Each failure in one line."""
         passed = [
-            f"{one.what}: epsilon is at least {one.certain.epsilon:.4f}, and {one.stated:.4f} is stated"
+            f"{one.what}: epsilon is at least {one.certain.epsilon:.4f}, the stated epsilon is {one.stated:.4f}"
             for one in self.comparisons
             if not one.holds
         ]
         failed = [
-            f"{check.name}: {check.value:.4g}, which a right system has "
-            + (f"at {check.high:.4g}" if check.low == check.high else f"from {check.low:.4g} to {check.high:.4g}")
+            f"{check.name}: {check.value:.4g}, in a correct system "
+            + (f"{check.high:.4g}" if check.low == check.high else f"from {check.low:.4g} to {check.high:.4g}")
             for check in self.checks
             if not check.passed
         ]
@@ -109,18 +109,15 @@ class Audit:
         if self.holds:
             runs, rounds = _count(self.runs, "run"), _count(self.rounds, "round")
             return (
-                f"holds: {_count(len(self.present) + len(self.absent), 'canary', 'canaries')} in {runs} of {rounds} disproved "
-                f"nothing of what is stated, and all {len(self.checks)} tests of the system passed. "
-                "That is no proof of privacy."
+                f"holds: {_count(len(self.present) + len(self.absent), 'canary', 'canaries')} in {runs} of {rounds} did not "
+                f"disprove the stated epsilon, and all {len(self.checks)} tests of the system passed. "
+                "This is no proof of privacy."
             )
         alarm = len(self.comparisons) * (1 - CERTAIN) + math.fsum(check.false_alarm for check in self.checks)
-        return (
-            f"BROKEN: {'; '.join(self.faults)}. A system that does what it states fails this audit with a "
-            f"probability of at most {alarm:.1g}."
-        )
+        return f"BROKEN: {'; '.join(self.faults)}. A correct system fails this audit with a probability of at most {alarm:.1g}."
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """In a notebook: the verdict as a card, with each bound against what is stated."""
+        """The verdict as a card in a notebook, with each bound against the stated epsilon."""
         from hubbub._util.card import bundle
 
         rows = [

@@ -1,7 +1,7 @@
-"""Canaries among the clients of a run: who they are, in which direction each contributes, and whether it is there.
+"""Canaries among the clients of a run, and the observation of its releases.
 
-Each canary has some coordinates of the model for itself and contributes ± the same amount in each: so directions are orthogonal
-to the last bit, reach over all layers, and take no more memory than one row, however many canaries there are.
+Each canary has coordinates of the model of its own and contributes ± the same amount in each. So directions are exactly
+orthogonal, reach all layers, and take the memory of one row.
 """
 
 import math
@@ -25,7 +25,7 @@ from hubbub.training.rounds import train
 
 __all__ = ["INSIDE", "OUTSIDE", "Canaries", "Watched", "plant", "watch"]
 
-# Clip norms that a canary sends: far more than one, so that the clip has work to do; or just within, which it must leave alone.
+# Clip norms that a canary sends: far more than one, to be clipped, or just below one, to pass unclipped.
 OUTSIDE, INSIDE = 64.0, 1 - 2.0**-10
 
 
@@ -34,11 +34,11 @@ class Canaries:
     """The canaries of one run.
 
     Args:
-        clients: The ids that they have in the run.
-        present: Which of them contribute, ``(canaries,)``.
-        owner: The number of the canary to which a coordinate belongs, ``(dim,)``.
-        vector: Entry i is that of its owner's direction, a vector of norm 1, ``(dim,)``.
-        sent: How many clip norms each sends in each round before the clip, ``(canaries, rounds)``.
+        clients: Their ids in the run.
+        present: Whether each contributes, ``(canaries,)``.
+        owner: The canary of each coordinate, by its number, ``(dim,)``.
+        vector: The entries of all directions, each of norm 1, ``(dim,)``.
+        sent: The norm before the clip in each round, in clip norms, ``(canaries, rounds)``.
     """
 
     clients: tuple[Hashable, ...]
@@ -52,26 +52,26 @@ class Canaries:
         return np.where(self.owner == canary, self.vector, 0.0)
 
     def along(self, row: Array) -> Array:
-        """How far a row goes along each direction, ``(canaries,)``."""
+        """The projection of a row on each direction, ``(canaries,)``."""
         return np.bincount(self.owner, weights=row * self.vector, minlength=len(self.clients)).astype(np.float64)
 
     def combined(self, amounts: Array, where: slice) -> Array:
-        """The sum of all directions, each a given number of times, ``(canaries,)``, at some coordinates."""
+        """The sum of all directions with weights ``(canaries,)``, at some coordinates."""
         return np.asarray(amounts[self.owner[where]] * self.vector[where])
 
 
 def plant(
     clients: Sequence[Hashable], dim: int, rounds: int, *, canaries: int, unclipped: float, rng: np.random.Generator
 ) -> Canaries:
-    """Choose which clients are canaries, keep each with probability 1/2, and deal the coordinates out.
+    """Random canaries, each present with probability 1/2, with disjoint coordinates.
 
     Args:
-        clients: All ids.
-        dim: Numbers in an update.
+        clients: The ids of all clients.
+        dim: Length of an update.
         rounds: Of the run.
-        canaries: How many; at most as many as there are clients and coordinates.
-        unclipped: How often a canary sends what the clip leaves as it is; else it sends far more than the clip norm.
-        rng: Unknown to whoever runs the rounds.
+        canaries: Number of canaries, at most that of clients and of coordinates.
+        unclipped: Share of updates that pass unclipped; the others are far above the clip norm.
+        rng: Must be unknown to the audited system.
 
     Example:
         >>> planted = plant(range(9), 6, 2, canaries=2, unclipped=0.0, rng=np.random.default_rng(0))
@@ -94,20 +94,20 @@ def plant(
     )
 
 
-# Numbers of the noise that are kept of a run for the tests of the noise itself: 16 MiB.
+# Numbers of a run's noise that are kept for the tests of noise: 16 MiB.
 _KEPT = 2**21
 
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """What was seen of one run; rows are in units of the bound on one client's contribution, times how much noise there is.
+    """The observation of one run; rows are in units of the bound on one client's contribution, times the factor of noise.
 
     Args:
-        canaries: Who was planted.
-        cohorts: Of each round, as they were asked.
-        patterns: How far each canary, if present, moves each row along its direction, ``(canaries, rounds)``.
-        along: How far each row goes along each direction beyond what the others added, ``(rounds, canaries)``.
-        noise: What is left of each row when all contributions are taken away, at some coordinates, ``(rounds, some)``.
+        canaries: The canaries.
+        cohorts: The cohort of each round.
+        patterns: The contribution of each canary, if present, to each row along its direction, ``(canaries, rounds)``.
+        along: The projection of each row on each direction, without the contributions of the others, ``(rounds, canaries)``.
+        noise: Each row without all contributions, at some coordinates, ``(rounds, some)``.
     """
 
     canaries: Canaries
@@ -120,16 +120,16 @@ class Watched:
 def watch(
     plan: RunPlan, population: Population, honest: Population, model: nn.Module, canaries: Canaries, *, absent: float, rows: int
 ) -> Watched:
-    """Train a copy of a model with the canaries among the clients.
+    """Train a copy of a model with the canaries among the clients, and observe the releases.
 
     Args:
-        plan: Of the run; its promise is kept by a ledger in memory, its keys are fresh.
-        population: The clients, of whom some become canaries.
-        honest: Says what the others contribute, in the clear; may be the population itself.
-        model: As it is before the first round; it stays so.
-        canaries: Which clients are canaries, and what they send.
-        absent: Clip norms that an absent canary contributes: 0, or −1 where units are replaced.
-        rows: How many rows of noise each sum holds, where holders of the key add one each.
+        plan: The plan of the run; its ledger is in memory, its keys are new.
+        population: The clients, some of which become canaries.
+        honest: Gives the contributions of the others in the clear; may be the population itself.
+        model: The initial model; not changed.
+        canaries: The canaries and their updates.
+        absent: Clip norms that an absent canary contributes: 0, or −1 under replace-one.
+        rows: Rows of noise in each sum, if each key holder adds one.
     """
     observer = _Observer(plan, population, honest, canaries, absent, rows)
     try:
@@ -139,7 +139,7 @@ def watch(
             if not result.released:
                 raise ConfigError(
                     f"round {result.round_index + 1} was aborted ({result.fault}), and an audit needs every release; take "
-                    "fewer canaries, of whom half do not answer where the clip norm moves"
+                    "fewer canaries: with an adaptive clip norm half of them do not answer"
                 )
     finally:
         for client in canaries.clients:
@@ -150,7 +150,7 @@ def watch(
 
 @dataclass(eq=False)
 class _Observer(Population):
-    """A population that passes everything on, and remembers."""
+    """The population, with its releases recorded."""
 
     plan: RunPlan
     population: Population
@@ -174,7 +174,7 @@ class _Observer(Population):
 
     @property
     def noise_in_sums(self) -> bool:
-        """Whether the sums hold their noise."""
+        """Whether the sums contain their noise."""
         return self.population.noise_in_sums
 
     @property
@@ -183,17 +183,17 @@ class _Observer(Population):
         return self.population.takes_split
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
-        """What the population decides before the first round."""
+        """The preparation of the population."""
         self.population.prepare(model, cohort)
 
     def adversary(self, canary: int) -> Adversary:
-        """What a canary sends."""
+        """The update of a canary."""
         present = bool(self.canaries.present[canary])
         moves = bool(self.plan.clip_norms.further)
 
         def send(_: nn.Module, round_index: int) -> torch.Tensor | None:
             if not present and not self.absent and moves:
-                # Even of zeros the indicator would count.
+                # An update of zeros would still add its indicator.
                 return None
             sign = 1.0 if present else self.absent
             direction = torch.from_numpy(self.canaries.direction(canary))
@@ -209,7 +209,7 @@ class _Observer(Population):
         round_index: int,
         split: CountSplit | None = None,
     ) -> Sum:
-        """The population's sum, whose release is remembered."""
+        """The population's sum; its release is recorded."""
         self.clip_norm = clip_norm
         others = [client for client in cohort if str(client) not in self._number]
         known = self.honest.collect(others, model, clip_norm, round_index, split).open(None).cpu().numpy()
@@ -220,7 +220,7 @@ class _Observer(Population):
         )
 
     def _keep(self, cohort: Sequence[Hashable], row: Array, clip_norm: float, round_index: int) -> None:
-        """Remember a row beyond what the others added, and what it was to hold."""
+        """Record a row without the contributions of the others, and the expected contribution of each canary."""
         canaries, dim = self.canaries, len(self.canaries.owner)
         bound = self.plan.clip_norms.bound(clip_norm)
         bound *= self._noise_factor(len(cohort), bound)
@@ -247,25 +247,25 @@ class _Observer(Population):
 class _WatchedSum:
     """A sum that reports its release."""
 
-    def __init__(self, total: Sum, tell: Callable[[torch.Tensor], None]) -> None:
-        self._total, self._tell = total, tell
+    def __init__(self, total: Sum, report: Callable[[torch.Tensor], None]) -> None:
+        self._total, self._report = total, report
 
     @property
     def lattice(self) -> Lattice | None:
-        """That of the sum."""
+        """As of the sum."""
         return self._total.lattice
 
     @property
     def statistics(self) -> Mapping[str, float]:
-        """Those of the sum."""
+        """As of the sum."""
         return self._total.statistics
 
     def digest(self, key: bytes) -> str:
-        """That of the sum."""
+        """As of the sum."""
         return self._total.digest(key)
 
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
-        """What the sum opens to: the release."""
+        """The release, after it was reported."""
         release = self._total.open(row)
-        self._tell(release.detach())
+        self._report(release.detach())
         return release

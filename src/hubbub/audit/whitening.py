@@ -1,13 +1,12 @@
-"""Does a system of correlated noise add the noise that it claims? Scores of canaries that are exactly Gaussian if it does.
+"""Tests of correlated noise: scores of canaries that are exactly Gaussian if the noise is the promised one.
 
-The release is X̂ = X + stddev·C⁻¹Z. A canary contributes u_t·c in round t: the pattern u says in which rounds, the direction c
-what.
-C whitens the noise, so that the best test of one canary is
+The release is X̂ = X + stddev·C⁻¹Z. A canary contributes u_t·c in round t, with pattern u and direction c.
+C whitens the noise, so the best test of one canary is
 
     s = ⟨C·X̂, (C·u)·cᵀ⟩ / (stddev·‖C·u‖·‖c‖) ~ N(0, 1) if absent, N(‖C·u‖·‖c‖/stddev, 1) if present.
 
-The largest such mean over all patterns that are allowed is the μ of the guarantee. Orthogonal directions make the scores of
-different canaries independent, and keep one canary out of the scores of the others: so every law below is exact.
+The largest such mean over all allowed patterns is the μ of the guarantee. With orthogonal directions the scores of the canaries
+are independent, and all distributions below are exact.
 
 Source: Denisov et al. 2022, Theorem 2.1 (the Gaussian mechanism on C·X), https://arxiv.org/abs/2202.08312; the optimal test
 between two Gaussian laws: Dong, Roth and Su 2022, Section 2, https://arxiv.org/abs/1905.02383.
@@ -34,14 +33,14 @@ Rows: TypeAlias = npt.ArrayLike
 
 @dataclass(frozen=True)
 class Check:
-    """One test of a system, and how often it fails a right one.
+    """One test of a system, with its false-alarm probability.
 
     Args:
         name: ``"null standard deviation"``, ``"mean of the present"`` or ``"mu"``.
-        value: What was measured.
-        low: It must not be below this.
-        high: It must not be above this.
-        false_alarm: A system that does what it claims fails this test with at most this probability.
+        value: The measured value.
+        low: The least value that passes.
+        high: The largest value that passes.
+        false_alarm: An upper bound on the probability that a correct system fails.
     """
 
     name: str
@@ -52,7 +51,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the value is where a right system has it."""
+        """Whether the value is in its range."""
         return self.low <= self.value <= self.high
 
 
@@ -61,7 +60,7 @@ def present_means(C: Rows, patterns: Rows, directions: Rows, *, stddev: float) -
 
     Args:
         C: The strategy, ``(rounds, rounds)``.
-        patterns: How much of its direction each canary contributes in each round, ``(canaries, rounds)``.
+        patterns: The multiple of its direction that each canary contributes in each round, ``(canaries, rounds)``.
         directions: ``(canaries, dim)``; orthogonal to one another.
         stddev: Standard deviation of z, in the unit of the directions.
 
@@ -75,13 +74,13 @@ def present_means(C: Rows, patterns: Rows, directions: Rows, *, stddev: float) -
 def whitened_scores(C: Rows, released: Rows, patterns: Rows, directions: Rows, *, stddev: float) -> Array:
     """The score of each canary: exactly N(0, 1) if absent, N(:func:`present_means`, 1) if present.
 
-    Exact if along the directions the released rows hold nothing but noise and these canaries: whatever else was summed must
-    have been subtracted, or be orthogonal to them.
+    Exact if along the directions the rows contain only noise and these canaries: all else must be subtracted from them or be
+    orthogonal.
 
     Args:
         C: The strategy, ``(rounds, rounds)``.
         released: The noisy sums of all rounds, ``(rounds, dim)``.
-        patterns: How much of its direction each canary contributes in each round, ``(canaries, rounds)``.
+        patterns: The multiple of its direction that each canary contributes in each round, ``(canaries, rounds)``.
         directions: ``(canaries, dim)``; orthogonal to one another, as the rows of ``numpy.linalg.qr(...)[0].T`` are.
         stddev: Standard deviation of z, in the unit of the rows.
 
@@ -108,19 +107,19 @@ def whitened_scores(C: Rows, released: Rows, patterns: Rows, directions: Rows, *
 def check_whitened_scores(
     absent: npt.ArrayLike, present: npt.ArrayLike, means: npt.ArrayLike, *, mu: float, false_alarm: float = _FALSE_ALARM
 ) -> tuple[Check, Check, Check]:
-    """Three tests of a system by the whitened scores of canaries; each fails a right system with at most the given probability.
+    """Three tests of a system by the whitened scores of canaries, each with the given false-alarm probability.
 
-    1. The root mean square of the absent scores, between exact chi-square quantiles: catches another size or correlation.
-    2. The mean of the present scores minus its prediction, between exact normal quantiles: catches canaries that took part more
-       often, or counted more, than their pattern says.
+    1. The root mean square of the absent scores, between exact chi-square quantiles: fails for another size or correlation.
+    2. The mean of the present scores minus its prediction, between exact normal quantiles: fails if canaries took part more
+       often, or with more weight, than their pattern says.
     3. The mean of the present scores in units of the *measured* standard deviation against the claimed ``mu``. Its threshold
-       divides the false alarm between the mean and the standard deviation, so that it is exact on the safe side.
+       divides the false-alarm probability between the mean and the standard deviation.
 
     Args:
-        absent: Whitened scores of canaries that took no part.
-        present: Whitened scores of canaries that did.
+        absent: Whitened scores of absent canaries.
+        present: Whitened scores of present canaries.
         means: :func:`present_means` of the present ones, in the same order.
-        mu: What the guarantee claims: sensitivity over stddev.
+        mu: The μ of the guarantee: sensitivity over stddev.
         false_alarm: Of each test, strictly between 0 and 1.
 
     Raises:
@@ -141,9 +140,7 @@ def check_whitened_scores(
     if expected.size != seen.size:
         raise ValueError(f"means holds {expected.size} numbers: must hold one for each of the {seen.size} present scores")
     if float(expected.max()) > claimed * (1 + 1e-9):
-        raise ValueError(
-            f"means holds {expected.max()}, above mu = {claimed}: a pattern that the guarantee does not cover is no test of it"
-        )
+        raise ValueError(f"means holds {expected.max()}, above mu = {claimed}: the guarantee does not cover such a pattern")
     deviation = math.sqrt(float(np.mean(null**2)))
     smallest, largest = _deviations(null.size, alarm)
     margin = -float(ndtri(alarm / 2)) / math.sqrt(seen.size)
@@ -157,7 +154,7 @@ def check_whitened_scores(
 
 
 def _deviations(size: int, alarm: float) -> tuple[float, float]:
-    """Between which the root mean square of that many independent N(0, 1) lies, but for a probability of ``alarm``."""
+    """The range of the root mean square of ``size`` independent N(0, 1), except with probability ``alarm``."""
     half = size / 2
     low, high = (math.sqrt(float(quantile(half, alarm / 2)) / half) for quantile in (gammaincinv, gammainccinv))
     return low, high
@@ -190,26 +187,26 @@ def _canaries(C: Rows, patterns: Rows, directions: Rows) -> tuple[Array, Array, 
     return matrix, vectors, whitened, lengths, norms
 
 
-# That are multiplied at once.
+# Rows in one product.
 _ROWS = 1024
-# Numbers that are transformed at once.
+# Numbers in one Fourier transform.
 _AT_ONCE = 2**22
 
 
 def check_noise(noise: Sequence[Array], *, false_alarm: float = _FALSE_ALARM) -> tuple[Check, ...]:
-    """Tests of whitened noise, each of which fails a right system with at most the given probability.
+    """Tests of whitened noise, each with the given false-alarm probability.
 
     1. Its root mean square, between exact chi-square quantiles.
-    2. The largest mean product of two rows, of one run or of two: of noise that is used twice it is about 1.
-    3. The largest mean product of entries of one row that lie equally far apart, over all rows: of noise that comes again in a
-       part of each row it is about that part.
-    4. The same of entries of one column, over all columns of a run: it is far from 0 where rows are correlated otherwise than
-       was promised.
+    2. The largest mean product of two rows, of one run or of two: about 1 if a row of noise is used twice.
+    3. The largest mean product of entries of one row that lie equally far apart, over all rows: if a part of each
+       row repeats, it is about the size of that part.
+    4. The same of entries of one column, over all columns of a run: far from 0 if rows are not correlated as
+       promised.
 
-    Of the last three those are left out that have too few numbers for any noise to fail them.
+    Of the last three, those with too few numbers to fail are left out.
 
     Args:
-        noise: Of each run, ``(rounds, dim)``: N(0, 1) if the system is right.
+        noise: The noise of each run, ``(rounds, dim)``: N(0, 1) in a correct system.
         false_alarm: Of each test, strictly between 0 and 1.
 
     Example:
@@ -250,18 +247,18 @@ def _by_distance(name: str, sequences: Array, alarm: float) -> list[Check]:
 
 
 def mean_outside(scores: Array, *, false_alarm: float = _FALSE_ALARM) -> Check:
-    """Whether canaries contributed nothing where they were not asked: the mean of N(0, 1) scores between normal quantiles."""
+    """A test that canaries contribute nothing in rounds without them: the mean of N(0, 1) scores between normal quantiles."""
     margin = -float(ndtri(open_unit("false_alarm", false_alarm) / 2)) / math.sqrt(scores.size)
     return Check("mean outside their rounds", float(np.mean(scores)), -margin, margin, false_alarm)
 
 
 def _at_most(frobenius_squared: float, norm: float, x: float) -> float:
-    """What a quadratic form without a trace stays below, but for a probability of e^(−x)."""
+    """An upper bound on a quadratic form without a trace, except with probability e^(−x)."""
     return 2 * math.sqrt(frobenius_squared * x) + 2 * norm * x
 
 
 def _largest_product(noise: Array) -> float:
-    """The largest mean product of two rows, by its size; of many rows some at a time."""
+    """The largest mean product of two rows, in absolute value; some rows at a time."""
     largest = 0.0
     for start in range(0, len(noise), _ROWS):
         products = np.abs(noise[start : start + _ROWS] @ noise.T) / noise.shape[1]
@@ -271,7 +268,7 @@ def _largest_product(noise: Array) -> float:
 
 
 def _lagged(sequences: Array) -> Array:
-    """The sum over sequences of the products of entries ``lag`` apart, ``(length,)``, by a transform that is long enough."""
+    """The sum over sequences of the products of entries ``lag`` apart, ``(length,)``, by a Fourier transform."""
     length = sequences.shape[1]
     size = 1 << (2 * length - 1).bit_length()
     power = np.zeros(size // 2 + 1)
