@@ -163,27 +163,27 @@ Accuracy on public test data :: public test data :: test_the_card_says_whom_epsi
 """,
     "report/__init__.py": """
 aborted: the privacy cost stays spent :: aborted rounds :: test_every_round_that_was_begun_is_charged
-The clip norm followed | in the first round to :: adaptive :: theorem: Andrew et al. 2021, Theorem 1
-sensitivity of … :: every run :: test_rho_is_that_of_the_stated_sensitivity_and_noise
-It assumes this :: every run :: test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions
-depends on how many took part :: every run :: definition: a client takes time
+It assumes (in brackets :: every run :: test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions
 are of held-out | this report is for choosing :: held-out data :: definition: they are computed without noise
 """,
     "report/page.py": """
-without noise: for choosing :: held-out data :: definition: they are computed without noise
-under noise that epsilon counts :: private evaluation :: test_a_budget_pays_for_training_and_evaluations_together
-What the rounds have cost :: every run :: test_every_round_that_was_begun_is_charged
-Of public numbers alone :: every run :: definition: releases and the mechanism
+sensitivity of … :: every run :: test_rho_is_that_of_the_stated_sensitivity_and_noise
 noised count :: adaptive :: theorem: Andrew et al. 2021, Theorem 1
-a narrow bar beyond the line | Canaries that were there :: audits :: test_an_audit_that_lies_in_a_runs_folder_is_in_its_report
-column t is what | Row t of C⁻¹ :: correlated noise :: definition: of C
-Nobody came again :: patterns, private :: definition: of what is on record
+""",
+    "report/charts.py": """
+without noise: to choose :: held-out data :: definition: they are computed without noise
+under noise that epsilon counts :: private evaluation :: test_a_budget_pays_for_training_and_evaluations_together
+Spent after each round :: every run :: test_every_round_that_was_begun_is_charged
+From public numbers :: every run :: definition: releases and the mechanism
+noised count :: adaptive :: theorem: Andrew et al. 2021, Theorem 1
+A narrow bar beyond the line | present and of absent canaries :: audits :: test_an_audit_that_lies_in_a_runs_folder_is_in_its_report
+Column t holds | Row t makes :: correlated noise :: definition: of C
+No client came again :: patterns, private :: definition: of what is on record
 """,
     "report/audit.py": """
 -differential privacy for each :: audits :: test_delta_is_never_shown_below_what_it_is
 A lower bound at 1 − 10⁻⁶ above :: audits :: definition: of the two confidences
-What the audit showed :: audits :: test_an_audit_that_lies_in_a_runs_folder_is_in_its_report
-and the laws that are claimed | at least, with confidence :: audits :: definition: of the picture and the table
+claimed distributions | at least, with confidence :: audits :: definition: of the picture and the table
 """,
     "audit/verdict.py": """
 BROKEN: … | epsilon is at least | did not disprove the stated epsilon | (1 − 10⁻⁶) :: audits :: \
@@ -194,11 +194,12 @@ cohorts known: without amplification | excess over the stated | claim of a canar
 | asked against the pattern :: audits :: \
 theorem: each test's own
 is the one-run bound :: fixed size, truncated :: theorem: Steinke, Nasr and Jagielski 2023, Theorem 5.2
-may have held more noise :: shares, holders :: definition: at least so many answer
+may have had more noise :: shares, holders :: definition: at least so many answer
 here that bound cannot fail :: few canaries :: theorem: Clopper and Pearson 1934
 """,
     "audit/bounds.py": """
-assumes that the trade-off curve is Gaussian | fails for every :: audits :: theorem: Dong, Roth and Su 2022, Corollary 2.13
+assumes that the trade-off curve is Gaussian | fails for every | Corollary 2.13 :: audits :: theorem: Dong, Roth and Su 2022, Corollary 2.13
+Clopper and Pearson 1934 :: audits :: definition: of the source
 """,
     "cli/accounts.py": """
 in the worst case over them :: random cohorts :: test_the_worst_case_of_cohorts_is_over_what_the_draw_can_give
@@ -235,23 +236,23 @@ of the squared error :: strategies :: theorem: the lower bound that the answer n
 # Titles, settings, sizes and times.
 TEMPLATE = {
     "no epsilon covers it": "definition: they are computed without noise",
-    "Runs over the same people add up": "theorem: Zhu, Dong and Wang 2022, Theorem 10",
+    "Runs over the same people compose": "theorem: Zhu, Dong and Wang 2022, Theorem 10",
     "Simulation, not for release": "test_a_simulation_among_runs_is_named_and_never_called_the_whole",
-    "Aborted, at their full privacy cost": "test_every_round_that_was_begun_is_charged",
-    "is the unit that epsilon is of": "definition: of the unit",
-    "has no guarantee": "test_num_2_what_promises_nothing_says_so_in_full",
-    "shown by audit with confidence 95 %": "test_a_bound_in_the_report_is_rounded_down_and_is_one_on_what_is_stated",
-    "enforces it)": "test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions",
-    "A lower bound below what is stated proves nothing": "definition: of a lower bound",
-    "checks them": "definition: of the checks that it prints",
-    "results that were relied on": "definition: of the sources",
-    "The statement for publication": "definition: the same text",
-    "Tests of the system that passed": "definition: of the checks",
+    "Aborted, at full privacy cost": "test_every_round_that_was_begun_is_charged",
+    "privacy unit, ": "definition: of the unit",
+    "no guarantee": "test_num_2_what_promises_nothing_says_so_in_full",
+    "by audit, with confidence 95 %": "test_a_bound_in_the_report_is_rounded_down_and_is_one_on_what_is_stated",
+    "(enforced by the ": "test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions",
+    "A lower bound below the stated epsilon proves nothing": "definition: of a lower bound",
+    "checks it": "definition: of the checks that it prints",
+    "References, as BibTeX": "definition: of the sources",
+    "Statement for publication": "definition: the same text",
+    "Tests that passed": "definition: of the checks",
 }
 NO_CLAIM = re.compile(
     r"tags: |^!\[|charts?|## |\| `guarantee|\| `report|\| after round|who is trusted|Who is trusted|microsecond|"
-    r"Seconds of each|^The part of|The noise of rounds|score|each canary needs one|A separation of|"
-    r"What a round of|not known before|rows as long|next to that of the count|to encrypt|ciphertexts|seconds|"
+    r"Seconds of each|^Share of|as a table|key holders$|Noise against signal in|^How often clients|^Measured by clients under noise|rounds that one took|score|each canary needs one|A separation of|"
+    r"Time and traffic|not known before|rows as long|next to that of the count|to encrypt|ciphertexts|seconds|"
     r"thrown away|With --measure|not computed for|noise multiplier of the updates|none: they are|--json has|CPU s|"
     r"yes, no zero|of a processor|the workload, to|another than|banded Toeplitz with|time-varying|copies of one|"
     r"held-out …|<finished run|restore the file|one after the other|add what is encrypted|open the sum|is missing; name|"
