@@ -167,7 +167,6 @@ It assumes (in brackets :: every run :: test_only_a_statement_of_a_run_says_who_
 are of held-out | this report is for choosing :: held-out data :: definition: they are computed without noise
 """,
     "report/page.py": """
-sensitivity of … :: every run :: test_rho_is_that_of_the_stated_sensitivity_and_noise
 noised count :: adaptive :: theorem: Andrew et al. 2021, Theorem 1
 """,
     "report/charts.py": """
@@ -176,7 +175,8 @@ under noise that epsilon counts :: private evaluation :: test_a_budget_pays_for_
 Spent after each round :: every run :: test_every_round_that_was_begun_is_charged
 From public numbers :: every run :: definition: releases and the mechanism
 noised count :: adaptive :: theorem: Andrew et al. 2021, Theorem 1
-A narrow bar beyond the line | present and of absent canaries :: audits :: test_an_audit_that_lies_in_a_runs_folder_is_in_its_report
+A narrow bar beyond the line | present and of absent canaries :: audits :: \
+test_an_audit_that_lies_in_a_runs_folder_is_in_its_report
 Column t holds | Row t makes :: correlated noise :: definition: of C
 No client came again :: patterns, private :: definition: of what is on record
 """,
@@ -198,7 +198,8 @@ may have had more noise :: shares, holders :: definition: at least so many answe
 here that bound cannot fail :: few canaries :: theorem: Clopper and Pearson 1934
 """,
     "audit/bounds.py": """
-assumes that the trade-off curve is Gaussian | fails for every | Corollary 2.13 :: audits :: theorem: Dong, Roth and Su 2022, Corollary 2.13
+assumes that the trade-off curve is Gaussian | fails for every | Corollary 2.13 :: audits :: \
+theorem: Dong, Roth and Su 2022, Corollary 2.13
 Clopper and Pearson 1934 :: audits :: definition: of the source
 """,
     "cli/accounts.py": """
@@ -251,7 +252,9 @@ TEMPLATE = {
 }
 NO_CLAIM = re.compile(
     r"tags: |^!\[|charts?|## |\| `guarantee|\| `report|\| after round|who is trusted|Who is trusted|microsecond|"
-    r"Seconds of each|^Share of|as a table|key holders$|Noise against signal in|^How often clients|^Measured by clients under noise|rounds that one took|score|each canary needs one|A separation of|"
+    r"Seconds of each|^Share of|as a table|key holders$|"
+    r"Noise against signal in|^How often clients|^Measured by clients under noise|rounds that one took|score|"
+    r"each canary needs one|A separation of|"
     r"Time and traffic|not known before|rows as long|next to that of the count|to encrypt|ciphertexts|seconds|"
     r"thrown away|With --measure|not computed for|noise multiplier of the updates|none: they are|--json has|CPU s|"
     r"yes, no zero|of a processor|the workload, to|another than|banded Toeplitz with|time-varying|copies of one|"
