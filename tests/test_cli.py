@@ -261,7 +261,7 @@ def test_a_finished_run_that_is_resumed_says_so_and_stays(tiny: Path, capsys: py
     hubbub("train", str(tiny), "--out", "run")
     before = Path("run/model.safetensors").read_bytes()
     hubbub("resume", "run")
-    assert "done all 4 rounds" in capsys.readouterr().out
+    assert "All 4 rounds are done" in capsys.readouterr().out
     assert Path("run/model.safetensors").read_bytes() == before
 
 

@@ -83,7 +83,7 @@ def test_the_table_says_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     shown = output(capsys, "factorize banded --rounds 24 --min-separation 6 --max-participations 3 -o s.safetensors".split())
     for words in (
         "banded of least error", "prefix sums", "up to 3 rounds of each client, at least 6 apart", "lower bound", "gap",
-        "L2 sensitivity", "exact", "rows remembered", "s of a processor", "MiB", "s.safetensors",
+        "L2 sensitivity", "exact", "rows of noise kept", "s of CPU time", "MiB", "s.safetensors",
     ):  # fmt: skip
         assert words in shown, words
 
@@ -376,4 +376,4 @@ def test_a_flag_beside_a_file_leaves_the_rest_of_its_setting(capsys: pytest.Capt
         assert "stated error" in again["checks"]
     other = facts(capsys, "factorize file --matrix kept.safetensors --momentum 0.5")
     assert (other["participation"], other["momentum"]) == (stated["participation"], 0.5)
-    assert other["checks"]["setting"] == "another than the file states"
+    assert other["checks"]["setting"] == "different from that of the file"

@@ -223,7 +223,7 @@ on each parameter | signal to noise ≤ | of a mean over | of the model after ::
 definition: updates are clipped, sums divided by the expected number
 infinite: this run promises :: without privacy :: test_num_2_what_promises_nothing_says_so_in_full
 over clip norm × largest :: every run :: test_rho_is_that_of_the_stated_sensitivity_and_noise
-all calibrated to the same epsilon | standard deviation of the noise | nobody sees or can check \
+all calibrated to the same epsilon | standard deviation of the noise | nobody can check \
 | the settings as they are :: alternatives :: \
 definition: each is planned as every run is
 """,
@@ -255,9 +255,9 @@ NO_CLAIM = re.compile(
     r"Seconds of each|^Share of|as a table|key holders$|"
     r"Noise against signal in|^How often clients|^Measured by clients under noise|rounds that one took|score|"
     r"each canary needs one|A separation of|"
-    r"Time and traffic|not known before|rows as long|next to that of the count|to encrypt|ciphertexts|seconds|"
-    r"thrown away|With --measure|not computed for|noise multiplier of the updates|none: they are|--json has|CPU s|"
-    r"yes, no zero|of a processor|the workload, to|another than|banded Toeplitz with|time-varying|copies of one|"
+    r"Time and traffic|not known before|rows of the model|next to that of the count|to encrypt|ciphertexts|seconds|"
+    r"temporary key|With --measure|not computed for|noise multiplier of the updates|none: they are|--json has|CPU s|"
+    r"yes, no zero|of CPU time|the workload, to|different from that|banded Toeplitz with|time-varying|copies of one|"
     r"held-out …|<finished run|restore the file|one after the other|add what is encrypted|open the sum|is missing; name|"
     r"One Gaussian release of|Ledger head, to tell"
 )

@@ -1,7 +1,7 @@
-"""The program: its commands by the panels of its help, and how one of them is run.
+"""The program: its commands, and its exit statuses and error messages.
 
-Commands and their flags are declared here and in mechanism_commands.py and run_commands.py, common flags in flags.py; what they
-do is in the other siblings, which are imported when a command needs them.
+Commands and their flags are declared here and in mechanism_commands.py and run_commands.py, common flags in flags.py. The other
+modules implement them and are imported when a command needs them, so that ``hubbub --help`` answers at once.
 """
 
 import itertools
@@ -30,7 +30,7 @@ app = typer.Typer(
 
 
 def _doctor(as_json: AsJson = False) -> None:
-    """Whether this machine can train and keep secrets, and how fast: versions, device, randomness, disk, speed."""
+    """Check this machine: versions, device, randomness, disk, speed."""
     from hubbub.cli import doctor
 
     raise typer.Exit(doctor.doctor(as_json=as_json))
@@ -46,11 +46,9 @@ def _flower_help() -> None:
 
 @_flower.command("new")
 def _new(
-    name: Annotated[
-        str, typer.Argument(help="A new folder, which becomes the app's name: small letters, digits, underscores.")
-    ],
+    name: Annotated[str, typer.Argument(help="A new folder and name of the app: small letters, digits, underscores.")],
 ) -> None:
-    """Write an example app to start from: PyTorch on digits, private by one line."""
+    """Write an example app to start from: PyTorch on digits, made private by one line."""
     from hubbub.cli.output import console, say
     from hubbub.experiment.engine.apps import write_example
 
@@ -60,20 +58,22 @@ def _new(
     say(screen, f"Try it: cd {folder} && python run_local.py; README.md describes the next steps.")
 
 
-_paillier = typer.Typer(help="Keys for sums that the server cannot read.", rich_markup_mode="rich", no_args_is_help=True)
+_paillier = typer.Typer(help="Keys for encrypted sums.", rich_markup_mode="rich", no_args_is_help=True)
 
-_KeyBits = Annotated[int, typer.Option("--bits", metavar="N", help="Of n: 3072, or 2048 for 112 bits of security.")]
-_Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A folder; what is in it is never overwritten.")]
+_KeyBits = Annotated[int, typer.Option("--bits", metavar="N", help="Length of n: 3072, or 2048 for 112 bits of security.")]
+_Folder = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="A folder; key files in it are never overwritten.")
+]
 
 
 @_paillier.callback()
 def _paillier_help() -> None:
-    """Keys for sums that the server cannot read."""
+    """Keys for encrypted sums."""
 
 
 @_paillier.command("keygen")
 def _keygen(output: _Folder, bits: _KeyBits = 3072, as_json: AsJson = False) -> None:
-    """A private key, for one owner who is not the server, and its public key."""
+    """Write a private key, for one owner who is not the server, and its public key."""
     _require_gmpy2()
     from hubbub.cli import paillier
 
@@ -83,13 +83,13 @@ def _keygen(output: _Folder, bits: _KeyBits = 3072, as_json: AsJson = False) -> 
 @_paillier.command("shares")
 def _shares(
     output: _Folder,
-    holders: Annotated[int, typer.Option(metavar="N", help="Who each get a share, from 1 to 100.")],
-    threshold: Annotated[int, typer.Option(metavar="N", help="How many of them decrypt together.")],
+    holders: Annotated[int, typer.Option(metavar="N", help="Number of shares, from 1 to 100.")],
+    threshold: Annotated[int, typer.Option(metavar="N", help="Holders who decrypt together.")],
     bits: _KeyBits = 3072,
     min_contributions: Annotated[int, typer.Option(metavar="N", help="Sums of fewer contributions are not decrypted.")] = 2,
     as_json: AsJson = False,
 ) -> None:
-    """A threshold key: any t of the n holders decrypt together, fewer learn nothing."""
+    """Write a threshold key: any t of the n holders decrypt together, fewer learn nothing."""
     _require_gmpy2()
     from hubbub.cli import paillier
 
@@ -99,13 +99,13 @@ def _shares(
 @_paillier.command("bench")
 def _bench(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="For bench.png, bench.csv and bench.json.")],
-    bits: Annotated[int, typer.Option(metavar="N", help="Of n, of keys that are thrown away.")] = 1024,
+    bits: Annotated[int, typer.Option(metavar="N", help="Length of n, of temporary keys.")] = 1024,
     sizes: Annotated[
-        str | None, typer.Option(metavar="N,N,…", help="Bits of the operand; by default from 10 to as many as the key takes.")
+        str | None, typer.Option(metavar="N,N,…", help="Bits of the operand; by default from 10 to the most that fit.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How long encryption, arithmetic and decryption take, ours and phe's, as nine plots."""
+    """Time encryption, arithmetic and decryption, ours and phe's, in nine plots."""
     _require_gmpy2()
     from hubbub.cli import paillier
 
@@ -113,7 +113,7 @@ def _bench(
 
 
 def _require_gmpy2() -> None:
-    """One line, in place of a traceback, where the extra is not installed."""
+    """Refuse in one line if the extra is not installed."""
     from hubbub.errors import ConfigError
 
     try:
@@ -122,7 +122,7 @@ def _require_gmpy2() -> None:
         raise ConfigError(str(error)) from error
 
 
-# The panels of the help, in their order.
+# Panels of the help, in order.
 _MORE = "Flower, keys, this machine"
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": run_commands.TRAIN,
@@ -137,7 +137,7 @@ app.add_typer(_flower, name="flower", rich_help_panel=_MORE)
 app.add_typer(_paillier, name="paillier", rich_help_panel=_MORE)
 
 _LONGEST_MESSAGE = 1000
-# Mistakes on the command line; the class that they share has no public name of its own.
+# The base class of usage errors, which has no public name.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 
 
@@ -163,7 +163,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # A terminal that knows no ∞ shows a question mark rather than ending a run.
+            # A terminal without ∞ shows a question mark.
             stream.reconfigure(errors="replace")
     try:
         sys.exit(_run(arguments))
@@ -171,13 +171,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _stop("nobody reads the output any more; a run that was under way resumes with 'hubbub resume RUN'")
+        _stop("the reader of the output is gone; a run resumes with 'hubbub resume RUN'")
     except MemoryError:
-        _stop("this needs more memory than there is; plan fewer rounds, parameters or bands")
+        _stop("not enough memory; plan fewer rounds, parameters or bands")
     except Exception as error:
         from hubbub.errors import HubbubError
 
-        # Anything else is a defect of ours, and its traceback is what a report of it needs.
+        # Anything else is a bug, whose report needs the traceback.
         if os.environ.get("HUBBUB_DEBUG") or not isinstance(error, HubbubError | ValueError | TypeError | OSError):
             raise
         _stop(_as_typed(str(error) or type(error).__name__, sys.argv[1:] if arguments is None else arguments))
@@ -186,21 +186,21 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _run(arguments: list[str] | None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        # The answer is 130 where Ctrl-C ended the command.
+        # 130 after Ctrl-C.
         return app(given or ["--help"], prog_name="hubbub", standalone_mode=False) or 0
     except _UsageError as error:
         where = error.ctx.command_path if error.ctx else "hubbub"
-        # Of a flag that no variable sets.
+        # Typer names a variable that does not exist.
         message = error.format_message().replace(" (env var: 'None')", "")
         _stop(f"{message} (see '{where} --help')")
 
 
-# Flags whose value may be a file, which is what a message about it begins with.
+# Flags whose value may be a file; messages about it begin with its name.
 _OF_FILES = ("--mechanism", "--matrix", "--b-matrix", "--learning-rates")
 
 
 def _as_typed(message: str, given: Sequence[str]) -> str:
-    """What is wrong, with the flag that was typed in place of the argument's name in Python, or before a file's name.
+    """A message with the flag in place of the Python argument, or in front of its file.
 
     Example:
         >>> _as_typed("noise_multiplier = 0.0: must be above 0", ["account", "--noise-multiplier", "0"])

@@ -1,4 +1,4 @@
-"""``hubbub audit``: canaries through the real pipeline of a run, and what they prove."""
+"""``hubbub audit``: canaries through the real pipeline of a run, and the epsilon that they prove."""
 
 import os
 import tempfile
@@ -28,14 +28,14 @@ __all__ = ["Asked", "audit"]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line says in addition to the settings.
+    """The flags of the command.
 
     Args:
-        engine: What runs the clients; by default as the settings say.
-        effort: How much is done.
-        out: Where the findings go; by default a new folder in ``audits/``.
-        allow_import: Whether names of code in the settings may be imported.
-        as_json: Whether one JSON object is printed.
+        engine: ``process`` or ``flower``; by default that of the settings.
+        effort: Canaries, runs and rounds.
+        out: Folder of the findings; by default a new one in ``audits/``.
+        allow_import: Whether code that the settings name may be imported.
+        as_json: Print one JSON object.
     """
 
     engine: str | None
@@ -46,24 +46,24 @@ class Asked:
 
 
 def audit(file: Path, assignments: list[str], asked: Asked) -> int:
-    """Audit the run that a config describes; returns the exit status: 1 if the system is broken."""
+    """Audit the run that a config describes; returns the exit status, 1 if its guarantee is broken."""
     layers = [configs.load(file), configs.overrides(assignments)]
     simulated = configs.resolve(*layers).privacy.noise == "simulation"
     if asked.engine is not None:
         one_of("--engine", asked.engine, configs.ENGINES)
         layers.append({"training": {"engine": asked.engine}})
-    # Canaries are made in this process; how many processes share a cohort changes no bit of a sum.
+    # Canaries are added in this process; the number of workers changes no bit of a sum.
     config = configs.resolve(*layers, {"privacy": {"noise": "secure"}, "training": {"workers": 1}})
     if config.training.engine == "flower":
         require_flower()
     folder = _possible(new_folder(asked.out, "audits", file.stem))
     torch.set_num_threads(1)
     run = build(config, allow_import=asked.allow_import)
-    # By which a report tells whether it is of the same run.
+    # A report compares them with those of its run.
     settings = tomllib.loads(configs.dump(resolved(run)))
     screen = console(stderr=asked.as_json)
     if simulated:
-        say(screen, "privacy.noise = 'simulation': its noise is known to whoever knows the seed; audited with secure noise.")
+        say(screen, "privacy.noise = 'simulation': its noise follows from a known seed; audited with secure noise.")
 
     def progress(done: int, runs: int) -> None:
         say(screen, f"run {done}/{runs} done")
@@ -100,7 +100,7 @@ def _show(found: Audit, folder: Path) -> None:
 
 
 def _possible(folder: Path) -> Path:
-    """The folder, where it can be made: an audit takes too long to find that out at its end."""
+    """The folder, after a check that it can be made, since an audit takes long."""
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         why = "cannot be written" if above.is_dir() else "is a file"
@@ -119,8 +119,8 @@ def _audited(
     """Audit a run with the engine that its settings name."""
     if run.config.training.extends is not None:
         raise ConfigError(
-            f"training.extends = {run.config.training.extends!r}: an audit makes runs that begin by themselves; leave it out, "
-            "with privacy.earlier_runs, and audit what this run does beside them"
+            f"training.extends = {run.config.training.extends!r}: an audit starts runs of its own; leave it out, with "
+            "privacy.earlier_runs, to audit this run without them"
         )
     terms = run.encryption
     rows = terms.noise_rows if terms else 0
@@ -129,7 +129,7 @@ def _audited(
         flower = run.config.training.engine == "flower"
         if terms is None and not flower:
             return run.population
-        # Its parties have keys, agreements and streams of noise that no other run has.
+        # Its parties need keys and streams of noise of their own.
         begun = RunInFolder.begun(run, scratch / str(number))
         if terms is None or flower:
             from hubbub.experiment.engine.flower_app import local_population

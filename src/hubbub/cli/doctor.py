@@ -1,4 +1,4 @@
-"""``hubbub doctor``: whether this machine can train and keep secrets, and how fast, in about three seconds."""
+"""``hubbub doctor``: a check of this machine in about three seconds."""
 
 import os
 import platform
@@ -18,14 +18,14 @@ __all__ = ["doctor"]
 _LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "cryptography")
 _OPTIONAL = {"flwr": "pip install 'hubbub[flower]' for federations", "gmpy2": "pip install 'hubbub[secagg]' for encrypted sums"}
 _NUMBERS = 1_000_000
-# Below this an append that is synced came back without having reached a disk; above, each round waits for it.
+# Seconds of a synced append: below, it cannot have reached a disk; above, it slows each round.
 _QUICKEST_SYNC, _SLOW_SYNC = 2e-6, 0.1
 _OLDEST_TORCH = (2, 10)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, how it is, and in words: ``"good"``, ``"note"`` or ``"bad"``."""
+    """The result of one check; ``state`` is ``"good"``, ``"note"`` or ``"bad"``."""
 
     name: str
     state: str
@@ -33,7 +33,7 @@ class Finding:
 
 
 def doctor(*, as_json: bool) -> int:
-    """Print what was found; returns the status, 1 where something must be seen to."""
+    """Print the findings; returns the exit status, 1 if one is bad."""
     found = [_guarded(look) for look in (_versions, _device, _randomness, _sampler, _disk, _noise, _training, _encryption)]
     findings = [finding for part in found for finding in part]
     bad = sum(finding.state == "bad" for finding in findings)
@@ -45,12 +45,12 @@ def doctor(*, as_json: bool) -> int:
     for finding in findings:
         label = f"{finding.state:<5} {finding.name:<{width}} "
         say(screen, label + finding.text, indent=len(label))
-    say(screen, f"{bad} of {len(findings)} must be seen to." if bad else "All is well.")
+    say(screen, f"{bad} of {len(findings)} findings are bad." if bad else "All is well.")
     return int(bad > 0)
 
 
 def _guarded(look: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """What a look finds, or by what it failed: one part that is broken must not hide the others."""
+    """The findings of one check, or its failure, so that the others still run."""
     try:
         return list(look())
     except Exception as error:  # noqa: BLE001 # that it fails is the finding
@@ -84,7 +84,7 @@ def _device() -> Iterator[Finding]:
 
 
 def _randomness() -> Iterator[Finding]:
-    """Keys come from the operating system; what repeats is no key."""
+    """Keys come from the operating system and must not repeat."""
     keys = {os.urandom(32) for _ in range(1000)}
     if len(keys) < 1000 or any(len(set(key)) < 8 for key in keys):
         yield Finding("randomness", "bad", "os.urandom repeats itself: no noise made here is secret")
@@ -93,7 +93,7 @@ def _randomness() -> Iterator[Finding]:
 
 
 def _sampler() -> Iterator[Finding]:
-    """Rows of noise are made again from their keys: on another machine they must come out the same to resume a run."""
+    """Rows of noise are drawn again from their keys: a machine that resumes a run must draw the same ones."""
     import torch
 
     from hubbub.noise import SecureSource
@@ -110,7 +110,7 @@ def _sampler() -> Iterator[Finding]:
 
 
 def _disk() -> Iterator[Finding]:
-    """A cost must be on record on disk before its noise exists."""
+    """A privacy cost must be on disk before its noise is drawn."""
     with tempfile.TemporaryDirectory(dir=Path.cwd() if os.access(Path.cwd(), os.W_OK) else None) as folder:
         file = Path(folder, "ledger")
         with file.open("ab") as opened:
@@ -151,7 +151,7 @@ def _noise() -> Iterator[Finding]:
 
 
 def _training() -> Iterator[Finding]:
-    """A client of the usual small kind: 100 images, one epoch in batches of 10, the perceptron of the examples."""
+    """Small clients: 100 images, one epoch in batches of 10, the perceptron of the examples."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -164,7 +164,6 @@ def _training() -> Iterator[Finding]:
     torch.set_num_threads(1)
     population.collect(range(20), model, 1.0, 0)
     seconds = _seconds(lambda: population.collect(range(20), model, 1.0, 1))
-    # A run tries faster ways, which takes longer than is worth while here.
     text = f"{20 / seconds:,.0f} clients a second (100 images of 8 × 8 each), one by one; a run looks for a faster way"
     yield Finding("training", "good", text)
 
@@ -187,5 +186,5 @@ def _encryption() -> Iterator[Finding]:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """The least of three."""
+    """The minimum of three."""
     return min(timeit.repeat(call, number=1, repeat=3))

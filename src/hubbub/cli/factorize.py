@@ -37,13 +37,13 @@ _MOST_DENSE = 4096
 
 @dataclass(frozen=True)
 class Setting:
-    """A workload, and what one client may join."""
+    """A workload and a participation."""
 
     workload: Workload
     participation: Participation
 
     def words(self) -> dict[str, str]:
-        """As rows of a table."""
+        """Rows of a table."""
         rates = self.workload.learning_rates
         parts = [f"momentum {self.workload.momentum:g}"] if self.workload.momentum else []
         parts += [] if rates is None else [f"learning rates {min(rates):g} to {max(rates):g}"]
@@ -53,8 +53,13 @@ class Setting:
             "participation": participation_words(self.participation),
         }
 
+    def sentence(self) -> str:
+        """One line."""
+        words = self.words()
+        return f"{words['rounds']} rounds of {words['workload']}; {words['participation']}"
+
     def as_json(self) -> dict[str, Any]:
-        """As entries of a JSON object."""
+        """Entries of a JSON object."""
         rates = self.workload.learning_rates
         return {
             "rounds": self.workload.rounds,
@@ -66,7 +71,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class SettingFlags:
-    """The flags that describe a setting, as they were typed; none about participation means one round of each client."""
+    """The flags that describe a setting; without participation, each client joins one round."""
 
     rounds: int | None
     momentum: float | None
@@ -74,37 +79,21 @@ class SettingFlags:
     separation: _Pair
     rotation: _Pair
 
-    def over(self, stated: Setting) -> Setting:
-        """The setting that a file states, with what was typed in place of it.
-
-        Raises:
-            ConfigError: Fewer rounds than the learning rates that the file states.
-        """
-        rates, rounds = stated.workload.learning_rates, stated.workload.rounds
-        wanted = rounds if self.rounds is None else self.rounds
-        if rates is not None and self.learning_rates is None and wanted != rounds:
-            raise ConfigError(f"--rounds {wanted}: the file states {rounds} learning rates; say --learning-rates, too")
-        typed = self.setting(rounds)
-        momentum = stated.workload.momentum if self.momentum is None else self.momentum
-        if self.learning_rates is not None:
-            rates = typed.workload.learning_rates
-        chosen = any(value is not None for value in (*self.separation, *self.rotation))
-        workload = Workload(typed.workload.rounds, momentum, rates)
-        return Setting(workload, typed.participation if chosen else stated.participation)
-
-    def setting(self, rounds: int | None = None) -> Setting:
+    def setting(self, rounds: int | None = None, over: Setting | None = None) -> Setting:
         """The setting that the flags describe.
 
         Args:
-            rounds: Where ``--rounds`` was not given.
+            rounds: Without ``--rounds``.
+            over: The setting of a file, for flags that were not given.
 
         Raises:
-            ConfigError: Flags are missing, or contradict each other.
+            ConfigError: Flags are missing or contradict each other, or the rounds are not those of the file's learning rates.
         """
-        if self.rounds is None and rounds is None:
+        stated = None if over is None else over.workload
+        if self.rounds is None and rounds is None and stated is None:
             raise ConfigError("--rounds: is missing; say how many rounds the strategy is for")
-        n = rounds_count(rounds if self.rounds is None else self.rounds)
-        rates = None
+        n = rounds_count(next(x for x in (self.rounds, rounds, stated and stated.rounds) if x is not None))
+        rates = None if stated is None else stated.learning_rates
         if self.learning_rates is not None:
             cooled = self.learning_rates == _COOLDOWN
             rates = published.cooldown(n) if cooled else published.learning_rates(self.learning_rates)
@@ -112,7 +101,12 @@ class SettingFlags:
                 raise ConfigError(
                     f"--learning-rates {self.learning_rates}: has {len(rates)} entries: must have one for each of {n} rounds"
                 )
-        return Setting(Workload(n, self.momentum or 0.0, rates), pattern_of(n, self.separation, self.rotation))
+        elif rates is not None and len(rates) != n:
+            raise ConfigError(f"--rounds {n}: the file states {len(rates)} learning rates; say --learning-rates, too")
+        momentum = (stated.momentum if stated else 0.0) if self.momentum is None else self.momentum
+        given = any(value is not None for value in (*self.separation, *self.rotation))
+        participation = over.participation if over and not given else pattern_of(n, self.separation, self.rotation)
+        return Setting(Workload(n, momentum, rates), participation)
 
 
 def pattern_of(rounds: int, separation: _Pair, rotation: _Pair) -> Participation:
@@ -138,7 +132,7 @@ def pattern_of(rounds: int, separation: _Pair, rotation: _Pair) -> Participation
 
 
 def participation_words(participation: Participation) -> str:
-    """A pattern as one reads it."""
+    """A pattern in words."""
     match participation:
         case SingleParticipation() | FixedEpochs(epochs=1) | MinSeparation(max_participations=1):
             return "one round of each client"
@@ -151,13 +145,13 @@ def participation_words(participation: Participation) -> str:
 
 
 def _root_errors(setting: Setting, strategy: Strategy) -> Array:
-    """The error of each round as a standard deviation, ``(rounds,)``: of unit noise, times the sensitivity."""
+    """The standard deviation of the error of each round, ``(rounds,)``: of unit noise, times the sensitivity."""
     roots: Array = squared_errors(setting.workload, strategy) ** 0.5 * strategy.sensitivity(setting.participation).value
     return roots
 
 
 def require_output(flag: str, path: Path | None, suffix: str) -> None:
-    """Refuse a file that could not be written, before anything is computed for it."""
+    """Refuse a file that cannot be written, before anything is computed."""
     if path is None:
         return
     if path.suffix != suffix:
@@ -175,36 +169,27 @@ _LONGEST = 400
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where an answer goes."""
+    """The files and the form of an answer, and the command line to record with it."""
 
     file: Path | None
     plot: Path | None
     as_json: bool
     command: str
 
-    def require(self, rounds: int) -> None:
-        """Refuse, before anything is computed, what could not be written."""
-        require_output("--output", self.file, strategy_file.SUFFIX)
-        require_output("--plot", self.plot, ".png")
-        if self.plot is not None and rounds > _MOST_DENSE:
-            raise ConfigError(
-                f"--plot {self.plot}: shows dense matrices, of at most {_MOST_DENSE:,} rounds, not {rounds:,}; leave it out"
-            )
-
 
 def factorize(family: Family, flags: SettingFlags, b_matrix: str | None, bands: int | None, outputs: Outputs) -> None:
-    """Compute a strategy or check one from a file, print how good it is, write and draw it.
+    """Compute a strategy or check one from a file, print its error, write and draw it.
 
     Args:
-        family: Which; one with a ``matrix`` is read from that file.
-        flags: For what.
+        family: With a ``matrix``, the strategy is read from that file.
+        flags: Workload and participation.
         b_matrix: The file of B, published with C, to be checked.
-        bands: How many C has, as was said of a published one.
-        outputs: Where the answer goes.
+        bands: The most bands that a published C may have.
+        outputs: The files and the form of the answer.
 
     Raises:
-        ConfigError: Flags that do not suit one another.
-        DataError: A file is not what it, or the flags, say.
+        ConfigError: Flags that contradict each other.
+        DataError: A file is not as it, or the flags, state.
     """
     if family.matrix is None:
         if b_matrix is not None:
@@ -218,9 +203,11 @@ def factorize(family: Family, flags: SettingFlags, b_matrix: str | None, bands: 
         _verified(family, family.matrix, flags, (b_matrix, bands), outputs)
 
 
-def _verified(family: Family, matrix: str, flags: SettingFlags, said: tuple[str | None, int | None], outputs: Outputs) -> None:
-    """A published matrix, with the file of its B and the number of its bands as they were said."""
-    b_matrix, bands = said
+def _verified(
+    family: Family, matrix: str, flags: SettingFlags, stated: tuple[str | None, int | None], outputs: Outputs
+) -> None:
+    """Answer for a published matrix, after checks against its B and its stated number of bands."""
+    b_matrix, bands = stated
     found = published.verified(matrix, bands=bands)
     setting = flags.setting(found.strategy.rounds)
     checks = {
@@ -235,14 +222,14 @@ def _verified(family: Family, matrix: str, flags: SettingFlags, said: tuple[str 
 
 
 def _again(family: Family, matrix: str, flags: SettingFlags, outputs: Outputs) -> None:
-    """What this command wrote, in the setting that the file states but for what was typed; in its own, its error is checked."""
+    """Answer for a file of this command; the error that it states is computed again, unless the flags change its setting."""
     stored = strategy_file.load_answer(matrix)
     stated = stored.answer
-    checks = {"made by": f"hubbub {stored.hubbub}, it says, by: {stored.command or 'unknown'}"}
+    checks = {"made by": f"hubbub {stored.hubbub}, as stated, by: {stored.command or 'unknown'}"}
     own = Setting(stated.workload, stated.participation)
-    setting = flags.over(own)
+    setting = flags.setting(over=own)
     if setting != own:
-        _answer(family, setting, outputs, {**checks, "setting": "another than the file states"})
+        _answer(family, setting, outputs, {**checks, "setting": "different from that of the file"})
         return
 
     def found() -> Optimized[Strategy]:
@@ -263,8 +250,14 @@ def _answer(
     checks: dict[str, str],
     found: Callable[[], Optimized[Strategy]] | None = None,
 ) -> None:
-    """Compute, by default what the family has for the setting; write, draw and print."""
-    outputs.require(setting.workload.rounds)
+    """Compute, by default the strategy of the family; write, draw and print."""
+    require_output("--output", outputs.file, strategy_file.SUFFIX)
+    require_output("--plot", outputs.plot, ".png")
+    if outputs.plot is not None and setting.workload.rounds > _MOST_DENSE:
+        raise ConfigError(
+            f"--plot {outputs.plot}: shows dense matrices, of at most {_MOST_DENSE:,} rounds, not {setting.workload.rounds:,}; "
+            "leave it out"
+        )
     wall, cpu = time.perf_counter(), time.process_time()
     with console(stderr=True).status(f"{family.name}, {setting.workload.rounds:,} rounds …"):
         answer = answer_of(family, setting.workload, setting.participation) if found is None else found()
@@ -282,7 +275,11 @@ def _answer(
     if outputs.file is not None:
         strategy_file.save(outputs.file, answer, seconds=seconds, command=outputs.command)
     if outputs.plot is not None:
-        files.write_atomic(outputs.plot, _picture(family, setting, answer), mode=0o644)
+        # Drawing costs a second to import.
+        from hubbub.report.pictures import draw_matrices
+
+        title = f"{family.name}: {setting.words()['workload']}, {setting.words()['participation']}"
+        files.write_atomic(outputs.plot, draw_matrices(title, answer, _root_errors(setting, answer.strategy)), mode=0o644)
     if outputs.as_json:
         print_json(facts)
     else:
@@ -312,7 +309,7 @@ def _facts(family: Family, setting: Setting, answer: Optimized[Strategy]) -> dic
 
 def _rows(setting: Setting, answer: Optimized[Strategy], facts: dict[str, Any]) -> dict[str, str]:
     """The facts as rows of a table, each number in full."""
-    standing = "exact" if facts["sensitivity_exact"] else "a bound from above"
+    standing = "exact" if facts["sensitivity_exact"] else "an upper bound"
     remembered = facts["memory_rows"]
     rows = {
         **setting.words(),
@@ -322,53 +319,27 @@ def _rows(setting: Setting, answer: Optimized[Strategy], facts: dict[str, Any]) 
         "gap": f"at most {answer.relative_gap:.2g} of the squared error",
         "L2 sensitivity": f"{facts['l2_sensitivity']!r} ({standing})",
         "largest column norm": f"{facts['column_norm']!r}",
-        "rows remembered": "unknown" if remembered is None else f"{remembered:,}",
+        "rows of noise kept": "unknown" if remembered is None else f"{remembered:,}",
         **facts["checks"],
-        "time": f"{facts['cpu_seconds']:.2f} s of a processor, {facts['wall_seconds']:.2f} s by the clock",
+        "time": f"{facts['cpu_seconds']:.2f} s of CPU time, {facts['wall_seconds']:.2f} s elapsed",
         "peak memory": f"{facts['peak_memory_bytes'] / 2**20:,.0f} MiB, Python and libraries included",
         **{name: facts[key] for name, key in (("written to", "output"), ("drawn in", "plot")) if facts[key]},
     }
     return {name: printable(value, _LONGEST) for name, value in rows.items()}
 
 
-def _picture(family: Family, setting: Setting, answer: Optimized[Strategy]) -> bytes:
-    # Drawing costs a second to import.
-    from hubbub.report.pictures import draw_matrices
-
-    words = setting.words()
-    title = f"{family.name}: {words['workload']}, {words['participation']}"
-    return draw_matrices(title, answer, _root_errors(setting, answer.strategy))
-
-
-@dataclass(frozen=True, eq=False)
-class Compared:
-    """One strategy; errors are at sensitivity 1, and of each round where there are not too many."""
-
-    name: str
-    answer: Optimized[Strategy]
-    roots: Array | None
-    cpu_seconds: float
-    exact: bool
-
-    def root(self, objective: str) -> float | None:
-        """The root of the mean or of the largest squared error."""
-        if self.roots is not None:
-            return math.sqrt(float((self.roots**2).mean())) if objective == "mean" else float(self.roots.max())
-        return self.answer.root_squared_error if objective == self.answer.objective else None
-
-
 def compare(setting: Setting, knobs: Mapping[str, Any], names: str | None, *, plot: Path | None, as_json: bool) -> None:
-    """Compute the strategies, print a table of them in the order of their errors, and draw these.
+    """Compute strategies, print a table in the order of their errors, and draw these.
 
     Args:
-        setting: What for.
-        knobs: What families leave open, ``bands``, ``buffers`` and ``objective``; each takes those that it has.
-        names: Families by name, with commas; ``None`` for all.
-        plot: Where to draw.
+        setting: Workload and participation.
+        knobs: ``bands``, ``buffers`` and ``objective``; each family takes those that it has.
+        names: Families, separated by commas; ``None`` for all.
+        plot: The file of the picture.
         as_json: Print one JSON object instead.
 
     Raises:
-        ConfigError: No family does this.
+        ConfigError: No family can be computed, or the picture cannot be written.
     """
     rounds = setting.workload.rounds
     objective: Objective = one_of("objective", knobs["objective"], ("mean", "max"))  # type: ignore[assignment] # as checked
@@ -382,37 +353,76 @@ def compare(setting: Setting, knobs: Mapping[str, Any], names: str | None, *, pl
     found, left_out = _computed(setting, knobs, list(dict.fromkeys(asked)))
     if not found:
         name, reason = next(iter(left_out.items()))
-        raise ConfigError(f"--families: none of them does this; {name}: {reason}")
-    bound = _bound(setting, objective, found)
+        raise ConfigError(f"--families: none of them can be computed; {name}: {reason}")
+    # The best bound for every strategy: a quick one, or one that an answer proved.
+    answers = [one.answer for one in found]
+    proved = [a.lower_bound for a in answers if a.bound_family == "every strategy" and a.objective == objective]
+    bound = math.sqrt(max([lower_bound(setting.workload, setting.participation, objective), *proved]))
     found.sort(key=lambda one: one.root(objective) or math.inf)
+    rows = [one.row(found[0].root(objective), bound, objective) for one in found]
     if plot is not None:
-        files.write_atomic(plot, _drawn(setting, found), mode=0o644)
+        # Drawing costs a second to import.
+        from hubbub.report.pictures import draw_errors
+
+        curves = {one.name: one.roots for one in found if one.roots is not None}
+        files.write_atomic(plot, draw_errors("Error of each strategy", setting.sentence(), curves), mode=0o644)
     if as_json:
-        rows = [_row(one, found[0], bound, objective) for one in found]
         shared = {"objective": objective, "root_lower_bound": bound, "plot": None if plot is None else str(plot)}
         print_json({**setting.as_json(), **shared, "strategies": rows, "left_out": left_out})
     else:
-        _print_compared(setting, objective, found, bound, left_out)
+        _print_compared(setting, objective, rows, bound, left_out)
+
+
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """One strategy; errors are at sensitivity 1, and of each round unless there are too many."""
+
+    name: str
+    answer: Optimized[Strategy]
+    roots: Array | None
+    cpu_seconds: float
+    exact: bool
+
+    def root(self, objective: str) -> float | None:
+        """The root of the mean or of the largest squared error."""
+        if self.roots is not None:
+            return math.sqrt(float((self.roots**2).mean())) if objective == "mean" else float(self.roots.max())
+        return self.answer.root_squared_error if objective == self.answer.objective else None
+
+    def row(self, least: float | None, bound: float, objective: Objective) -> dict[str, Any]:
+        """Its entry in the JSON object."""
+        error = self.root(objective)
+        return {
+            "family": self.name,
+            "root_mean_squared_error": self.root("mean"),
+            "root_max_squared_error": self.root("max"),
+            "relative_to_best": None if error is None or least is None else error / least,
+            "relative_to_bound": None if error is None else error / bound,
+            "sensitivity_exact": self.exact,
+            "memory_rows": memory_rows(self.answer.strategy),
+            "cpu_seconds": self.cpu_seconds,
+        }
 
 
 def _require_taken(key: str, value: int | None, names: Sequence[str]) -> None:
     """Refuse a number that none of these families takes."""
-    refusal: ConfigError | None = None
+    refusals = []
     for name in names if value is not None else ():
         try:
             replace(Family(name), **{key: value})  # type: ignore[arg-type] # bands and buffers are such numbers
         except ConfigError as error:
-            refusal = refusal or error
+            refusals.append(error)
         else:
             return
-    if refusal is not None:
-        raise ConfigError(f"--{key} with --families {','.join(names)}: none of them takes it; {refusal}")
+    if refusals:
+        raise ConfigError(f"--{key} with --families {','.join(names)}: none of them takes it; {refusals[0]}")
 
 
-def _computed(setting: Setting, knobs: Mapping[str, Any], names: Sequence[str]) -> tuple[list[Compared], dict[str, str]]:
-    """The strategies, and of the families that have none here the reason."""
-    found: list[Compared] = []
+def _computed(setting: Setting, knobs: Mapping[str, Any], names: Sequence[str]) -> tuple[list[_Compared], dict[str, str]]:
+    """The strategies, and why families were left out."""
+    found: list[_Compared] = []
     left_out: dict[str, str] = {}
+    many = setting.workload.rounds > _MOST_DENSE
     with console(stderr=True).status("…") as status:
         for name in names:
             family = Family(name)
@@ -421,54 +431,28 @@ def _computed(setting: Setting, knobs: Mapping[str, Any], names: Sequence[str]) 
                     family = replace(family, **{key: value})
             status.update(f"{name}, {setting.workload.rounds:,} rounds …")
             try:
-                found.append(_one(setting, family))
+                if many and name in BY_MATRIX:
+                    raise ValueError(f"its error is computed from its matrix, for at most {_MOST_DENSE:,} rounds")
+                started = time.process_time()
+                answer = answer_of(family, setting.workload, setting.participation)
+                seconds = time.process_time() - started
+                roots = None if many else _root_errors(setting, answer.strategy)
+                exact = answer.strategy.sensitivity(setting.participation).exact
+                found.append(_Compared(name, answer, roots, seconds, exact))
             except (HubbubError, ValueError) as error:
                 left_out[name] = printable(" ".join(str(error).split()), _LONGEST)
     return found, left_out
-
-
-def _one(setting: Setting, family: Family) -> Compared:
-    many = setting.workload.rounds > _MOST_DENSE
-    if many and family.name in BY_MATRIX:
-        raise ValueError(f"its error is computed from its matrix, for at most {_MOST_DENSE:,} rounds")
-    started = time.process_time()
-    answer = answer_of(family, setting.workload, setting.participation)
-    seconds = time.process_time() - started
-    roots = None if many else _root_errors(setting, answer.strategy)
-    return Compared(family.name, answer, roots, seconds, answer.strategy.sensitivity(setting.participation).exact)
-
-
-def _bound(setting: Setting, objective: Objective, found: Sequence[Compared]) -> float:
-    """The root of the best bound that holds for every strategy: that of the room, or what an answer proved."""
-    proved = [one.answer for one in found if one.answer.bound_family == "every strategy" and one.answer.objective == objective]
-    quick = lower_bound(setting.workload, setting.participation, objective)
-    return math.sqrt(max([quick, *(answer.lower_bound for answer in proved)]))
-
-
-def _row(one: Compared, best: Compared, bound: float, objective: Objective) -> dict[str, Any]:
-    error, least = one.root(objective), best.root(objective)
-    return {
-        "family": one.name,
-        "root_mean_squared_error": one.root("mean"),
-        "root_max_squared_error": one.root("max"),
-        "relative_to_best": None if error is None or least is None else error / least,
-        "relative_to_bound": None if error is None else error / bound,
-        "sensitivity_exact": one.exact,
-        "memory_rows": memory_rows(one.answer.strategy),
-        "cpu_seconds": one.cpu_seconds,
-    }
 
 
 _TABLE = 90
 
 
 def _print_compared(
-    setting: Setting, objective: Objective, found: Sequence[Compared], bound: float, left_out: dict[str, str]
+    setting: Setting, objective: Objective, rows: Sequence[dict[str, Any]], bound: float, left_out: dict[str, str]
 ) -> None:
     screen = console()
-    words = setting.words()
-    say(screen, f"{words['rounds']} rounds of {words['workload']}; {words['participation']}")
-    # Rounded down: what is shown is still proved.
+    say(screen, setting.sentence())
+    # Rounded down, so that the printed bound is proved.
     least = f"{Decimal(bound).quantize(Decimal(1).scaleb(Decimal(bound).adjusted() - 5), rounding=ROUND_FLOOR):f}"
     say(
         screen,
@@ -480,20 +464,19 @@ def _print_compared(
     table.add_column("strategy", no_wrap=True)
     for column in ("RMSE", "largest", "over best", "over bound", "rows kept", "CPU s"):
         table.add_column(column, justify="right", no_wrap=True)
-    for one in found:
-        facts = _row(one, found[0], bound, objective)
+    for row in rows:
         table.add_row(
-            one.name,
-            _number(facts["root_mean_squared_error"], one.exact),
-            _number(facts["root_max_squared_error"], one.exact),
-            _excess(facts["relative_to_best"]),
-            _excess(facts["relative_to_bound"]),
-            "unknown" if facts["memory_rows"] is None else f"{facts['memory_rows']:,}",
-            f"{one.cpu_seconds:.2f}",
+            row["family"],
+            _number(row["root_mean_squared_error"], row["sensitivity_exact"]),
+            _number(row["root_max_squared_error"], row["sensitivity_exact"]),
+            _excess(row["relative_to_best"]),
+            _excess(row["relative_to_bound"]),
+            "unknown" if row["memory_rows"] is None else f"{row['memory_rows']:,}",
+            f"{row['cpu_seconds']:.2f}",
         )
     print_whole(table, _TABLE)
-    if not all(one.exact for one in found):
-        say(screen, "≤: the sensitivity is a bound from above, and so is the error.")
+    if not all(row["sensitivity_exact"] for row in rows):
+        say(screen, "≤: the sensitivity is an upper bound, and so is the error.")
     if left_out:
         say(screen)
         say(screen, "Left out:")
@@ -509,13 +492,3 @@ def _excess(ratio: float | None) -> str:
     if ratio is None:
         return "-"
     return "best" if ratio == 1 else f"+{100 * (ratio - 1):,.2f} %"
-
-
-def _drawn(setting: Setting, found: Sequence[Compared]) -> bytes:
-    # Drawing costs a second to import.
-    from hubbub.report.pictures import draw_errors
-
-    words = setting.words()
-    curves = {one.name: one.roots for one in found if one.roots is not None}
-    subtitle = f"{words['rounds']} rounds of {words['workload']}; {words['participation']}"
-    return draw_errors("Error of each strategy", subtitle, curves)

@@ -1,4 +1,4 @@
-"""Flags that several commands share, how their numbers are read, and what a shell offers for an unfinished word."""
+"""Flags that several commands share, the parsers of their numbers, and shell completion."""
 
 import itertools
 import re
@@ -21,7 +21,7 @@ FAMILIES = (
     "identity, tree, tree-online, tree-full, banded-toeplitz, optimal-toeplitz, normalized-toeplitz, banded, banded-inverse, "
     "blt, time-varying, dense, fourier"
 )
-# What a run's folder holds from its first second on.
+# The file by which a folder is a run.
 _MARK = "ledger.jsonl"
 _MOST = 1000
 
@@ -31,20 +31,20 @@ def _families(incomplete: str) -> list[str]:
 
 
 def configs(incomplete: str) -> list[str]:
-    """Settings that begin so: files in the folder that was typed, and in the folders there."""
+    """TOML files that complete a word, in its folder and one level below."""
     return _found(incomplete, lambda entry: entry.suffix == ".toml" and entry.is_file())
 
 
 def runs(incomplete: str) -> list[str]:
-    """Folders of runs that begin so, in the folder that was typed and in the folders there, such as runs/."""
+    """Folders of runs that complete a word, in its folder and one level below, such as runs/."""
     return _found(incomplete, _is_run)
 
 
 def _found(incomplete: str, fits: Callable[[Path], bool]) -> list[str]:
-    """Paths, spelled as they were begun; a shell that gets none offers files by itself."""
+    """Completed paths; without any, the shell offers files."""
     begun = incomplete.rpartition("/")[2]
     typed = incomplete.removesuffix(begun)
-    # Hidden things stay hidden until they are asked for.
+    # Hidden files only after a typed dot.
     near = [typed + name for name in _names(typed) if name.startswith(begun) and (begun or not name.startswith("."))]
     below = [f"{folder}/{name}" for folder in near if not _is_run(Path(folder)) for name in _names(folder)]
     return sorted(path for path in near + below if fits(Path(path)))
@@ -65,7 +65,7 @@ def whole(text: str) -> int:
     """A whole number, in digits or as 1e6 or 6.5e3, as long as that is exact.
 
     Raises:
-        BadParameter: It is none.
+        BadParameter: The text is no whole number.
 
     Example:
         >>> whole("6.5e3")
@@ -82,10 +82,10 @@ def whole(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """A number that float64 can tell from 0.
+    """A float64, unless a number other than 0 underflows to 0.
 
     Raises:
-        BadParameter: It is none, or nearer to 0 than any.
+        BadParameter: The text is no number, or underflows to 0.
 
     Example:
         >>> number("1e-5")
@@ -111,26 +111,28 @@ def real_option(words: str, panel: str | None = None) -> Any:
 
 
 _CONFIG = "A TOML file; 'hubbub new run.toml' writes one to start from."
-_HEAD = "A head of the ledger that you kept: a run rolled back behind it is refused."
+_HEAD = "A ledger head that you kept: a run that was rolled back behind it is refused."
 _MECHANISM = (
     "A strategy, as 'hubbub compare --help' lists them, with its options, such as banded-toeplitz:bands=10, blt:buffers=4 or "
-    "banded:bands=10,column-norm-squared=2; a matrix file or what factorize wrote; or a run's folder, for all it promised. "
+    "banded:bands=10,column-norm-squared=2; a matrix file or what factorize wrote; or a run's folder, for its mechanism. "
     "By default identity."
 )
 _RATES = "One a round: .npy, TensorProto, or 1 falling to 0.05 in the last quarter (cooldown)."
 _SEPARATION = "b: a client that joins round r may join again in round r + b; Google's notebook states b - 1."
 _RELATIONS = (
-    "zero-out (by default for patterns and cohorts of fixed size), add-or-remove-one (by default for other random cohorts) or "
+    "zero-out (default for patterns and cohorts of fixed size), add-or-remove-one (default for other random cohorts) or "
     "replace-one."
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object, in which what is infinite is null.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one strict JSON object; infinite numbers are null.")]
 AllowImport = Annotated[
     bool, typer.Option("--allow-import", help='Run code that the config names, as "pkg.mod:Name" or heads.command.')
 ]
-Engine = Annotated[str | None, typer.Option(metavar="process|flower", help="What runs clients: this process, or a Flower app.")]
+Engine = Annotated[
+    str | None, typer.Option(metavar="process|flower", help="Train clients in this process, or in a Flower app.")
+]
 Plan = Annotated[str | None, typer.Option(metavar="NAME", help="How clients are trained: auto, one-by-one, or batched-16.")]
-Workers = Annotated[int | None, whole_option("Processes that share a cohort; they change no bit of a result.")]
+Workers = Annotated[int | None, whole_option("Processes that share a cohort; results are the same, bit for bit.")]
 Config = Annotated[Path, typer.Argument(help=_CONFIG, autocompletion=configs)]
 Run = Annotated[Path, typer.Argument(help="The folder of a run.", autocompletion=runs)]
 FinishedRun = Annotated[Path, typer.Argument(help="The folder of a finished run.", autocompletion=runs)]
@@ -140,7 +142,8 @@ Mlflow = Annotated[
 ]
 WandB = Annotated[str | None, typer.Option("--wandb", metavar="PROJECT", help="Send the public numbers to Weights & Biases.")]
 TrackPrivate = Annotated[
-    bool, typer.Option("--track-private", help="Send MLflow and W&B also what no epsilon covers, such as training losses.")
+    bool,
+    typer.Option("--track-private", help="Also send MLflow and W&B numbers that no epsilon covers, such as training losses."),
 ]
 Head = Annotated[str | None, typer.Option(metavar="H", help=_HEAD)]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="Set section.key=value over the file; may be repeated.")]
@@ -152,21 +155,21 @@ Epsilon = Annotated[float, real_option("The budget.")]
 Delta = Annotated[float, real_option("Delta of the guarantee.")]
 MinSeparation = Annotated[int | None, whole_option(_SEPARATION)]
 MaxParticipations = Annotated[int | None, whole_option("Rounds that one client may join.")]
-Epochs = Annotated[int | None, whole_option("Rounds that one client joins, exactly --rounds-per-epoch apart.")]
+Epochs = Annotated[int | None, whole_option("Rounds that one client joins, --rounds-per-epoch apart.")]
 RoundsPerEpoch = Annotated[int | None, whole_option("Rounds from one participation of a client to the next.")]
-SamplingProbability = Annotated[float | None, real_option("Poisson sampling: the chance of a client to be in a round.")]
+SamplingProbability = Annotated[float | None, real_option("Poisson sampling: the probability that a client is in a round.")]
 CohortSize = Annotated[int | None, whole_option("Clients of a random cohort of fixed size, with --population.")]
-Population = Annotated[int | None, whole_option("Clients that cohorts of fixed or largest size are drawn from.")]
+Population = Annotated[int | None, whole_option("Clients in all, for cohorts of fixed or largest size.")]
 MaxCohortSize = Annotated[
     int | None, whole_option("Truncated Poisson sampling: the largest cohort, with --sampling-probability and --population.")
 ]
 CycleLength = Annotated[
-    int | None, whole_option("Cyclic Poisson sampling: how many groups, with --sampling-probability within a group.")
+    int | None, whole_option("Cyclic Poisson sampling: number of groups, with --sampling-probability within a group.")
 ]
-Bins = Annotated[int | None, whole_option("Balls in bins: how many bins; each client draws one, permanently.")]
+Bins = Annotated[int | None, whole_option("Balls in bins: number of bins; each client draws one, permanently.")]
 Accountant = Annotated[
     str | None,
-    typer.Option(help="tight (the least epsilon; by default, but for a run's own) or rdp (by Rényi moments, looser)."),
+    typer.Option(help="tight (least epsilon; the default, except that a run keeps its own) or rdp (Rényi moments, looser)."),
 ]
 Relation = Annotated[str | None, typer.Option(help=_RELATIONS)]
 Family = Annotated[str, typer.Argument(help=f"{FAMILIES}, or file.", autocompletion=_families)]
@@ -176,4 +179,4 @@ MostBands = Annotated[
 Buffers = Annotated[int | None, whole_option("Buffers of blt and time-varying.")]
 Momentum = Annotated[float | None, real_option("Momentum of SGD, from 0 to below 1; by default 0.")]
 LearningRates = Annotated[str | None, typer.Option(metavar="FILE|cooldown", help=_RATES)]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it, as .png.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a picture, as .png.")]

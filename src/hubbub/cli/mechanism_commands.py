@@ -1,4 +1,4 @@
-"""Commands about mechanisms and strategies that flags describe, without settings; account takes runs, too."""
+"""Commands about mechanisms and strategies: account (also of runs), calibrate, factorize, compare, gaussian."""
 
 import sys
 from pathlib import Path
@@ -23,7 +23,7 @@ NormPart = Annotated[float | None, flags.real_option("Squared norm of the column
 MatrixPart = Annotated[
     str | None, typer.Option("--matrix", help="A file that holds the matrix C.", rich_help_panel=_PANEL, show_default=False)
 ]
-_OBJECTIVE = "What is least: the mean error over rounds, or the max."
+_OBJECTIVE = "The error to minimize: mean or max over rounds."
 
 
 def account(
@@ -54,7 +54,7 @@ def account(
     as_json: flags.AsJson = False,
     in_full: Annotated[bool, typer.Option("--statement", help="Print the guarantee in full, fit for publication.")] = False,
 ) -> None:
-    """The epsilon of a mechanism, or of runs from their ledgers, alone and together.
+    """The epsilon of a mechanism, or of runs by their ledgers, alone and together.
 
     A mechanism takes exactly one of the two noise multipliers and prints both.
 
@@ -100,7 +100,7 @@ def calibrate(
     neighboring_relation: flags.Relation = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """The least noise that meets a budget, for a mechanism named by the same flags as in 'hubbub account'.
+    """The least noise that meets a budget, for a mechanism described by the flags of 'hubbub account'.
 
     Without flags on participation, each client may join every round; compare and factorize take one round of each client.
 
@@ -124,10 +124,10 @@ def factorize(
     epochs: flags.Epochs = None,
     rounds_per_epoch: flags.RoundsPerEpoch = None,
     matrix: Annotated[
-        str | None, typer.Option(metavar="FILE", help="C, for file: .npy, a TensorFlow TensorProto, or an --output of before.")
+        str | None, typer.Option(metavar="FILE", help="C, for file: .npy, a TensorFlow TensorProto, or an earlier --output.")
     ] = None,
     b_matrix: Annotated[
-        str | None, typer.Option(metavar="FILE", help="B, published with --matrix: B·C is checked to be the workload.")
+        str | None, typer.Option(metavar="FILE", help="B, published with --matrix: checks that B·C is the workload.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "--out", "-o", metavar="FILE", help="Write it as .safetensors.")
@@ -135,11 +135,11 @@ def factorize(
     plot: flags.Plot = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Compute a strategy, with its error and a bound on any other's.
+    """Compute a strategy, its error and a lower bound on the error of any other.
 
     Without flags on participation, each client joins one round; account and calibrate take every round.
 
-    A matrix from a file is verified before use. Of such a matrix, --bands is the most diagonals that it may have.
+    A matrix from a file is verified before use; --bands is then the most diagonals that it may have.
     """
     from hubbub.cli import factorize as command
     from hubbub.factorization.families import Family
@@ -171,7 +171,7 @@ def compare(
     plot: flags.Plot = None,
     as_json: flags.AsJson = False,
 ) -> None:
-    """The errors of strategies for one setting, side by side.
+    """Compare the errors of strategies for one workload and participation.
 
     Without flags on participation, each client joins one round; account and calibrate take every round.
     """
@@ -186,9 +186,10 @@ def compare(
 def gaussian(
     epsilon: flags.Epsilon,
     delta: flags.Delta,
-    sensitivity: Annotated[float, flags.real_option("L2: how far one person can move what is released.")] = 1.0,
+    sensitivity: Annotated[float, flags.real_option("L2: how far one person can move the released vector.")] = 1.0,
     plot: Annotated[
-        Path | None, typer.Option("--plot", "-o", metavar="FILE", help="Draw the noise of each over epsilon, as .png.")
+        Path | None,
+        typer.Option("--plot", "-o", metavar="FILE", help="Draw the noise of each calibration over epsilon, as .png."),
     ] = None,
     as_json: flags.AsJson = False,
 ) -> None:

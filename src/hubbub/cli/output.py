@@ -1,4 +1,4 @@
-"""What commands print: a table for people, or one strict JSON object for programs."""
+"""Output of commands: text and tables, or one strict JSON object."""
 
 import json
 import re
@@ -15,35 +15,35 @@ from hubbub._util import strict_json
 __all__ = ["console", "print_columns", "print_json", "print_table", "print_whole", "printable", "say"]
 
 _LONGEST = 2000
-# What somebody copies is not parted at its blanks: what stands in quotes, and a command from its first word on.
+# Quotations and commands are not broken at their blanks, so that they can be copied.
 _COPIED = r"(?<!\w)'[^']+'(?!\w)|(?:^|(?<=\()|(?<=: ))(?:hubbub|python|pip|cd) [^();]+"
 _PARTS = re.compile(rf"( *)((?:{_COPIED}|[^ ])+)")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console for text as it is: a name in brackets is a name, not a style, and :100: is no picture."""
+    """A console that prints text unchanged, without markup, emoji or highlighting."""
     return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    r"""One line that a terminal shows and does not obey, whatever a name in it holds.
+    r"""One line with control characters escaped, cut in the middle if it is too long.
 
     Example:
         >>> printable("a run \x1b[2J"), printable("0123456789", longest=4)
         ('a run \\x1b[2J', '01 … 89')
     """
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    # What is wrong stands at the end, what it is about at the beginning.
+    # A message names its subject at the beginning and its fault at the end.
     return line if longest is None or len(line) <= longest else f"{line[: longest // 2]} … {line[-longest // 2 :]}"
 
 
 def say(screen: Console, text: str = "", *, indent: int | None = None) -> None:
-    """Print a line of text; on a terminal that is too narrow for it, lines that end between words.
+    """Print a line of text, wrapped at the width of a terminal.
 
     Args:
-        screen: Where to; what is no terminal gets one line.
-        text: Quotations and commands in it stay whole, however long, so that they can be copied.
-        indent: Of the lines after the first; by default as of the first.
+        screen: The console; without a terminal the line is not wrapped.
+        text: The line; quotations and commands in it are not broken.
+        indent: Of the lines after the first; by default that of the first.
     """
     line = printable(text, _LONGEST)
     screen.print("\n".join(_wrapped(line, screen.width, indent)) if screen.is_terminal else line)
@@ -63,12 +63,12 @@ def _wrapped(text: str, width: int, indent: int | None) -> Iterator[str]:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on standard output."""
+    """Print one JSON object on standard output."""
     sys.stdout.write(json.dumps(strict_json.finite_only(value), allow_nan=False) + "\n")
 
 
 def print_table(title: str, rows: Mapping[str, str]) -> None:
-    """Two columns under a title."""
+    """Print two columns under a title."""
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
         table.add_row(name, value)
@@ -76,7 +76,7 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
 
 
 def print_columns(table: Table) -> None:
-    """A table as wide as the terminal; where there is none, as wide as its cells, and no line ends in blanks."""
+    """Print a table as wide as the terminal; without one, as wide as its cells, without trailing blanks."""
     screen = console()
     if screen.is_terminal:
         screen.print(table)
@@ -89,7 +89,7 @@ def print_columns(table: Table) -> None:
 
 
 def print_whole(table: Table, width: int) -> None:
-    """A table of at least that width: where a terminal is narrower its lines wrap, and no digit is cut."""
+    """Print a table of at least this width: a narrower terminal wraps its lines and cuts no digit."""
     screen = console()
     screen.width = max(screen.width, width)
     screen.print(table)

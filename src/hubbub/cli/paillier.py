@@ -1,4 +1,4 @@
-"""``hubbub paillier``: keys and shares as files, and what encryption, arithmetic and decryption cost, ours and phe's."""
+"""``hubbub paillier``: key files, and the time of encryption, arithmetic and decryption, ours and phe's."""
 
 import csv
 import importlib
@@ -52,33 +52,33 @@ def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
     say(screen, f"Wrote {folder / key_files.PRIVATE}")
     say(
         screen,
-        "  Secret: whoever has it reads every contribution, not only sums. For one owner who is not the server and never "
-        "sees single contributions; 'hubbub paillier shares' needs no such person.",
+        "  Secret: it decrypts every contribution, not only sums. For one owner who is not the server and never sees single "
+        "contributions; 'hubbub paillier shares' needs no such owner.",
     )
     say(screen, f"Wrote {folder / key_files.PUBLIC}")
     say(
         screen,
-        f"  Public: for clients and the server. Its key id is {public.key_id}; tell it them by another way, for whoever slips "
-        "in a key of his own reads what is encrypted under it.",
+        f"  Public: for clients and the server. Its key id is {public.key_id}; send it to them over another channel, since "
+        "whoever replaces the key can decrypt what is encrypted under it.",
     )
 
 
 def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int, *, as_json: bool) -> None:
-    """Write a new public key and one share of the secret for each holder.
+    """Write a new public key and one share of the private key for each holder.
 
     Args:
-        folder: Where to.
-        holders: How many there are.
-        t: How many of them decrypt together.
-        min_contributions: Sums of fewer are not decrypted.
-        bits: Of n.
+        folder: Of the files.
+        holders: The number of shares.
+        t: The threshold: any ``t`` holders decrypt together.
+        min_contributions: Sums of fewer contributions are not decrypted.
+        bits: The length of n.
         as_json: Print one JSON object.
 
     Raises:
         ValueError: A number out of range.
         KeyFileError: A file is there already, or cannot be written.
     """
-    # Numbers out of range are refused before the names of so many files.
+    # A number of holders out of range is refused below.
     names = [key_files.share_name(i) for i in range(1, min(holders, 100) + 1)]
     _require_free(folder, [key_files.PUBLIC, *names])
     with _progress(bits) as progress:
@@ -99,53 +99,42 @@ def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int
 
 
 def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
-    screen = console()
+    """Print the files, and who can decrypt what."""
     t, n, least = public.threshold, public.holders, public.min_contributions
-    say(screen, f"Wrote {folder / key_files.PUBLIC}")
-    say(
-        screen,
+    last = f" to {folder / key_files.share_name(n)}" if n > 1 else ""
+    lines = [
+        f"Wrote {folder / key_files.PUBLIC}",
         f"  Public: for clients, the server and the holders. Its key id is {public.key_id} for holders, and "
-        f"{public.public_key.key_id} for clients (paillier-key-id); tell it them by another way.",
-    )
-    say(screen, f"Wrote {folder / key_files.share_name(1)}" + (f" to {folder / key_files.share_name(n)}" if n > 1 else ""))
-    say(
-        screen,
-        "  Secret: one for each holder. Send each by a way that nobody else reads, have its key id compared, then delete it "
-        "here, with its backups.",
-    )
-    say(screen)
-    if t == 1:
-        say(screen, f"Each of the {n} holders decrypts alone: every one of them must be trusted not to.")
-    else:
-        say(screen, f"Any {t} of the {n} holders decrypt; {t - 1} of them learn nothing, whatever they do together.")
-    if n - t:
-        say(screen, f"Decryption works while at most {n - t} of them are away or lie; one who lies is named.")
-    else:
-        say(screen, "Nothing is decrypted while one of them is away, and never again if one share is lost.")
+        f"{public.public_key.key_id} for clients (paillier-key-id); send it to them over another channel.",
+        f"Wrote {folder / key_files.share_name(1)}{last}",
+        "  Secret: one for each holder. Send each over a confidential channel, have its key id compared, then delete it here, "
+        "with its backups.",
+        "",
+        f"Each of the {n} holders decrypts alone: every one of them must be trusted not to."
+        if t == 1
+        else f"Any {t} of the {n} holders decrypt; {t - 1} of them learn nothing, whatever they do together.",
+        f"Decryption works while at most {n - t} of them are away or lie; a holder who lies is named."
+        if n > t
+        else "Nothing is decrypted while one of them is away, and never again if one share is lost.",
+    ]
     if 1 < t <= n / 2:
-        say(screen, f"Two groups of {t} can decrypt without knowing of each other; a threshold above {n // 2} rules that out.")
+        lines.append(f"Two groups of {t} can decrypt without knowing of each other; a threshold above {n // 2} rules that out.")
     if 2 * t <= n:
-        say(screen, f"No run takes such a key: two sums of one round could be opened. Take at least {n // 2 + 1} of {n}.")
-    if least == 1:
-        say(
-            screen,
-            "Holders decrypt whatever the server hands them, single contributions too: it must be trusted to hand in sums.",
-        )
-    else:
-        say(
-            screen,
-            f"Holders add contributions themselves and decrypt sums of at least {least}. That each comes from another client "
-            "is the server's word.",
-        )
-    say(
-        screen,
-        "The primes were in this machine's memory, and are written nowhere: whoever watched it at that moment can read "
+        lines.append(f"No run accepts such a key: two sums of one round could be decrypted. Take at least {n // 2 + 1} of {n}.")
+    lines += [
+        "Holders decrypt whatever the server sends, single contributions too: it must be trusted to send sums."
+        if least == 1
+        else f"Holders add contributions themselves and decrypt sums of at least {least}. They trust the server that each "
+        "comes from another client.",
+        "The primes were in this machine's memory and are stored nowhere: whoever read it at that moment can decrypt "
         "everything under this key.",
-    )
+    ]
+    for line in lines:
+        say(console(), line)
 
 
 def _require_free(folder: Path, names: list[str]) -> None:
-    """Refuse before anything is computed or written."""
+    """Refuse to overwrite, before anything is computed."""
     for name in names:
         if os.path.lexists(folder / name):
             raise KeyFileError(f"{folder / name}: exists, and a key file is never overwritten; choose another folder with -o")
@@ -160,8 +149,13 @@ def _make(folder: Path) -> None:
 
 @contextmanager
 def _progress(bits: int) -> Iterator[Callable[[int], None]]:
-    """A line that lives while safe primes are searched, on a terminal."""
-    columns = (SpinnerColumn(), TextColumn("searching two safe primes"), TimeElapsedColumn(), TextColumn("{task.description}"))
+    """A live line on a terminal while safe primes are searched."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("searching for two safe primes"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
     screen = console(stderr=True)
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task("")
@@ -172,25 +166,25 @@ def _progress(bits: int) -> Iterator[Callable[[int], None]]:
 
 OPERATIONS, STAGES = ("add", "add a constant", "multiply by a constant"), ("encrypt", "decrypt", "total")
 _LEAST_BITS, _MOST_BITS = 256, 4096
-# Of a key, in addition to the operand: a sign, the factor of a product and phe's room for overflows.
+# Bits of a key beyond the operand: a sign, the factor of a product and phe's margin for overflows.
 _ROOM = 24
 _REPEATS, _SHORTEST = 9, 2e-4
-# Numbers in one call: the way that arrays are encrypted. phe takes them one by one.
+# Numbers in one call of ours, as arrays are encrypted; phe takes them one by one.
 _TOGETHER = 16
-# What a table of powers is built for, ahead of what is timed.
+# The encryptions that a table of powers is prepared for, before timing.
 _ENCRYPTIONS = 10_000
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One implementation: whole numbers in, ciphertexts of its own, whole numbers out.
+    """One implementation.
 
     Args:
         name: Of the implementation.
-        together: How many numbers one call takes.
-        encrypt: Of so many numbers.
-        apply: An operator on ciphertexts of so many numbers, and either as many more or one constant.
-        decrypt: Of so many ciphertexts.
+        together: The count of numbers in one call.
+        encrypt: From whole numbers to ciphertexts.
+        apply: An operator on ciphertexts, and either as many more or one constant.
+        decrypt: From ciphertexts to whole numbers.
     """
 
     name: str
@@ -201,11 +195,11 @@ class Subject:
 
 
 def bench(folder: Path, bits: int, sizes: str | None, *, as_json: bool) -> None:
-    """Measure with fresh keys that are thrown away, and write ``bench.png``, ``bench.csv`` and ``bench.json``.
+    """Measure with temporary keys, and write ``bench.png``, ``bench.csv`` and ``bench.json``.
 
     Raises:
         ValueError: A number out of range.
-        ConfigError: Sizes that are no list of numbers.
+        ConfigError: ``sizes`` is no list of numbers.
     """
     key_bits = integer("bits", bits, at_least=_LEAST_BITS, at_most=_MOST_BITS)
     if key_bits % 2:
@@ -213,7 +207,7 @@ def bench(folder: Path, bits: int, sizes: str | None, *, as_json: bool) -> None:
     wanted = _sizes(sizes, key_bits)
     files.make_folder(folder)
     if not as_json:
-        say(console(), "Measuring with keys that are thrown away: about half a minute at 1024 bits, longer at more")
+        say(console(), "Measuring with temporary keys: about half a minute at 1024 bits, longer at more")
     subjects = _subjects(key_bits)
     seconds = measured(subjects, wanted, key_bits)
     rows = list(_rows(seconds, wanted))
@@ -238,9 +232,9 @@ def bench(folder: Path, bits: int, sizes: str | None, *, as_json: bool) -> None:
 
 
 def measured(subjects: Sequence[Subject], sizes: Sequence[int], key_bits: int) -> dict[tuple[str, str], dict[str, Array]]:
-    """Seconds of CPU a number by stage and operation, then by implementation, ``(sizes,)``: the least of several repetitions.
+    """CPU seconds per number by stage and operation, then by implementation, ``(sizes,)``: the minimum of several repetitions.
 
-    Implementations and sizes take turns, so that a busy moment of the machine spoils none. An addition takes two encryptions.
+    Implementations and sizes alternate, so that a busy machine disturbs all alike. An addition takes two encryptions.
 
     Raises:
         RuntimeError: A result was wrong.
@@ -259,7 +253,7 @@ def measured(subjects: Sequence[Subject], sizes: Sequence[int], key_bits: int) -
 
 
 def _once(subject: Subject, operation: str, size: int, key_bits: int) -> tuple[float, float, float]:
-    """Seconds a number of encryption, of decryption, and of both with the operation between them."""
+    """Seconds per number of encryption, of decryption, and in total with the operation."""
     # A product must fit.
     length = min(size, key_bits - 3 - size) if operation == OPERATIONS[2] else size
     numbers, constant = [_number(length) for _ in range(subject.together)], _number(size)
@@ -278,7 +272,7 @@ def _once(subject: Subject, operation: str, size: int, key_bits: int) -> tuple[f
 
 
 def _timed(action: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of one call, of as many as a clock can tell, and what it gives."""
+    """Seconds of one call, averaged over enough calls for the clock, and its result."""
     count, begin = 0, time.process_time()
     while True:
         result = action()
@@ -289,7 +283,7 @@ def _timed(action: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _number(bits: int) -> int:
-    """Of exactly so many bits."""
+    """A random number of exactly this many bits."""
     return secrets.randbits(bits) | (1 << (bits - 1))
 
 
@@ -328,9 +322,7 @@ def _sizes(text: str | None, key_bits: int) -> list[int]:
     try:
         asked = [int(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(
-            f"--sizes {shown(text)}: must be whole numbers with commas between them, such as 10,100,1000"
-        ) from None
+        raise ConfigError(f"--sizes {shown(text)}: must be whole numbers with commas between, such as 10,100,1000") from None
     return sorted({integer("--sizes", size, at_least=2, at_most=most) for size in asked})
 
 
@@ -347,7 +339,7 @@ def _picture(seconds: Mapping[tuple[str, str], Mapping[str, Array]], sizes: Sequ
 
     alone = "" if _phe_version() is not None else "; phe is not installed"
     subtitle = (
-        f"a number, with a key of {key_bits} bits: CPU time, the least of {_REPEATS}; ours {_TOGETHER} in a call, none packed; "
+        f"per number, with a key of {key_bits} bits: CPU time, minimum of {_REPEATS}; ours {_TOGETHER} in a call, none packed; "
         f"an addition encrypts two{alone}"
     )
     return draw_operation_times("Paillier: time over the length of the operand", subtitle, sizes, seconds)
@@ -355,13 +347,13 @@ def _picture(seconds: Mapping[tuple[str, str], Mapping[str, Array]], sizes: Sequ
 
 def _print(seconds: Mapping[tuple[str, str], Mapping[str, Array]], folder: Path, key_bits: int) -> None:
     screen = console()
-    say(screen, f"A key of {key_bits} bits, one number in a ciphertext; milliseconds of CPU a number, median over the sizes:")
+    say(screen, f"A key of {key_bits} bits, one number in a ciphertext; CPU milliseconds per number, median over the sizes:")
     for (stage, operation), curves in seconds.items():
         medians = {name: 1e3 * float(np.median(curve)) for name, curve in curves.items()}
         words = ", ".join(f"{name} {value:.4g}" for name, value in medians.items())
         ratio = f"  (phe takes {medians['phe'] / medians['hubbub']:.3g} times as long)" if "phe" in medians else ""
         say(screen, f"  {stage:8} {operation:23} {words}{ratio}")
     if _phe_version() is None:
-        say(screen, "phe is not installed, so ours stand alone: pip install phe to see both.")
-    say(screen, "Packing puts up to a hundred and more numbers in one ciphertext, which is not shown here.")
-    say(screen, f"Wrote {folder / 'bench.png'}, bench.csv and bench.json; the keys are gone.")
+        say(screen, "phe is not installed; pip install phe compares both.")
+    say(screen, "Packing, which puts a hundred numbers and more into one ciphertext, is not measured here.")
+    say(screen, f"Wrote {folder / 'bench.png'}, bench.csv and bench.json; the keys were deleted.")

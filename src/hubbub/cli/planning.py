@@ -1,7 +1,7 @@
-"""``hubbub plan``: what a run would cost before it starts, and which alternative to take.
+"""``hubbub plan``: the privacy, noise and cost of a run before it starts, and its alternatives.
 
-What privacy costs follows from the settings alone, and neither data nor a model are loaded for it, unless only the data say who
-the clients are. How long the run takes is measured where that is asked for.
+The privacy cost follows from the settings alone: no data or model is loaded, unless the clients are known from the data
+only. The time of the run is measured with ``--measure``.
 """
 
 import math
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Asked", "plan"]
 
-# Clients that a time is measured on: as many as are trained at once.
+# Clients, or examples, whose training is timed: as many as are trained at once.
 _TRIED = 40
 _TRIED_EXAMPLES = 512
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line says: whether alternatives are shown, also slow ones, and drawn where; whether to measure."""
+    """The flags of the command."""
 
     alternatives: bool
     thorough: bool
@@ -58,11 +58,11 @@ class _Planned:
 
     Args:
         config: Its settings.
-        plan: Made of them.
-        clients: How many units of privacy there are.
-        cpu_seconds: That the plan took.
-        parameters: Of the model; ``None`` if they are not known.
-        seconds: Of the whole run, but for what encryption takes, if they were measured.
+        plan: Made from the settings.
+        clients: The number of privacy units.
+        cpu_seconds: Of planning.
+        parameters: Of the model, if known.
+        seconds: Of the whole run without encryption, if measured.
     """
 
     config: Config
@@ -74,7 +74,7 @@ class _Planned:
 
     @property
     def unit(self) -> str:
-        """Whose contribution is hidden, in a word."""
+        """The privacy unit in a word."""
         return self.plan.privacy_unit
 
 
@@ -82,11 +82,11 @@ def plan(file: Path, assignments: list[str], asked: Asked) -> None:
     """Print privacy, noise and cost of the run that a config and ``--set`` flags describe, and its alternatives.
 
     Raises:
-        ConfigError: Flags about alternatives that nobody asks for, or a picture that could not be written.
+        ConfigError: Flags for alternatives with ``--no-alternatives``, or a picture that cannot be written.
     """
     for flag, given in (("--thorough", asked.thorough), ("--plot", asked.plot)):
         if given and not asked.alternatives:
-            raise ConfigError(f"{flag} with --no-alternatives: is about alternatives; leave one of them out")
+            raise ConfigError(f"{flag} with --no-alternatives: concerns alternatives; leave one of them out")
     require_output("--plot", asked.plot, ".png")
     made = _planned(_settings(file, assignments, asked), allow_import=asked.allow_import, measure=asked.measure)
     promised = made.plan.promise().after(made.plan.rounds, made.plan.delta)
@@ -119,7 +119,7 @@ def plan(file: Path, assignments: list[str], asked: Asked) -> None:
 
 
 def _settings(file: Path, assignments: list[str], asked: Asked) -> Config:
-    """The settings of the file and the flags; says which budget or noise of the file is dropped for that of a flag."""
+    """The settings of the file and the flags; prints which budget or noise of the file a flag replaces."""
     layer, named = configs.load(file), configs.overrides(assignments)
     if line := configs.replaced(layer, named, str(file)):
         say(console(stderr=asked.as_json), line)
@@ -142,7 +142,7 @@ def _planned(config: Config, *, allow_import: bool, measure: bool) -> _Planned:
 
 
 def _costs(made: _Planned) -> dict[str, Any]:
-    """The cost by name, for programs; ``None`` stands for what is not known, or is not there."""
+    """The cost by JSON key; ``None`` is unknown or absent."""
     plan, parameters, seconds = made.plan, made.parameters, made.seconds
     terms = encryption_of(made.config, plan.expected_cohort_size)
     noise = estimates.noise_estimate(plan, workload_of(made.config), parameters, terms.noise_rows if terms else 0)
@@ -176,7 +176,7 @@ def _costs(made: _Planned) -> dict[str, Any]:
 
 
 def _privacy_rows(promised: PrivacyGuarantee) -> dict[str, str]:
-    """What the run promises, for people: what privacy costs is rounded up."""
+    """Rows of the table of privacy; privacy costs are rounded up."""
     if not promised.private:
         return {"epsilon": "infinite: this run promises nothing"}
     covered = "of the whole run" + (" and the earlier ones" if promised.earlier else "")
@@ -198,13 +198,13 @@ def _privacy_rows(promised: PrivacyGuarantee) -> dict[str, str]:
 
 
 def _noise_rows(costs: dict[str, Any]) -> dict[str, str]:
-    """The noise and the clip norm, in words."""
+    """Rows of the table of noise."""
     noise, after = costs["noise"], costs["epsilon_after"]
     if after is None:
         return {"noise": "none"}
     rows = {"epsilon after rounds": ", ".join(f"{rounds:,}: {rounded_up(epsilon)}" for rounds, epsilon in after)}
     if noise is None:
-        return {**rows, "noise in each round": "not computed for so many rounds of this strategy"}
+        return {**rows, "noise in each round": "not computed for this many rounds of this strategy"}
     first = " (first round's)" if costs["clip_norm_moves"] else ""
     rows[f"clip norm{first}"] = f"{costs['clip_norm']:g}"
     if costs["clip_norm_moves"]:
@@ -216,20 +216,20 @@ def _noise_rows(costs: dict[str, Any]) -> dict[str, str]:
 
 
 def _ratio(noise: dict[str, Any], when: str) -> str:
-    """The norm of the noise over the signal, where the number of parameters is known."""
+    """The norm of the noise and the signal-to-noise ratio, if the number of parameters is known."""
     norm, ratio = noise[f"{when}norm_over_clip"], noise[f"{when}signal_to_noise"]
     if norm is None:
         return ""
-    return f"\nin norm {norm:.3g} clip norms; signal to noise ≤ {ratio:.3g}, for cohorts of the expected size"
+    return f"\nin norm {norm:.3g} clip norms; signal to noise ≤ {ratio:.3g}, for a cohort of the expected size"
 
 
 def _cost_rows(costs: dict[str, Any], made: _Planned) -> dict[str, str]:
-    """What it takes, in words."""
+    """Rows of the table of cost."""
     words = {"rounds": f"{costs['rounds']:,} of {costs['expected_cohort_size']:g} of {costs['clients']:,} {made.unit}s"}
     rows, kept = costs["noise_rows"], costs["releases_bytes"]
     if made.parameters is None:
-        words["parameters"] = "not known before the model is; with --measure it is"
-        words["memory of the noise"] = f"{rows:,} rows as long as the model"
+        words["parameters"] = "not known before the model is loaded (--measure)"
+        words["memory of the noise"] = f"{rows:,} rows of the model's length"
     else:
         words["parameters"] = f"{made.parameters:,}"
         words["memory of the noise"] = (
@@ -238,14 +238,14 @@ def _cost_rows(costs: dict[str, Any], made: _Planned) -> dict[str, str]:
         words["disk for all releases"] = "none: they are not kept" if kept is None else _size(kept)
     words |= _encryption_rows(costs)
     if made.seconds is None:
-        words["to optimise and calibrate"] = f"{costs['planning_cpu_seconds']:.2g} CPU seconds, measured"
+        words["to optimize and calibrate"] = f"{costs['planning_cpu_seconds']:.2g} CPU seconds, measured"
     else:
-        words["time, evaluation aside"] = f"about {_duration(costs['estimated_seconds'])}"
+        words["time without evaluation"] = f"about {_duration(costs['estimated_seconds'])}"
     return words
 
 
 def _encryption_rows(costs: dict[str, Any]) -> dict[str, str]:
-    """What encryption takes, in words."""
+    """Rows about encryption."""
     if "upload_bytes" not in costs:
         return {}
     return {
@@ -254,19 +254,19 @@ def _encryption_rows(costs: dict[str, Any]) -> dict[str, str]:
         "each holder and round": f"gets {_size(costs['request_bytes'])}",
         "to encrypt, one client and round": f"{costs['encrypt_seconds']:.2g} seconds",
         "to add, one round": f"{costs['add_seconds']:.2g} seconds",
-        "to open, one round": f"{costs['open_seconds']:.2g} seconds, noise and all holders in turn",
-        "these seconds": "measured here just now, on 8 ciphertexts,\nunder a key that was thrown away",
+        "to decrypt, one round": f"{costs['open_seconds']:.2g} seconds, with noise and all holders in turn",
+        "these seconds": "measured now, on 8 ciphertexts,\nunder a temporary key",
     }
 
 
 def _measured(run: "Run") -> tuple[int, float]:
-    """The model's parameters and the run's seconds: those of a few clients after a warm-up, times as many as there will be."""
+    """The model's parameters and the run's seconds, extrapolated from a few clients after a warm-up."""
     from hubbub.training.simulation.functional import FlatModel
 
     population, first = run.population, run.plan.clip_norms.first
     cohort = math.ceil(run.plan.expected_cohort_size)
     population.prepare(run.model, cohort)
-    # Of single examples more, since they are taken many at once.
+    # More single examples, since many are processed at once.
     tried = _TRIED_EXAMPLES if run.plan.privacy_unit == "example" else _TRIED
     clients = list(population.clients)[: min(tried, cohort)]
     population.collect(clients, run.model, first, 0)
@@ -283,17 +283,16 @@ def _duration(seconds: float) -> str:
 
 
 _TABLE, _LONGEST = 110, 300
-# What an error is, for people.
 WHAT = "standard deviation of the noise in a coordinate of the model, over rounds, in clip norms and for steps of size 1"
-# Of the rounds, for a curve.
+# Points of the curve of epsilon.
 _PARTS = 24
-# Below it nobody needs to ask how much memory there is.
+# Bytes below which free memory is not checked.
 _LARGE = 2**30
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A run's alternatives, the one to take and why; ``instead`` is what other cohorts would give, where that is better."""
+    """A run's alternatives, the recommended one and why; ``instead`` is a better one with other cohorts."""
 
     among: Alternatives
     parameters: int | None
@@ -302,7 +301,7 @@ class Found:
     instead: Alternative | None
 
     def as_json(self, file: Path, assignments: Sequence[str]) -> dict[str, Any]:
-        """As entries of a JSON object."""
+        """Entries of a JSON object."""
         best = None
         if self.best is not None:
             best = {"set": flags_of(self.best.changes), "command": _command(self.best, file, assignments)}
@@ -314,7 +313,7 @@ class Found:
         }
 
     def facts(self, one: Alternative) -> dict[str, Any]:
-        """A alternative by numbers."""
+        """The JSON object of one alternative."""
         rows = one.memory_rows
         return {
             "strategy": one.strategy,
@@ -333,14 +332,14 @@ class Found:
 
 
 def _found(made: _Planned, asked: Asked) -> Found | None:
-    """The alternatives of a run, or ``None`` for one without noise to compare.
+    """The alternatives of a run; ``None`` for a run without noise.
 
     Raises:
-        ConfigError: They are to be drawn, and there are none.
+        ConfigError: ``--plot`` without alternatives.
     """
     if made.plan.mechanism is None:
         if asked.plot is not None:
-            raise ConfigError(f"--plot {asked.plot}: there is nothing to draw; the run has no noise")
+            raise ConfigError(f"--plot {asked.plot}: nothing to draw; the run has no noise")
         return None
     with console(stderr=True).status("…") as status:
         try:
@@ -363,7 +362,7 @@ def _found(made: _Planned, asked: Asked) -> Found | None:
 
 
 def _command(one: Alternative, file: Path, assignments: Sequence[str]) -> str:
-    """The command that runs it."""
+    """The command that trains with an alternative."""
     changes = flags_of(one.changes)
     keys = {flag.partition("=")[0] for flag in changes}
     if "privacy.epsilon" in keys:
@@ -383,14 +382,14 @@ def _show(found: Found, file: Path, assignments: Sequence[str]) -> None:
     say(screen, f"Alternatives, all calibrated to the same epsilon ({rounded_up(epsilon)}) and delta, by their error")
     narrow = screen.is_terminal and screen.width < _TABLE
     print_columns(_table(found, own, narrow=narrow))
-    times = "--json has their epsilons and times" if narrow else "CPU s: to optimise the strategy and calibrate its noise"
+    times = "--json has their epsilons and times" if narrow else "CPU s: to optimize the strategy and calibrate its noise"
     say(screen, f"error: {WHAT}. {times}. *: recommended.")
     _say_left_out(found)
     _recommend(found, file, assignments)
 
 
 def _table(found: Found, own: Alternative | None, *, narrow: bool) -> Table:
-    """One line for each alternative; on a narrow terminal without what is nearly the same in all of them."""
+    """One line for each alternative; a narrow terminal omits epsilon and time."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0) if narrow else (0, 1))
     table.add_column("strategy")
     table.add_column("cohorts", no_wrap=True)
@@ -434,14 +433,14 @@ def _recommend(found: Found, file: Path, assignments: Sequence[str]) -> None:
         less = 100 * (1 - found.instead.error / found.best.error)
         say(
             screen,
-            f"With random cohorts that nobody sees or can check afterwards ({found.instead.cohorts}), {found.instead.name} has "
-            f"{less:.0f} % less error:",
+            f"With random cohorts that stay secret and that nobody can check afterwards ({found.instead.cohorts}), "
+            f"{found.instead.name} has {less:.0f} % less error:",
         )
         say(screen, f"  {_command(found.instead, file, assignments)}")
 
 
 def _draw(path: Path, name: str, found: Found, plan: RunPlan) -> None:
-    """Write the picture of the alternatives and of epsilon over rounds."""
+    """Draw the alternatives and epsilon over rounds."""
     # Drawing costs a second to import.
     from hubbub.report.pictures import Alternative as Bar
     from hubbub.report.pictures import draw_alternatives
@@ -455,7 +454,7 @@ def _draw(path: Path, name: str, found: Found, plan: RunPlan) -> None:
 
 
 def _size(count: float) -> str:
-    """Bytes as one reads them."""
+    """Bytes with their unit."""
     for unit, least in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= least:
             return f"{count / least:,.1f} {unit}"
@@ -477,7 +476,7 @@ def _memory(one: Alternative, parameters: int | None) -> str:
 
 
 def _fits(one: Alternative, parameters: int | None) -> bool:
-    """Whether this machine has memory for what the noise remembers."""
+    """Whether this machine has memory for the rows of noise that are kept."""
     needed = _bytes(one, parameters)
     if needed is None or needed < _LARGE or parameters is None:
         return True

@@ -1,4 +1,4 @@
-"""Commands of settings and of runs: what trains, what looks at a run, and what plans and audits one."""
+"""Commands about settings and runs: to train, to look at a run, to plan and to audit one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ def _new_folder(words: str) -> typer.models.OptionInfo:
 def new(
     file: Annotated[Path, typer.Argument(help="A new file: .toml for settings, .py for a model and data of your own.")],
 ) -> None:
-    """Write a file to start from, which runs as it is."""
+    """Write a file to start from; it runs unchanged."""
     from hubbub.cli import training
 
     training.new(file)
@@ -38,7 +38,7 @@ def train(
     allow_import: flags.AllowImport = False,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Train as a config file says."""
+    """Train by a config file."""
     from hubbub.cli import training
 
     tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
@@ -68,11 +68,11 @@ def resume(
 def extend(
     run: Annotated[
         Path,
-        typer.Argument(help="The folder of a finished run, which stays as it is but for a note.", autocompletion=flags.runs),
+        typer.Argument(help="The folder of a finished run; only a note is added to it.", autocompletion=flags.runs),
     ],
     rounds: flags.Rounds,
     assignments: flags.Assignments = None,
-    out: Annotated[Path | None, _new_folder("Folder of the rounds that follow; by default a new one in runs/.")] = None,
+    out: Annotated[Path | None, _new_folder("Folder of the new run; by default a new one in runs/.")] = None,
     head: flags.Head = None,
     engine: flags.Engine = None,
     workers: flags.Workers = None,
@@ -93,7 +93,7 @@ def extend(
 
 def sweep(
     config: Annotated[
-        Path, typer.Argument(help="A TOML file, or the folder of a sweep that is to resume.", autocompletion=flags.configs)
+        Path, typer.Argument(help="A TOML file, or the folder of a sweep to resume.", autocompletion=flags.configs)
     ],
     grid: Annotated[
         list[str] | None, typer.Option("--grid", metavar="KEY=V,V", help="A setting and its values; one for each setting.")
@@ -109,7 +109,7 @@ def sweep(
     allow_import: flags.AllowImport = False,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Train over a grid of settings, and state what choosing among the runs costs; the same command again resumes."""
+    """Train over a grid of settings, and state the privacy cost of choosing among the runs; the same command again resumes."""
     from hubbub.cli import sweeping
 
     asked = sweeping.Asked(grid or [], seeds, assignments or [], output, 1 if jobs is None else jobs, allow_import, as_json)
@@ -118,7 +118,7 @@ def sweep(
 
 def close(
     run: flags.Run,
-    early: Annotated[bool, typer.Option("--early", help="End the run here, though rounds are left.")] = False,
+    early: Annotated[bool, typer.Option("--early", help="End the run although rounds are left.")] = False,
 ) -> None:
     """End a run permanently and destroy its keys."""
     from hubbub.cli import runs
@@ -129,14 +129,15 @@ def close(
 def verify(
     run: Annotated[
         Path,
-        typer.Argument(help="The folder of a run, your own or a stranger's, or what was published.", autocompletion=flags.runs),
+        typer.Argument(help="The folder of a run, or a published one.", autocompletion=flags.runs),
     ],
     head: flags.Head = None,
     heads: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What a head hook was given and you kept, a line each.")
+        Path | None, typer.Option(metavar="FILE", help="The ledger heads that a head hook received, one a line.")
     ] = None,
     signer: Annotated[
-        Path | None, typer.Option(metavar="KEY.pub", help="Who must have signed each line of --heads, or what was published.")
+        Path | None,
+        typer.Option(metavar="KEY.pub", help="The key that must have signed each line of --heads, or the published folder."),
     ] = None,
     as_json: flags.AsJson = False,
 ) -> None:
@@ -147,26 +148,26 @@ def verify(
 
 
 def ledger(run: flags.Run, as_json: flags.AsJson = False) -> None:
-    """What was spent, released and aborted, round by round."""
+    """The record of a run: cohort, release and state of each round, and the epsilon spent."""
     from hubbub.cli import runs
 
     runs.ledger(run, as_json=as_json)
 
 
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(help="The folder of a run, or several to lay over one another.", autocompletion=flags.runs)
-    ],
+    runs: Annotated[list[Path], typer.Argument(help="The folder of a run, or several to compare.", autocompletion=flags.runs)],
     output: Annotated[
         Path | None, typer.Option("--output", "--out", "-o", help="The HTML file; by default report.html in the run's folder.")
     ] = None,
     audit: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What 'hubbub audit' found for these settings; by default audit/ in the folder."),
+        typer.Option(
+            metavar="FILE", help="The findings of 'hubbub audit' for these settings; by default audit/ in the folder."
+        ),
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="Leave out what was computed from clients' data.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Leave out numbers computed from clients' data.")] = False,
 ) -> None:
-    """The report of one or several runs as one page that opens offline."""
+    """Write the report of one or several runs as one page that opens offline."""
     from hubbub.cli import runs as command
 
     command.report(runs, output, audit, public=public)
@@ -180,7 +181,7 @@ def cite(run: flags.Run) -> None:
 
 
 def evaluate(run: flags.FinishedRun, allow_import: flags.AllowImport = False, as_json: flags.AsJson = False) -> None:
-    """How good the model of a run is on its test examples."""
+    """Loss and accuracy of a run's model on its test examples."""
     from hubbub.cli import runs
 
     runs.evaluate(run, allow_import=allow_import, as_json=as_json)
@@ -194,7 +195,7 @@ def publish(
         Path | None, typer.Option("--sign-with", metavar="KEY", help="Sign it with an Ed25519 key, as ssh-keygen makes it.")
     ] = None,
 ) -> None:
-    """Write what others may have: model, guarantee, card and report; refuses a simulation."""
+    """Write a folder to publish: model, guarantee, card and report; refuses a simulation."""
     from hubbub.cli import runs
 
     runs.publish(run, output, head, sign_with)
@@ -204,16 +205,16 @@ def plan(
     config: flags.Config,
     assignments: flags.Assignments = None,
     alternatives: Annotated[
-        bool, typer.Option("--alternatives/--no-alternatives", help="Show what other strategies and cohorts would give.")
+        bool, typer.Option("--alternatives/--no-alternatives", help="Compare with other strategies and cohorts.")
     ] = True,
     neighbours: Annotated[bool | None, typer.Option("--neighbours/--no-neighbours", hidden=True)] = None,
-    thorough: Annotated[bool, typer.Option("--thorough", help="Try alternatives that take some seconds, too.")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Also try alternatives that take some seconds.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the alternatives and epsilon over rounds into this PNG.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Load data and model, and measure the run's time.")] = False,
     allow_import: flags.AllowImport = False,
     as_json: flags.AsJson = False,
 ) -> None:
-    """What a run would cost before it starts, what its alternatives would give, and which of them to take."""
+    """The privacy, noise and cost of a run before it starts, its alternatives, and a recommendation."""
     from hubbub.cli import planning
 
     asked = planning.Asked(alternatives if neighbours is None else neighbours, thorough, plot, measure, allow_import, as_json)
@@ -224,16 +225,14 @@ def audit(
     config: flags.Config,
     assignments: flags.Assignments = None,
     canaries: Annotated[int | None, flags.whole_option("Clients that become canaries; by default half, 100 at most.")] = None,
-    runs: Annotated[
-        int | None, flags.whole_option("How often they are run; by default for 1,000 canaries in all.", "R")
-    ] = None,
-    rounds: Annotated[int | None, flags.whole_option("Rounds of each run; by default all that the config has.", "T")] = None,
+    runs: Annotated[int | None, flags.whole_option("Number of runs; by default enough for 1,000 canaries in all.", "R")] = None,
+    rounds: Annotated[int | None, flags.whole_option("Rounds of each run; by default those of the config.", "T")] = None,
     engine: flags.Engine = None,
     out: Annotated[Path | None, _new_folder("Folder of the findings; by default a new one in audits/.")] = None,
     allow_import: flags.AllowImport = False,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Look for proof that a run breaks its guarantee, by canaries among its clients; status 1 if there is any."""
+    """Attack a run with canaries among its clients; status 1 if that proves a broken guarantee."""
     from hubbub.audit import Effort
     from hubbub.cli import auditing
 

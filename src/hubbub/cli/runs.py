@@ -1,4 +1,4 @@
-"""Commands of runs that have begun: ledger, verify, close, report, cite, evaluate, publish, and account of runs."""
+"""Commands about runs: ledger, verify, close, report, cite, evaluate, publish, and account of runs."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -78,7 +78,7 @@ def ledger(folder: Path, *, as_json: bool) -> None:
 
 
 def verify(folder: Path, head: str | None, heads: Path | None, signer: Path | None, *, as_json: bool) -> int:
-    """Print each check; returns the status, 1 if one fails."""
+    """Print each check; returns the exit status, 1 if one fails."""
     verdict = verified(folder, head, heads=heads, signer=signer)
     if as_json:
         checks = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in verdict.checks]
@@ -96,7 +96,7 @@ def verify(folder: Path, head: str | None, heads: Path | None, signer: Path | No
 
 
 def close(folder: Path, *, early: bool) -> None:
-    """End a run and destroy its keys."""
+    """End a run permanently and destroy its keys."""
     path, store = ledger_of(folder), RunStore(folder)
     with store.locked():
         kept = store.released()
@@ -119,7 +119,7 @@ _MOST_RUNS = 40
 
 
 def report(folders: Sequence[Path], output: Path | None, audit: Path | None = None, *, public: bool) -> None:
-    """Write the page of one or several runs, with the audit of each that is named or lies in its folder."""
+    """Write the page of one or several runs, with the audit that is named or is in the run's folder."""
     from hubbub.report.audit import AUDIT, read_audit, with_audit
     from hubbub.report.page import page
     from hubbub.report.summary import summary
@@ -145,7 +145,7 @@ def report(folders: Sequence[Path], output: Path | None, audit: Path | None = No
 
 
 def cite(folder: Path) -> None:
-    """Print the results that a run relies on, as BibTeX."""
+    """Print the publications that a run relies on, as BibTeX."""
     from hubbub.report.citations import bibtex, cited
     from hubbub.report.summary import summary
 
@@ -153,7 +153,7 @@ def cite(folder: Path) -> None:
 
 
 def publish(folder: Path, output: Path, head: str | None, sign_with: Path | None) -> None:
-    """Write what others may have of a run."""
+    """Write the folder to publish."""
     from hubbub.experiment.engine.finished import PUBLISHED
     from hubbub.experiment.engine.finished import publish as published
 
@@ -168,7 +168,7 @@ def publish(folder: Path, output: Path, head: str | None, sign_with: Path | None
 
 
 def evaluate(folder: Path, *, allow_import: bool, as_json: bool) -> None:
-    """Print how good a run's model is on its test examples."""
+    """Print loss and accuracy of a run's model on its test examples."""
     from hubbub.experiment.engine.finished import load
 
     run = load(folder, allow_import=allow_import)
@@ -284,7 +284,7 @@ def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _ahead(row: dict[str, Any]) -> str:
-    """What an unfinished run may still add."""
+    """The epsilon that an unfinished run may still reach."""
     left = row["rounds_left"]
     if not left:
         return ""
@@ -293,7 +293,7 @@ def _ahead(row: dict[str, Any]) -> str:
 
 
 def _unchecked(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Which ledgers were believed as they are."""
+    """A line for each ledger that could not be checked against a run's folder."""
     for row in rows:
         if row["ledger_alone"]:
             yield (

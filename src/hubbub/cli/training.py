@@ -1,4 +1,4 @@
-"""``hubbub train``, ``resume``, ``extend`` and ``new``, and where they send the numbers of a run."""
+"""``hubbub train``, ``resume``, ``extend`` and ``new``, and their trackers."""
 
 import os
 import signal
@@ -31,13 +31,13 @@ from hubbub.training.simulation.workers import WorkerError
 
 __all__ = ["How", "Tracked", "extend", "new", "new_folder", "resume", "train"]
 
-# The status with which a command exits whose run was ended by its budget before it had done all rounds of its settings.
+# Exit status of a run that stop_epsilon ended before its last round.
 _BUDGET_SPENT = 3
 
 
 @dataclass(frozen=True)
 class How:
-    """What the command line says of how a run is computed, and where its numbers go; ``None`` leaves it to the settings."""
+    """The flags on how a run is computed and tracked; ``None`` leaves it to the settings."""
 
     engine: str | None
     plan: str | None
@@ -47,10 +47,10 @@ class How:
     as_json: bool
 
     def settings(self, *layers: configs.Layer) -> configs.Config:
-        """The settings of all layers, with these over them.
+        """The settings of all layers, replaced by those of the flags.
 
         Raises:
-            ConfigError: They do not go together, or Flower is needed and not installed.
+            ConfigError: They contradict each other, or Flower is not installed and needed.
         """
         if self.engine is not None:
             one_of("--engine", self.engine, configs.ENGINES)
@@ -71,13 +71,13 @@ def train(file: Path, assignments: list[str], out: Path | None, how: How) -> Non
 
 
 def _say_replaced(layer: configs.Layer, named: configs.Layer, source: str, how: How) -> None:
-    """Say which budget or noise of a file is dropped, since ``--set`` names the other one."""
+    """Print which budget or noise of a file ``--set`` replaces."""
     if line := configs.replaced(layer, named, source):
         say(console(stderr=how.as_json), line)
 
 
 def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How) -> None:
-    """Start a run of these settings in a new folder, by default one in ``runs/`` that is named after ``stem``."""
+    """Start a run in a new folder, by default ``runs/STEM-N``."""
     how.tracked.require()
     config = how.settings(*layers)
     run = build(config, allow_import=how.allow_import)
@@ -93,28 +93,28 @@ def resume(folder: Path, head: str | None, how: How) -> None:
     how.tracked.require()
     begun = RunInFolder.resumed(folder, head, workers=how.workers, allow_import=how.allow_import)
     if how.engine == "flower":
-        # There each client trains on its own, however it did before.
+        # On Flower each client trains by itself.
         how = replace(how, plan="one-by-one", workers=1)
     _train(begun, how, how.settings(configs.load(folder / "config.toml")))
 
 
 def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | None, head: str | None, how: How) -> None:
-    """Train more rounds from the model of a finished run, in a folder of their own.
+    """Train more rounds from the model of a finished run, in a new folder.
 
     Args:
         folder: Of the finished run.
-        rounds: How many more.
+        rounds: The number of further rounds.
         assignments: ``section.key=value``, over the settings of the finished run.
         out: The new folder; by default one in ``runs/``.
-        head: A head of the finished run's ledger that was kept elsewhere.
-        how: As for a new run.
+        head: A head of the finished run's ledger that you kept.
+        how: As for ``train``.
     """
     from hubbub.experiment.warm_start import extension
 
     integer("--rounds", rounds, at_least=1)
     named = configs.overrides(assignments)
     if "rounds" in named.get("training", {}):
-        raise ConfigError("--set training.rounds: is what --rounds says; leave it out")
+        raise ConfigError("--set training.rounds: is given by --rounds; leave it out")
     if head is not None:
         read_chain(ledger_of(folder)).require_head(head)
     recorded, layer = read_run(folder), extension(folder)
@@ -123,25 +123,25 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
     said = f"epsilon {rounded_up(cost.epsilon)} at delta {no_less(cost.delta)}" if cost.private else "no privacy guarantee"
     say(screen, f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}")
     if others := privacy["earlier_runs"][1:]:
-        say(screen, f"The privacy cost also counts, since they belong to it: {', '.join(others)}")
+        say(screen, f"The privacy cost also counts its earlier runs: {', '.join(others)}")
     _say_replaced(layer, named, str(folder / "config.toml"), how)
     if named.get("privacy", {}).get("clipping") == "fixed":
-        # Of a clip norm that moved, and stands still from here on.
+        # Settings of an adaptive clip norm, which is fixed from here on.
         for key in ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev"):
             privacy.pop(key, None)
     if privacy.get("bands", 0) > rounds:
-        # As many as fewer rounds have, by default.
+        # More bands than rounds: back to the default.
         privacy.pop("bands")
     _begin([layer, {"training": {"rounds": rounds}}, named], out, f"{folder.resolve().name}-extended", how)
 
 
 def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
     screen, run, folder = console(stderr=how.as_json), begun.run, begun.folder
-    # What a folder promises is said after its ledger, its settings and its releases were found to belong together.
-    unsaid = bool(begun.ledger_head)
-    if not unsaid:
+    # A resumed run is introduced after its ledger, settings and releases were checked against each other.
+    introduce_later = bool(begun.ledger_head)
+    if not introduce_later:
         _introduce(screen, begun, config.training.engine)
-    # A shell that starts a command in the background leaves it deaf to the signal of Ctrl-C.
+    # A shell that starts a command in the background makes it ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = begun.rounds_measured
     unit = run.plan.privacy_unit
@@ -149,10 +149,10 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
         with how.tracked.opened(screen, folder.name) as track, _progress(screen, run.plan.rounds, before, unit) as show:
 
             def shown(row: dict[str, Any]) -> None:
-                nonlocal unsaid
-                if unsaid:
+                nonlocal introduce_later
+                if introduce_later:
                     _introduce(screen, begun, config.training.engine)
-                    unsaid = False
+                    introduce_later = False
                 show(row)
                 track(row)
 
@@ -163,7 +163,7 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
         say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {begun.ledger_head}")
         raise
     measured = begun.finish()
-    if unsaid:
+    if introduce_later:
         _introduce(screen, begun, config.training.engine)
     done, planned = run.plan.rounds, run.config.training.rounds
     if done < planned:
@@ -174,15 +174,14 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
             f"The model is kept; the exit status is {_BUDGET_SPENT}.",
         )
     if begun.rounds_measured == before:
-        say(screen, f"This run has done all {done} rounds; nothing is left to train.")
+        say(screen, f"All {done} rounds are done; nothing is left to train.")
     _say_finished(screen, begun, measured, how)
     if done < planned:
-        # What was trained until then is kept.
         raise typer.Exit(_BUDGET_SPENT)
 
 
 def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, float], how: How) -> None:
-    """Say how good the model is, by its loss and accuracy, and where its report is."""
+    """Print loss and accuracy of the model, its report and the ledger head."""
     run, folder = begun.run, begun.folder
     loss, accuracy = measured
     if run.config.training.fairness:
@@ -199,7 +198,7 @@ def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, fl
 
 
 def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
-    """What the run promises, who is trusted, and where it is."""
+    """Print the guarantee, who is trusted, and the folder."""
     run, folder = begun.run, begun.folder
     say(screen, begun.promised.sentence())
     units, unit = len(run.population.clients), run.plan.privacy_unit
@@ -210,7 +209,7 @@ def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
     say(screen, f"Run folder: {folder}")
     if not begun.ledger_head and (kept := begun.kept()):
         say(screen, f"Releases: {kept}")
-    # A run that resumes says so by its settings; nothing is tried before its ledger was read.
+    # A resumed run knows it from its settings; nothing is computed before its ledger was read.
     if engine == "process" and not begun.ledger_head and (computed := begun.prepare()):
         say(screen, f"Clients are trained {computed}")
     if engine == "flower":
@@ -218,7 +217,7 @@ def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
 
 
 def _say_fairness(screen: Console, begun: RunInFolder) -> None:
-    """How evenly the model serves the clients: on the operator's screen, never among what programs read."""
+    """Print the spread of accuracy over clients: private, so never in the JSON object."""
     found = begun.fairness()
     accuracy, loss = found.accuracy, found.loss
     say(
@@ -232,7 +231,7 @@ def _say_fairness(screen: Console, begun: RunInFolder) -> None:
 
 @contextmanager
 def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Shows a row: as a live bar on a terminal, as plain lines elsewhere."""
+    """A function that shows a row of metrics: in a live bar on a terminal, else in plain lines."""
     columns = (
         TextColumn("round"),
         MofNCompleteColumn(),
@@ -253,7 +252,7 @@ def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[Ca
                 bar.update(task, completed=number, words=_words(last, unit))
             elif number % max(1, rounds // 20) == 0 or number == rounds:
                 say(screen, f"round {number}/{rounds}  {_words(last, unit)}")
-                # What was measured stands on one line: later rounds have other models.
+                # Not repeated for later rounds, which have other models.
                 for measured in ("loss", "accuracy", "evaluation"):
                     last.pop(measured, None)
 
@@ -261,7 +260,7 @@ def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[Ca
 
 
 def _words(row: dict[str, Any], unit: str) -> str:
-    """A row in one line; what was not measured has no key in it."""
+    """A row of metrics in one line."""
     costs = [
         f"encrypt {row['encrypt_seconds'] / max(1, row['clients']):.2f} s a client" if "encrypt_seconds" in row else "",
         f"add {row['aggregate_seconds']:.2f} s" if "aggregate_seconds" in row else "",
@@ -281,10 +280,10 @@ def _words(row: dict[str, Any], unit: str) -> str:
 
 
 def new_folder(out: Path | None, kind: str, stem: str, otherwise: str = "") -> Path:
-    """A folder that is new or empty: as it was typed, or the next free one by a stem; what is there is never written over.
+    """A new or empty folder: the given one, or the next free one of a stem.
 
     Raises:
-        RunFolderError: It holds something; ``otherwise`` says what could be done instead.
+        RunFolderError: It is not empty; ``otherwise`` names an alternative for the message.
     """
     if out is not None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -298,13 +297,13 @@ def new_folder(out: Path | None, kind: str, stem: str, otherwise: str = "") -> P
 
 @dataclass(frozen=True)
 class Tracked:
-    """What the command line says of trackers.
+    """The flags of trackers.
 
     Args:
-        tensorboard: A folder on this machine; it gets all numbers.
+        tensorboard: A local folder, which gets all numbers.
         mlflow: The address of a server or store.
         wandb: A project.
-        private: Whether the last two get what no epsilon covers, too.
+        private: Whether the last two also get numbers that no epsilon covers.
     """
 
     tensorboard: Path | None = None
@@ -313,15 +312,13 @@ class Tracked:
     private: bool = False
 
     def require(self) -> None:
-        """See that what was asked for can be done, before a run begins.
+        """Check the flags before a run begins.
 
         Raises:
-            ConfigError: A package is missing, private numbers are for no tracker, or what is to be a folder is a file.
+            ConfigError: A package is missing, ``--track-private`` has no tracker, or the folder is a file.
         """
         if self.private and self.mlflow is None and self.wandb is None:
-            raise ConfigError(
-                "--track-private: is about --mlflow and --wandb, and none is named; --tensorboard gets all numbers anyway"
-            )
+            raise ConfigError("--track-private: needs --mlflow or --wandb; --tensorboard gets all numbers anyway")
         for extra, wanted in self._named().items():
             from hubbub.experiment.tracking import require
 
@@ -334,13 +331,13 @@ class Tracked:
                 raise ConfigError(f"--tensorboard = {str(self.tensorboard)!r}: {place} is no folder; name another one")
 
     def _named(self) -> dict[str, str | Path]:
-        """Where each tracker that was asked for writes."""
+        """The destination of each requested tracker."""
         named = {"tensorboard": self.tensorboard, "mlflow": self.mlflow, "wandb": self.wandb}
         return {extra: wanted for extra, wanted in named.items() if wanted is not None}
 
     @contextmanager
     def opened(self, screen: Console, run_name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """A function that is shown each row of metrics; a tracker that fails is dropped, and the run continues."""
+        """A function that tracks a row of metrics; a tracker that fails is dropped, and the run continues."""
         if not self._named():
             yield lambda _: None
             return
@@ -373,7 +370,7 @@ class Tracked:
                 say(screen, f"A tracker could not be closed ({error}); its last rounds may be missing there")
 
 
-# By the suffix that was asked for: the template, how to try what comes of it, and what it is.
+# By suffix: the template, the command that runs the file, and its content.
 _KINDS = {
     ".toml": ("settings.toml", "hubbub train", "the settings of a run"),
     ".py": ("own_model.py", "python", "a model and data of your own"),
@@ -381,7 +378,7 @@ _KINDS = {
 
 
 def new(file: Path) -> None:
-    """Write a file that runs as it is, and say how.
+    """Write a file to start from, and print how to run it.
 
     Raises:
         ConfigError: The file exists, its folder does not, or its name ends in neither .toml nor .py.
