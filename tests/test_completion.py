@@ -57,7 +57,7 @@ def test_bash_completes_commands_settings_and_runs(place: Path, tmp_path: Path) 
     ]
 
 
-@pytest.mark.parametrize(("shell", "offered"), [("zsh", '"train":"Train by'), ("fish", "train\tTrain as")])
+@pytest.mark.parametrize(("shell", "offered"), [("zsh", '"train":"Train by'), ("fish", "train\tTrain by")])
 def test_other_shells_are_answered_in_their_own_words(shell: str, offered: str, tmp_path: Path) -> None:
     asked = {"_HUBBUB_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "hubbub tr"}
     action = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
