@@ -322,8 +322,8 @@ def test_the_picture_is_drawn_where_it_can_be(toml: Path, tmp_path: Path) -> Non
     for words, message in (
         (["--plot", str(tmp_path / "plan.html")], "must end in .png"),
         (["--plot", str(tmp_path / "missing" / "plan.png")], "there is no folder"),
-        (["--plot", str(picture), "--no-alternatives"], "--no-alternatives: is about alternatives"),
-        (["--thorough", "--no-alternatives"], "--no-alternatives: is about alternatives"),
+        (["--plot", str(picture), "--no-alternatives"], "--no-alternatives: concerns alternatives"),
+        (["--thorough", "--no-alternatives"], "--no-alternatives: concerns alternatives"),
         (["--plot", str(picture), "--set", "privacy.mode=none"], "there is nothing to draw"),
     ):
         answer = CliRunner().invoke(app, ["plan", str(toml), *words])

@@ -285,7 +285,7 @@ def test_settings_that_go_on_from_a_run_are_trained_only_with_its_charge(
 def test_an_audit_does_not_go_on_from_a_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert extend() == 0
     assert hubbub("audit", "two/config.toml", *PLAIN, "--runs", "1", "--rounds", "2", "--out", "audit") == 2
-    assert "an audit makes runs that begin by themselves" in capsys.readouterr().err
+    assert "an audit starts runs of its own" in capsys.readouterr().err
 
 
 def test_another_folder_than_a_new_one_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -426,7 +426,7 @@ def test_an_experiment_goes_on_as_one_and_a_run_without_privacy_too(place: Path,
     [
         (["--rounds", "-1"], "--rounds = -1: must be at least 1"),
         (["--rounds", "0"], "--rounds = 0: must be at least 1"),
-        (["--rounds", "2", "--set", "training.rounds=5"], "--set training.rounds: is what --rounds says; leave it out"),
+        (["--rounds", "2", "--set", "training.rounds=5"], "--set training.rounds: is given by --rounds; leave it out"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
