@@ -339,7 +339,7 @@ def _found(made: _Planned, asked: Asked) -> Found | None:
     """
     if made.plan.mechanism is None:
         if asked.plot is not None:
-            raise ConfigError(f"--plot {asked.plot}: nothing to draw; the run has no noise")
+            raise ConfigError(f"--plot {asked.plot}: there is nothing to draw; the run has no noise")
         return None
     with console(stderr=True).status("…") as status:
         try:
