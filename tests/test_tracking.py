@@ -182,7 +182,7 @@ def test_a_run_that_was_stopped_is_not_said_to_have_finished(trackers: Any) -> N
         (["--mlflow", "http://there"], "pip install 'hubbub[mlflow]'"),
         (["--wandb", "project"], "pip install 'hubbub[wandb]'"),
         (["--tensorboard", "events"], "pip install 'hubbub[tensorboard]'"),
-        (["--track-private"], "--mlflow and --wandb, and none is named"),
+        (["--track-private"], "--track-private: needs --mlflow or --wandb"),
         (["--wandb", ""], "--wandb = ''"),
     ],
 )
