@@ -156,7 +156,7 @@ def federated(folder: Path, app: Path) -> None:
 
 
 def stated_epsilon(C: np.ndarray, delta: float, noise_multiplier: float) -> float:
-    """The epsilon of a client in every fourth round, from whichever on it costs most, by the Gaussian's formula and bisection."""
+    """The epsilon of a client in every fourth round, from the worst first one, by the Gaussian's formula and bisection."""
     norms = np.square(C).sum(axis=0)
     mu = math.sqrt(max(norms[start::SEPARATION].sum() for start in range(SEPARATION)) / norms.max()) / noise_multiplier
     low, high = 0.0, 100.0
