@@ -63,7 +63,7 @@ def test_the_help_names_the_default_relation_of_each_kind_of_cohorts(
     defaults = [default_relation(kind) for kind in (MinSeparation(2, 2), FixedSizeSampling(2, 9), PoissonSampling(0.1))]
     assert defaults == ["zero-out", "zero-out", "add-or-remove-one"]
     text = helped(capsys, monkeypatch, command)
-    assert "zero-out (by default for patterns and cohorts of fixed size)" in text
+    assert "zero-out (default for patterns and cohorts of fixed size)" in text
     assert "add-or-remove-one (by default for other random cohorts)" in text
 
 
