@@ -64,7 +64,7 @@ def test_the_help_names_the_default_relation_of_each_kind_of_cohorts(
     assert defaults == ["zero-out", "zero-out", "add-or-remove-one"]
     text = helped(capsys, monkeypatch, command)
     assert "zero-out (default for patterns and cohorts of fixed size)" in text
-    assert "add-or-remove-one (by default for other random cohorts)" in text
+    assert "add-or-remove-one (default for other random cohorts)" in text
 
 
 def test_one_letter_has_one_meaning_in_the_help_of_the_noise(

@@ -234,7 +234,7 @@ def test_cra_3_a_loss_of_power_while_a_model_is_written_leaves_none_that_passes_
     place = tmp_path / "recorded"
     begun = RunInFolder.begun(run, place / RUN)
     assert len(list(begun.rounds(run.population))) == 2
-    monkeypatch.setattr("hubbub.report.write", lambda folder, summary: None)
+    monkeypatch.setattr("hubbub.report.write", lambda *_: None)
     disk = Disk(place)
     start = len(disk.log)
     with pytest.MonkeyPatch.context() as patch:
