@@ -179,7 +179,7 @@ def test_fil_4_an_archive_of_matrices_is_refused_before_anything_is_unpacked(ref
 
 def test_fil_5_of_a_checkpoint_no_bit_changes_unseen(workplace: Path) -> None:
     """The SHA-256 of each file stands in the manifest."""
-    whole = tensors(model=np.arange(300.0), clip_norm=np.array([1.0]))
+    whole = tensors(model=np.arange(300.0), clip_norm=np.array(1.0))
     checkpoint_of(whole, whole)
     # Cut files, lengths, headers, offsets that overlap, names that come twice: refused even under a digest that was made anew.
     tried = 0
