@@ -1,4 +1,4 @@
-"""The catalogue of faults and attacks, in docs/reliability.md; the tests that try them, and the mutants that these tests notice.
+"""The catalogue of faults and attacks, in docs/reliability.md, the tests that try them and the mutants that these notice.
 
 The page says of each case what happens and what must come of it, or, in place of tests, why the part that it concerns does not
 exist. ``python tests/catalogue.py`` writes its columns of tests and mutants anew; ``--missing`` says what has none.
