@@ -262,7 +262,7 @@ def test_a_killed_run_goes_on_with_the_clip_norm_of_its_releases(tmp_path: Path,
     dying.dies(0, lambda: worked(tmp_path / "whole"))
     [(steps,)] = dying.told("done")
     moments, killed = random.Random(3), 0  # noqa: S311 # moments of a test
-    for run in range(4):
+    for run in range(2):
         folder = tmp_path / str(run)
         for attempt in range(9):
             dying.dies(moments.randrange(1, steps // 3) if attempt < 8 else 0, lambda folder=folder: worked(folder))
@@ -277,10 +277,10 @@ def test_a_killed_run_goes_on_with_the_clip_norm_of_its_releases(tmp_path: Path,
         expected = [split.joint_norm(norm) for norm in by_hand(releases, RULE, 0.7, CLIENTS)[:-1]]
         assert [entry.clip_norm for entry in rounds] == pytest.approx(expected, rel=1e-12)
         assert len(set(expected)) > 1
-    assert len(dying.told("done")) == 5
+    assert len(dying.told("done")) == 3
     assert not dying.told("error")
     # Two starts that die within a third of a run's steps cannot end it.
-    assert killed >= 4 * 2
+    assert killed >= 2 * 2
 
 
 def test_a_checkpoint_without_its_clip_norm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_under_much_noise_the_ratio_is_linear_and_the_run_a_gaussian_of_a_root_o
         assert law.delta(epsilon) == pytest.approx(gaussian.delta(epsilon, 1000.0 * 2), rel=5e-3)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.floats(0.1, 3), st.integers(1, 12), st.floats(0, 1), st.sampled_from(["zero-out", "replace-one"]))
 def test_delta_falls_with_noise_and_with_bins(shift: float, bins: int, epsilon: float, relation: str) -> None:
     def deltas(z: float, bins: int) -> list[float]:

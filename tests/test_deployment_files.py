@@ -13,8 +13,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from flwr.superlink.routers.control.router import router as control
-from flwr.superlink.routers.fleet.router import router as fleet
 from typer.main import get_command
 
 from hubbub.experiment.engine.apps import write_example
@@ -22,10 +20,6 @@ from hubbub.flower.options import Options
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "examples" / "flower_quickstart" / "deploy"
-PARSERS = {
-    "flower-superlink": import_module("flwr.superlink.cli.flower_superlink")._parse_args_run_superlink,
-    "flower-supernode": import_module("flwr.supernode.cli.flower_supernode")._parse_args_run_supernode,
-}
 VALUES = {"HOST": "10.0.0.1", "SUPERLINK": "server.example:9000", "RUNTIME_PORT": "9094", "NODE_CONFIG": "partition-id=0"}
 PAGES = (ROOT / "docs" / "operations.md", ROOT / "docs" / "flower.md", ROOT / "examples" / "flower_quickstart" / "README.md")
 
@@ -44,7 +38,8 @@ class Unit(ConfigParser):
 
 
 def parser_of(program: str) -> ArgumentParser:
-    return PARSERS[program]()
+    side = program.removeprefix("flower-")
+    return getattr(import_module(f"flwr.{side}.cli.flower_{side}"), f"_parse_args_run_{side}")()
 
 
 def test_the_server_speaks_tls_enforces_keys_keeps_them_and_installs_nothing() -> None:
@@ -88,7 +83,8 @@ def test_a_unit_keeps_its_secrets_and_is_one_for_systemd(unit: Path, tmp_path: P
 
 
 def test_what_a_firewall_must_stop_is_where_the_pages_say() -> None:
-    assert (control.prefix, fleet.prefix) == ("/v1/control", "/v1/fleet")
+    for api in ("control", "fleet"):
+        assert import_module(f"flwr.superlink.routers.{api}.router").router.prefix == f"/v1/{api}"
 
 
 def test_every_flag_of_flower_that_a_page_names_is_one_of_the_installed_version() -> None:
