@@ -109,7 +109,7 @@ def test_users_may_stand_beside_the_examples() -> None:
     with pytest.raises(DataError, match=r"users: has 2 entries .* for 5 training examples"):
         from_examples(pairs, pairs, users=["a", "b"])
     for wrong in ([0.5] * 5, [None] * 5, [["a"], ["b"]]):
-        with pytest.raises(DataError, match="each must be a name or a whole number"):
+        with pytest.raises(DataError, match="each must be a name or an integer"):
             from_examples(pairs, pairs, users=wrong)
 
 
@@ -174,7 +174,7 @@ def images(*sizes: tuple[int, ...]) -> list[Image.Image]:
         (Split(image=[[[1], [2, 3]]], label=[0]), {}, "train[0]: its input is [[1], [2, 3]], a list"),
         (Split(image=[[1j]], label=[0]), {}, "train[0]: its input is complex"),
         (Split(image=[Image.new("P", (4, 4))], label=[0]), {}, "train[0]: is an image of mode 'P'; give transform = lambda"),
-        ([(1, 2, 3)], {}, "train[0]: is (1, 2, 3); it must be a pair (input, target) or a mapping from columns"),
+        ([(1, 2, 3)], {}, "train[0]: is (1, 2, 3); it must be a pair (input, target) or a mapping from column names"),
         ([], {}, "train: has 0 inputs"),
         ({"train": [], "test": []}, {}, "train: is a mapping of train, test; give one split, such as dataset['train']"),
         (Stream(), {}, "train: is a Stream without a length, such as a stream; give a list of its examples"),

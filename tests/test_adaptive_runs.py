@@ -226,7 +226,7 @@ def test_a_ledger_whose_clip_norms_do_not_follow_from_its_releases_is_no_proof(
     verdict = verify(tmp_path / "run")
     (wrong,) = [check for check in verdict.checks if not check.ok]
     assert wrong.name == "clip norms"
-    assert wrong.detail.startswith("of round 1 it is")
+    assert wrong.detail.startswith("round 1 has ")
 
 
 def test_without_its_releases_a_run_is_followed_as_far_as_they_go(tmp_path: Path) -> None:

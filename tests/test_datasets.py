@@ -40,7 +40,7 @@ def test_a_small_alpha_leaves_few_labels_and_a_large_one_many() -> None:
 def test_one_client_for_each_person() -> None:
     parts = by_user(np.array(["b", "a", "b", "c"]))
     assert [part.tolist() for part in parts] == [[1], [0, 2], [3]]
-    with pytest.raises(DataError, match="does not say whose"):
+    with pytest.raises(DataError, match="the users of this data set are unknown"):
         by_user(None)
 
 
@@ -83,7 +83,7 @@ def test_a_run_holds_its_data_once() -> None:
 
 
 def test_labels_of_sequences_are_not_dealt() -> None:
-    with pytest.raises(DataError, match="partition = 'dirichlet': deals examples by their label, but these are sequences"):
+    with pytest.raises(DataError, match="partition = 'dirichlet': needs one label for each example, but these are sequences"):
         dirichlet(torch.zeros(20, 5, dtype=torch.int64), 4, 0.5, seed=0)
 
 
@@ -157,7 +157,7 @@ def test_sequences_have_the_classes_of_the_targets_that_count() -> None:
         (fitting, {"train_inputs": torch.full((3, 1), float("nan"))}, "train_inputs: holds a number that is not finite"),
         (fitting, {"train_inputs": torch.tensor([[0.0], [float("nan")], [1.0]])}, "not finite"),
         (fitting, {"test_inputs": torch.tensor([[-float("inf")]])}, "test_inputs: holds a number that is not finite"),
-        (fitting, {"train_inputs": torch.zeros(3, 0)}, "train_inputs: have the shape (3, 0), which holds no number"),
+        (fitting, {"train_inputs": torch.zeros(3, 0)}, "train_inputs: have the shape (3, 0), which has no numbers"),
         (fitting, {"train_inputs": torch.zeros(3, 1, dtype=torch.bool)}, "train_inputs: are torch.bool"),
         (fitting, {"train_inputs": torch.zeros(3, 2)}, "train_inputs: have the shape (2,) each, test_inputs (1,)"),
         (fitting, {"train_targets": torch.zeros(3)}, "train_targets: are torch.float32"),

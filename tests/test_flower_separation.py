@@ -190,7 +190,7 @@ def test_prt_11_a_federation_keeps_its_pattern_though_the_server_knows_nobody(tm
     assert not (tmp_path / "state/ledger.cohorts").exists()
     verdict = hubbub.verify(tmp_path / "state", again.ledger_head)
     assert verdict.ok, verdict
-    assert "each device keeps the pattern for itself" in str(verdict)
+    assert "each device enforces the pattern itself" in str(verdict)
     statement = again.statement()
     assert "without a record counts every earlier round as one that it may have taken part in (devices)" in statement
     assert "or lies, nothing is promised (operator)" in statement

@@ -214,7 +214,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         "no head",
     ),
     "a model that was removed": (lambda run: (run / "model.safetensors").unlink(), "files", "model.safetensors"),
-    "a start that was exchanged": (edited("state/initial.safetensors", flipped), "start", "not the model"),
+    "a start that was exchanged": (edited("state/initial.safetensors", flipped), "start", "not the initial model"),
 }
 
 
@@ -259,7 +259,7 @@ def test_a_published_folder_is_verified_as_far_as_it_proves_anything(run: Path, 
     assert hubbub("verify", str(public)) == 0
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "compare the head with the one that the publisher states" in shown
-    assert f"proved by the run alone: hubbub verify RUN --head {head}" in shown
+    assert f"only the run proves the guarantee: hubbub verify RUN --head {head}" in shown
     assert failing(public, head) == failing(run, head) == {}
     # Who can write to the folder can write it anew, but not under this head.
     card = (public / "README.md").read_bytes().replace(b"differential", b"indifferent!")

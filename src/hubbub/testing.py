@@ -1,4 +1,4 @@
-"""Contract tests that others may run on what they wrote: a strategy, a population."""
+"""Contract tests for your own strategies and populations."""
 
 import itertools
 import math
@@ -26,15 +26,15 @@ _MOST_SIGNS = 10
 
 
 class ContractError(HubbubError, AssertionError):
-    """An implementation breaks the contract of its protocol; the message says where."""
+    """An implementation breaks the contract of its protocol."""
 
 
 def check_strategy(strategy: Strategy, patterns: Sequence[Pattern] | None = None) -> None:
-    """Check that a strategy's matrix, stream and sensitivity agree.
+    """Check that matrix, steps and sensitivity of a strategy agree.
 
-    Fed with unit vectors, its stream must give a noising matrix N with N·C = I; no row may need a later round; a row past
-    the last must be refused; steps must not carry more rows than its ``memory_rows``, where it has them, says; and its
-    stated sensitivities must not be below brute force, nor above it where they say exact.
+    From unit vectors, its steps must give a noising matrix N with N·C = I. No row may need a later round, and a row past
+    the last must be refused. Steps must not carry more rows than ``memory_rows`` states, if the strategy has it. Stated
+    sensitivities must not be below brute force, and exact ones not above it.
 
     Args:
         strategy: The strategy; up to about 500 rounds this takes seconds.
@@ -94,10 +94,10 @@ def _check_sensitivity(strategy: Strategy, C: Array, pattern: Pattern) -> None:
 
 
 def brute_force_sensitivity(C: Array, pattern: Pattern, *, most_sets: int | None = None) -> float:
-    """The largest ‖C·u‖ over the sets of rounds that the pattern allows and all signs of a client's contributions.
+    """The largest ‖C·u‖ over the allowed sets of rounds and all signs of a client's contributions.
 
-    By definition, in exponential time: every set of rounds is tried (or ``most_sets`` of them), and of each every sign for
-    up to 10 rounds, beyond that the equal and a few random ones.
+    By definition, in exponential time: over every set of rounds (or ``most_sets`` of them), with all signs for up to 10
+    rounds, beyond that with equal signs and a few random ones.
     """
     rounds = C.shape[1]
     sets = _sets(rounds, pattern)
@@ -115,7 +115,7 @@ def brute_force_sensitivity(C: Array, pattern: Pattern, *, most_sets: int | None
 
 
 def _sets(rounds: int, pattern: Pattern) -> Iterator[tuple[int, ...]]:
-    """The sets of rounds that the pattern allows; of fixed epochs the whole ones, which cover their parts."""
+    """The sets of rounds that the pattern allows; for fixed epochs only the complete ones, which dominate."""
     if isinstance(pattern, FixedEpochs):
         last = min(rounds, pattern.epochs * pattern.rounds_per_epoch)
         for start in range(min(pattern.rounds_per_epoch, last)):
@@ -133,7 +133,7 @@ def _count(rounds: int, pattern: Pattern) -> int:
 
 
 def _patterns(rounds: int) -> list[Pattern]:
-    """One participation, a few epochs and separations, and every round."""
+    """Patterns to check: one participation, a few epochs and separations, and every round."""
     period = max(1, rounds // 3)
     chosen: list[Pattern] = [SingleParticipation(), FixedEpochs(math.ceil(rounds / period), period)]
     chosen += [MinSeparation(b, k) for b, k in ((period, 2), (max(1, period - 1), 3))]
@@ -141,19 +141,18 @@ def _patterns(rounds: int) -> list[Pattern]:
 
 
 def check_population(population: Population, model: nn.Module, clip_norm: float) -> None:
-    """Check that a population answers for the clip: no client, and no cohort, moves the sum by more than it may.
+    """Check that a population clips: no client moves the sum by more than the clip norm, and cohorts are sums of clients.
 
-    Make the population from clients of every kind that it may meet: honest ones, and ones whose updates are huge, infinite,
-    not a number, or zero. Where it can count the updates that were not clipped (its ``takes_split``), an update
-    together with its indicator is kept within its own bound, too.
+    Make the population from clients of every kind: honest ones, and ones whose updates are huge, infinite, NaN, or zero. If
+    it can count unclipped updates (``takes_split``), an update with its indicator must be within its bound, too.
 
     Args:
-        population: Its clients are asked one by one and together.
+        population: Its clients are summed one by one and together.
         model: The global model.
         clip_norm: Above 0.
 
     Raises:
-        ContractError: A sum that is too long, not finite, or that depends on the order of clients, or a false indicator.
+        ContractError: A sum that is too long, not finite, or depends on the order of clients, or a wrong indicator.
     """
     clients = list(population.clients)
     _check_sums(lambda cohort: population.collect(cohort, model, clip_norm, 0).open(None), clients, clip_norm)
@@ -168,11 +167,9 @@ def check_population(population: Population, model: nn.Module, clip_norm: float)
     whole = split.count_scale(clip_norm) / 2
     for client in clients:
         indicator = float(counted([client])[-1])
-        # Of a client that sent nothing there is none.
+        # A client that sent nothing has indicator 0.
         if min(abs(indicator - value) for value in (-whole, 0.0, whole)) > 1e-6 * whole:
-            raise ContractError(
-                f"client {client!r}: its indicator is {indicator}, must be ±{whole}, or 0 where it sent nothing"
-            )
+            raise ContractError(f"client {client!r}: its indicator is {indicator}, must be ±{whole}, or 0 if it sent nothing")
 
 
 def _check_sums(opened: Callable[[Sequence[Hashable]], torch.Tensor], clients: list[Hashable], largest: float) -> None:

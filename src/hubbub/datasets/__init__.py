@@ -1,4 +1,4 @@
-"""Data sets and how they are dealt to clients."""
+"""Data sets, and their partition among clients."""
 
 from hubbub.datasets.dataset import Dataset, by_user, dealt, dirichlet, from_examples, iid
 

@@ -30,10 +30,10 @@ from hubbub.errors import DataError
 __all__ = ["load"]
 
 _PUBLISHED = PublishedFile("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
-# Images in each of the published files: five of them to train on, one to test with.
+# Images in each published file: five files for training, one for test.
 _BATCH, _TRAIN = 10_000, 5
 _LARGEST_BLOB = 200_000_000
-# Of the training images' channels, as they are in common use.
+# Of the channels of the training images, as commonly used.
 _MEANS, _DEVIATIONS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 _INSTEAD = "give data.path or set HUBBUB_DATA to a folder with cifar-10-binary.tar.gz or cifar10.npz"
 
@@ -41,7 +41,7 @@ _INSTEAD = "give data.path or set HUBBUB_DATA to a folder with cifar-10-binary.t
 def load(path: str | None = None) -> Dataset:
     """CIFAR-10, inputs ``(3, 32, 32)`` standardized by the mean and deviation of each channel.
 
-    What is decoded is kept in ``~/.cache/hubbub/cifar10``, whole by its checksums or made again.
+    Decoded images are cached in ``~/.cache/hubbub/cifar10``; a damaged cache is rebuilt.
 
     Args:
         path: The published ``cifar-10-binary.tar.gz``; or ``cifar10.npz``, whose images are JPEG files (arrays ``blob``,
@@ -72,7 +72,7 @@ def _arrays(path: str | None) -> dict[str, Numbers]:
 
 
 def _file(place: Path) -> Path:
-    """The file that a path means."""
+    """The file for a path."""
     files = [place / "cifar10.npz", place / _PUBLISHED.name] if place.is_dir() else [place]
     for file in files:
         if file.is_file():
@@ -81,7 +81,7 @@ def _file(place: Path) -> Path:
 
 
 def _cached(name: str, make: Callable[[], dict[str, Numbers]]) -> dict[str, Numbers]:
-    """The decoded arrays from the cache; where they are not there, or damaged, they are made, and kept if there is room."""
+    """The decoded arrays from the cache; made, and cached if possible, if they are missing or damaged."""
     file = cache("cifar10") / f"{name}.npz"
     if file.is_file():
         images = {"train": _TRAIN * _BATCH, "test": _BATCH}
@@ -91,12 +91,12 @@ def _cached(name: str, make: Callable[[], dict[str, Numbers]]) -> dict[str, Numb
             return read_arrays(file, {**pixels, **labels}, "CIFAR-10")
     arrays = make()
     with suppress(OSError), replacing(file) as place:
-        np.savez(place, **arrays)  # type: ignore[arg-type] # no array is named as an option
+        np.savez(place, **arrays)  # type: ignore[arg-type] # no array has the name of an option
     return arrays
 
 
 def _from_binary(content: bytes) -> dict[str, Numbers]:
-    """The arrays of the published file: of each image a byte for its label, then red, green and blue, row by row."""
+    """The arrays of the published file: for each image one byte for its label, then red, green and blue by rows."""
     with tarfile.open(fileobj=BytesIO(content), mode="r:gz") as archive:
 
         def batch(name: str) -> Numbers:

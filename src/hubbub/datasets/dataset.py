@@ -1,4 +1,4 @@
-"""What a data set is, how those of other libraries become one, and how it is dealt to clients."""
+"""Data sets as tensors: from other libraries' data sets, and partitioned among clients."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,26 +12,26 @@ from hubbub.errors import DataError
 
 __all__ = ["IGNORED", "Dataset", "Items", "by_user", "dealt", "dirichlet", "from_examples", "iid"]
 
-# The target that counts for nothing: what torch.nn.functional.cross_entropy leaves out unless told otherwise.
+# The target that torch.nn.functional.cross_entropy ignores by default.
 IGNORED = -100
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Examples for classification: of each input as a whole, or of each place of a sequence.
+    """Examples for classification: one class for each input, or for each place of a sequence.
 
     Args:
-        train_inputs: ``(examples, *shape)``: floats, or whole numbers from 0, such as those of characters.
-        train_targets: Class numbers in int64, ``(examples,)``, or ``(examples, length)`` for sequences; there -100 stands
-            where nothing is asked, as after the end of a short sequence.
+        train_inputs: ``(examples, *shape)``: floats, or integers from 0, such as characters.
+        train_targets: Class numbers in int64, ``(examples,)``, or ``(examples, length)`` for sequences; there -100 is
+            ignored, as after the end of a short sequence.
         test_inputs: Public test examples, as above.
         test_targets: As above.
-        users: ``(examples,)`` whose example each one is, where the data know; else ``None``.
+        users: ``(examples,)``, the user of each example; ``None`` if unknown.
         declared_classes: Number of classes; by default one more than the largest test target.
 
     Raises:
-        DataError: Lengths or shapes differ, an input is not finite, a label is unknown to the test data, or a sequence asks
-            nothing.
+        DataError: Lengths or shapes differ, an input is not finite, a label is unknown to the test data, or a sequence has
+            no target.
     """
 
     train_inputs: torch.Tensor
@@ -46,7 +46,7 @@ class Dataset:
             inputs, targets = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_targets")
             for name, given in (("inputs", inputs), ("targets", targets)):
                 if not isinstance(given, torch.Tensor) or not given.ndim:
-                    raise DataError(f"{part}_{name}: is no tensor of examples, but {shown(given)}")
+                    raise DataError(f"{part}_{name}: is {shown(given)}; it must be a tensor of examples")
             if len(inputs) != len(targets) or not len(inputs):
                 raise DataError(f"{part}: has {len(inputs)} inputs and {len(targets)} targets")
             _require_inputs(f"{part}_inputs", inputs)
@@ -72,22 +72,22 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input."""
+        """Shape of one input."""
         return tuple(self.train_inputs.shape[1:])
 
     @property
     def classes(self) -> int:
-        """Number of classes, as declared or by the public test data: private labels must not shape a released model."""
+        """Number of classes, as declared or from the public test data: private labels must not shape a released model."""
         if self.declared_classes is not None:
             return self.declared_classes
         return int(self.test_targets.max()) + 1
 
     def without_test(self, validation: float, seed: int) -> "Dataset":
-        """The same training data with a part of them in place of the test data, to choose settings by.
+        """The training data with a held-out part of them in place of the test data, for choosing settings.
 
         Args:
-            validation: The share of training examples to hold out, strictly between 0 and 1.
-            seed: Of the split.
+            validation: The held-out share, strictly between 0 and 1.
+            seed: Seed of the split.
         """
         order = torch.randperm(len(self.train_inputs), generator=torch.Generator().manual_seed(seed))
         held = max(1, round(validation * len(order)))
@@ -106,16 +106,16 @@ class Dataset:
 
 def _require_inputs(name: str, inputs: torch.Tensor) -> None:
     if not inputs.numel():
-        raise DataError(f"{name}: have the shape {tuple(inputs.shape)}, which holds no number")
+        raise DataError(f"{name}: have the shape {tuple(inputs.shape)}, which has no numbers")
     if inputs.dtype == torch.bool or inputs.is_complex():
-        raise DataError(f"{name}: are {inputs.dtype}; they must be floats or whole numbers")
-    # One pass and no copy: NaN is both the least and the largest of numbers among which it is.
+        raise DataError(f"{name}: are {inputs.dtype}; they must be floats or integers")
+    # One pass and no copy: NaN propagates to both bounds.
     lowest, highest = (bound.item() for bound in torch.aminmax(inputs))
     if inputs.is_floating_point():
         if not np.isfinite([lowest, highest]).all():
             raise DataError(f"{name}: holds a number that is not finite")
     elif lowest < 0:
-        raise DataError(f"{name}: holds {lowest}; whole numbers stand for characters or the like and count from 0")
+        raise DataError(f"{name}: holds {lowest}; integers, such as characters, must count from 0")
 
 
 def _require_targets(name: str, targets: torch.Tensor) -> None:
@@ -126,11 +126,11 @@ def _require_targets(name: str, targets: torch.Tensor) -> None:
         )
     if targets.ndim == 2 and not bool((targets != IGNORED).any(dim=1).all()):
         index = int((targets != IGNORED).any(dim=1).int().argmin())
-        raise DataError(f"{name}[{index}]: is {IGNORED} everywhere, so that there is nothing to learn; leave that example out")
+        raise DataError(f"{name}[{index}]: is {IGNORED} everywhere, so it has no target; leave that example out")
 
 
 def _range(targets: torch.Tensor) -> tuple[int, int]:
-    """The least and the largest target; in sequences, of those that count."""
+    """The least and the largest target that is not ignored."""
     counted = targets[targets != IGNORED] if targets.ndim == 2 else targets
     return int(counted.min()), int(counted.max())
 
@@ -139,13 +139,13 @@ _PIXELS = ("1", "L", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "LA")
 
 
 class Items(Protocol):
-    """Examples that can be counted and asked for by number: pairs (input, target), or mappings from columns."""
+    """A sequence of examples: pairs (input, target), or mappings from column names."""
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of examples."""
 
     def __getitem__(self, index: int, /) -> Any:
-        """One of them."""
+        """One example."""
 
 
 def from_examples(
@@ -158,25 +158,24 @@ def from_examples(
     transform: Callable[[Any], Any] | None = None,
     classes: int | None = None,
 ) -> Dataset:
-    """A data set of torchvision's or Hugging Face's kind as tensors; every item is asked for once.
+    """A data set as tensors, from a torchvision or Hugging Face data set; every item is read once.
 
     Images of Pillow become floats from 0 to 1, ``(channels, height, width)``, as torchvision's ``ToTensor`` has them. Tensors,
-    arrays, numbers and lists of numbers keep their shape: fractions become float32, whole numbers int64, bytes (uint8) floats
+    arrays, numbers and lists of numbers keep their shape: floats become float32, integers int64, bytes (uint8) floats
     from 0 to 1.
 
     Args:
-        train: Pairs (input, target), as in torchvision, or mappings from columns, as in a split of Hugging Face's ``datasets``.
+        train: Pairs (input, target), as in torchvision, or mappings from column names, as in Hugging Face's ``datasets``.
         test: Public test examples, as above.
-        inputs: The column of inputs, where items are mappings.
-        targets: The column of class numbers, one for each example or, in sequences, at each place, where items are mappings.
-        users: The column that says whose a training example is, or that for each training example in order; ``None`` where
-            nobody knows.
-        transform: What to make of each input first, such as numbers of a text; called once for each example, so that random
-            augmentation is drawn once.
+        inputs: The column of inputs, if items are mappings.
+        targets: The column of class numbers, one for each example or, in sequences, at each place, if items are mappings.
+        users: The column of users, or the user of each training example in order; ``None`` if unknown.
+        transform: Applied to each input, such as a tokenizer; called once for each example, so random augmentation is drawn
+            once.
         classes: Number of classes; by default one more than the largest test target.
 
     Raises:
-        DataError: No length, a missing column, inputs of different shapes, or a target that is no whole number.
+        DataError: No length, a missing column, inputs of different shapes, or a target that is not an integer.
 
     Example:
         >>> pairs = [([0.0, 1.0], 0), ([1.0, 0.0], 1)]
@@ -185,32 +184,32 @@ def from_examples(
                 [1., 0.]])
     """
     column = users if isinstance(users, str) else None
-    train_inputs, train_targets, told = _tensors("train", train, (inputs, targets, column), transform)
+    train_inputs, train_targets, named = _tensors("train", train, (inputs, targets, column), transform)
     test_inputs, test_targets, _ = _tensors("test", test, (inputs, targets, None), transform)
-    owners = None if users is None else _users(users if column is None else told)
+    owners = None if users is None else _users(users if column is None else named)
     return Dataset(train_inputs, train_targets, test_inputs, test_targets, owners, classes)
 
 
 def _tensors(
     name: str, items: Items, columns: tuple[str, str, str | None], transform: Callable[[Any], Any] | None
 ) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
-    """Inputs and targets of all items, and their entries in the third column, where there is one."""
+    """Inputs and targets of all items, and their entries in the third column, if given."""
     inputs, targets, users = columns
     xs: torch.Tensor | None = None
     ys: torch.Tensor | None = None
-    told: list[Any] = []
+    named: list[Any] = []
     for index in range(count := _length(name, items)):
         item, where = items[index], f"{name}[{index}]"
         x, y = _pair(item, where, inputs, targets)
         xs = _put(f"{name} inputs", xs, _input(x if transform is None else transform(x), where), index, count)
         ys = _put(f"{name} targets", ys, _target(y, where), index, count)
         if users is not None:
-            told.append(_of_column(item, users, where))
-    return (xs, ys, told) if xs is not None and ys is not None else (torch.empty(0), torch.empty(0), told)
+            named.append(_of_column(item, users, where))
+    return (xs, ys, named) if xs is not None and ys is not None else (torch.empty(0), torch.empty(0), named)
 
 
 def _put(name: str, stack: torch.Tensor | None, tensor: torch.Tensor, index: int, count: int) -> torch.Tensor:
-    """All tensors of one shape and type in one, ``(count, *shape)``, of which another one is there now."""
+    """The stack ``(count, *shape)`` of tensors of one shape and type, with one more tensor in place."""
     if stack is None:
         stack = torch.empty((count, *tensor.shape), dtype=tensor.dtype)
     if (tensor.shape, tensor.dtype) != (stack.shape[1:], stack.dtype):
@@ -226,7 +225,7 @@ def _length(name: str, items: object) -> int:
     if isinstance(items, Mapping):
         raise DataError(f"{name}: is a mapping of {', '.join(map(str, items))}; give one split, such as dataset['train']")
     try:
-        return len(items)  # type: ignore[arg-type] # what has no length is refused here
+        return len(items)  # type: ignore[arg-type] # refused below
     except TypeError as error:
         raise DataError(
             f"{name}: is a {type(items).__name__} without a length, such as a stream; give a list of its examples"
@@ -239,7 +238,7 @@ def _pair(item: Any, where: str, inputs: str, targets: str) -> tuple[Any, Any]:
         return _of_column(item, inputs, where), _of_column(item, targets, where)
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
-    raise DataError(f"{where}: is {shown(item)}; it must be a pair (input, target) or a mapping from columns")
+    raise DataError(f"{where}: is {shown(item)}; it must be a pair (input, target) or a mapping from column names")
 
 
 def _of_column(item: Any, column: str, where: str) -> Any:
@@ -273,7 +272,7 @@ def _target(value: Any, where: str) -> torch.Tensor:
 
 
 def _tensor(value: Any, name: str) -> torch.Tensor:
-    """Numbers as a tensor on the CPU; what else there may be is refused."""
+    """Numbers as a tensor on the CPU."""
     if isinstance(value, torch.Tensor):
         tensor = value.detach().cpu()
     else:
@@ -293,17 +292,17 @@ def _users(users: Any) -> np.ndarray:
         raise DataError("users: is empty; each training example must have one")
     owners = np.array([user.item() if isinstance(user, torch.Tensor) else user for user in users])
     if owners.ndim != 1 or owners.dtype.kind not in "iuU":
-        raise DataError(f"users: the first is {shown(users[0])}; each must be a name or a whole number")
+        raise DataError(f"users: the first is {shown(users[0])}; each must be a name or an integer")
     return owners
 
 
 def iid(examples: int, clients: int, seed: int) -> list[np.ndarray]:
-    """Equal shares at random: the indices of each client's examples.
+    """The indices of each client's examples, in equal shares at random.
 
     Args:
-        examples: How many there are.
+        examples: Number of examples.
         clients: From 1 to ``examples``.
-        seed: Of the shuffle.
+        seed: Seed of the shuffle.
 
     Raises:
         ValueError: More clients than examples.
@@ -317,17 +316,17 @@ def iid(examples: int, clients: int, seed: int) -> list[np.ndarray]:
 
 
 def dirichlet(targets: torch.Tensor, clients: int, alpha: float, seed: int) -> list[np.ndarray]:
-    """Shares of equal size whose label mixtures are drawn from a Dirichlet distribution.
+    """The indices of each client's examples, in equal shares with label mixtures from a Dirichlet distribution.
 
     Args:
         targets: ``(examples,)`` class numbers.
         clients: From 1 to the number of examples.
         alpha: Concentration above 0: small means few labels a client, large means nearly IID.
-        seed: Of the mixtures and of the deal.
+        seed: Seed of the mixtures and the partition.
 
     Raises:
         ValueError: More clients than examples, or alpha not above 0.
-        DataError: Examples have no label of their own, but one at each place of a sequence.
+        DataError: Examples are sequences with a target at each place.
 
     Example:
         >>> labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
@@ -339,7 +338,7 @@ def dirichlet(targets: torch.Tensor, clients: int, alpha: float, seed: int) -> l
     integer("clients", clients, at_least=1, at_most=len(targets))
     if targets.ndim != 1:
         raise DataError(
-            "partition = 'dirichlet': deals examples by their label, but these are sequences with a target at each of "
+            "partition = 'dirichlet': needs one label for each example, but these are sequences with a target at each of "
             f"{targets.shape[1]} places; use 'user' or 'iid'"
         )
     generator = np.random.default_rng(seed)
@@ -359,32 +358,32 @@ def dirichlet(targets: torch.Tensor, clients: int, alpha: float, seed: int) -> l
 
 
 def by_user(users: np.ndarray | None) -> list[np.ndarray]:
-    """One client for each person in the data.
+    """The indices of each user's examples, one client for each user.
 
     Raises:
-        DataError: The data do not say whose each example is.
+        DataError: The users are unknown.
 
     Example:
         >>> [part.tolist() for part in by_user(np.array(["bob", "ann", "bob"]))]
         [[1], [0, 2]]
     """
     if users is None:
-        raise DataError("partition = 'user': this data set does not say whose each example is; use 'iid' or 'dirichlet'")
+        raise DataError("partition = 'user': the users of this data set are unknown; use 'iid' or 'dirichlet'")
     _, owner = np.unique(users, return_inverse=True)
     order = np.argsort(owner, kind="stable")
     return np.split(order, np.cumsum(np.bincount(owner))[:-1])
 
 
 def dealt(dataset: Dataset, parts: Sequence[np.ndarray]) -> tuple[Dataset, list[tuple[torch.Tensor, torch.Tensor]]]:
-    """The data set with its training examples client by client, and what each client has: views, so that data are held once.
+    """The data set ordered by client, and the examples of each client as views of it, without a copy.
 
     Args:
-        dataset: The whole.
+        dataset: The data set.
         parts: The indices of each client's examples; together each index once.
 
     Returns:
-        The reordered data set, the given one itself where nothing moves; and each client's inputs and targets, in the order
-        of its indices.
+        The reordered data set (the given one if the order is the same), and each client's inputs and targets in the order of
+        its indices.
 
     Example:
         >>> numbers, labels = torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([0, 1, 0])

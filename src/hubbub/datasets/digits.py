@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1,797 images of 8 × 8, part of the library, so that a first run needs no network.
+"""scikit-learn's handwritten digits: 1,797 images of 8 × 8, part of scikit-learn, so that a first run needs no network.
 
 Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998.
 """
@@ -13,7 +13,7 @@ __all__ = ["load"]
 
 
 def load(path: str | None = None) -> Dataset:
-    """The digits, shuffled once: 1,437 to train on, 360 to test with. Inputs are ``(1, 8, 8)``.
+    """The digits, shuffled once: 1,437 for training, 360 for test; inputs ``(1, 8, 8)``.
 
     Args:
         path: Must be left out: the data come with scikit-learn.

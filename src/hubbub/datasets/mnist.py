@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: 60,000 training and 10,000 test images each, 28 × 28, of digits and of clothes, in the same files.
+"""MNIST and Fashion-MNIST: 60,000 training and 10,000 test images each, 28 × 28, of digits and of clothes, in the same format.
 
 Source: Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998. Xiao, Rasul and Vollgraf,
 Fashion-MNIST, 2017, https://arxiv.org/abs/1708.07747.
@@ -22,7 +22,7 @@ _NAMES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-imag
 
 @dataclass(frozen=True)
 class _Kind:
-    """One of the two data sets: its names, the four files as published by MD5, mean and deviation of its pixels."""
+    """One of the two data sets: names, MD5 of the four published files, mean and deviation of the pixels."""
 
     title: str
     name: str
@@ -32,7 +32,7 @@ class _Kind:
     deviation: float
 
     def files(self) -> dict[str, PublishedFile]:
-        """The published files, by the array that each holds."""
+        """The published files, by the name of the array in each."""
         made = [PublishedFile(self.folder + name, digest) for name, digest in zip(_NAMES, self.digests, strict=True)]
         return dict(zip(_SHAPES, made, strict=True))
 
@@ -40,7 +40,7 @@ class _Kind:
 _MNIST = _Kind(
     "MNIST",
     "mnist",
-    # A mirror, since the first site no longer serves them.
+    # A mirror: the original site no longer serves them.
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     (
         "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -84,8 +84,8 @@ def load_fashion(path: str | None = None) -> Dataset:
     """Fashion-MNIST, inputs ``(1, 28, 28)`` standardized by the published mean and deviation of its pixels.
 
     Args:
-        path: As for :func:`load`, with ``fashion-mnist.npz``. Since the published files have the names of MNIST's, they may
-            stand in a folder ``fashion-mnist`` of the folder given.
+        path: As for :func:`load`, with ``fashion-mnist.npz``. The published files have the same names as MNIST's, so
+            they may be in a subfolder ``fashion-mnist``.
 
     Raises:
         DataError: The file is missing or damaged, or the download fails.
@@ -116,6 +116,6 @@ def _read(kind: _Kind, place: Path) -> dict[str, Numbers]:
 
 
 def _idx(content: bytes, shape: tuple[int, ...]) -> Numbers:
-    """The array in a published file; its header was checked with its digest."""
+    """The array in a published file; the digest covers its header."""
     header = 4 + 4 * len(shape)
     return np.frombuffer(gzip.decompress(content)[header:], dtype=np.uint8).reshape(shape)

@@ -55,18 +55,18 @@ def named(path: str | None) -> Path | None:
 
 
 def cache(name: str) -> Path:
-    """The folder in which a data set is kept once it was downloaded or decoded."""
+    """The cache folder of a data set."""
     return cache_folder() / name
 
 
 def what(path: Path) -> str:
-    """What is wrong with a path that is no regular file."""
-    return "is no regular file" if path.exists() else "is missing"
+    """The fault of a path that is not a regular file, in words."""
+    return "is not a regular file" if path.exists() else "is missing"
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which takes its place whole or not at all; of several writers at a time, the last one stays."""
+    """A file to write that replaces ``path`` atomically; with several writers the last one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
@@ -80,23 +80,23 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A file that anybody can get, and by which its content is known."""
+    """A public file: its address and the digest of its content."""
 
     address: str
     digest: str
 
     @property
     def name(self) -> str:
-        """Of the file, without its folder."""
+        """The file's name."""
         return self.address.rpartition("/")[2]
 
     def holds(self, content: bytes) -> bool:
-        """Whether a content is the published one."""
+        """Whether the content has the digest."""
         kind = "md5" if len(self.digest) == 32 else "sha256"
         return hashlib.new(kind, content, usedforsecurity=False).hexdigest() == self.digest
 
     def read(self, file: Path, missing: str) -> bytes:
-        """The content of a file that must be this one."""
+        """The content of a local copy."""
         if not file.is_file():
             raise DataError(f"{file}: {what(file)}; {missing}")
         try:
@@ -108,7 +108,7 @@ class PublishedFile:
         return content
 
     def fetched(self, folder: Path, instead: str) -> bytes:
-        """The content from a folder of the cache, where it is whole, else by download into that folder."""
+        """The content from the cache folder, or else by download into it."""
         file = folder / self.name
         try:
             if file.is_file() and self.holds(content := file.read_bytes()):
@@ -121,7 +121,7 @@ class PublishedFile:
         return content
 
     def downloaded(self, instead: str) -> bytes:
-        """The content from its address."""
+        """The content, downloaded."""
         try:
             with urllib.request.urlopen(self.address, timeout=30) as response:  # noqa: S310 # a fixed https address
                 content: bytes = response.read(_LARGEST)
@@ -132,27 +132,27 @@ class PublishedFile:
         return content
 
 
-# Of one of a few types, checked when they are read.
+# Types are checked when arrays are read.
 Numbers = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What an array must be."""
+    """The expected shape and type of an array."""
 
     shape: tuple[int, ...]
     dtype: str = "uint8"
     or_shorter: bool = False
 
     def admits(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array may have this shape."""
+        """Whether a shape is as expected."""
         if shape == self.shape:
             return True
         return self.or_shorter and len(shape) == len(self.shape) and shape[1:] == self.shape[1:] and shape[0] < self.shape[0]
 
 
 def read_arrays(file: Path | IO[bytes], arrays: Mapping[str, Expected], name: str, label: object = None) -> dict[str, Numbers]:
-    """The arrays of an archive, read-only, each whole by the checksum that the archive has of it."""
+    """The arrays of an archive, read-only, each checked by the archive's checksum."""
     try:
         with zipfile.ZipFile(file) as archive:
             return {key: _member(archive, key, expected) for key, expected in arrays.items()}
@@ -164,7 +164,7 @@ def read_arrays(file: Path | IO[bytes], arrays: Mapping[str, Expected], name: st
         zipfile.BadZipFile,
         zlib.error,
         lzma.LZMAError,
-        # Of an encrypted member, and of a compression that is not known.
+        # An encrypted member, or an unknown compression.
         RuntimeError,
     ) as error:
         raise DataError(f"{label or file}: is not {name} as .npz with {', '.join(arrays)} ({error})") from error
@@ -172,11 +172,11 @@ def read_arrays(file: Path | IO[bytes], arrays: Mapping[str, Expected], name: st
 
 def _member(archive: zipfile.ZipFile, key: str, expected: Expected) -> Numbers:
     with archive.open(f"{key}.npy") as member:
-        dtype, fortran_order, shape = read_header(member)  # type: ignore[arg-type] # it has the read that is needed
+        dtype, fortran_order, shape = read_header(member)  # type: ignore[arg-type] # has read()
         if not expected.admits(shape) or dtype != np.dtype(expected.dtype) or fortran_order:
             raise ValueError(f"{key} is {dtype} {shape}, it must be {expected.dtype} {expected.shape}")
         size = math.prod(shape) * dtype.itemsize
-        # One byte more than there should be: what is longer than its header says is noticed, and the checksum is compared.
+        # One byte too many: reads to the end, so that the checksum is compared, and notices content beyond the header's size.
         content = member.read(size + 1)
     if len(content) != size:
         raise ValueError(f"{key} holds {len(content)} bytes, not {size}")
@@ -187,10 +187,10 @@ _AT_A_TIME = 100
 
 
 def image_dataset(arrays: Mapping[str, Numbers], means: Sequence[float], deviations: Sequence[float]) -> Dataset:
-    """Images of ten classes as a data set, each channel by its mean and deviation.
+    """Images of ten classes as a data set, each channel standardized.
 
     Args:
-        arrays: ``x_train`` and ``x_test`` in uint8, ``(images, channels, height, width)``, or without channels where there is
+        arrays: ``x_train`` and ``x_test`` in uint8, ``(images, channels, height, width)``, or without channels if there is
             one; ``y_train`` and ``y_test``, ``(images,)``.
         means: ``(channels,)``, of pixels from 0 to 1.
         deviations: ``(channels,)``, of the same.
@@ -207,11 +207,11 @@ def image_dataset(arrays: Mapping[str, Numbers], means: Sequence[float], deviati
 
 def standardized(pixels: npt.NDArray[np.uint8], means: Sequence[float], deviations: Sequence[float]) -> torch.Tensor:
     """Images ``(images, channels, height, width)`` in float32: (pixel / 255 − mean) / deviation, by channel."""
-    # NumPy asks for large pages, without which most of the time goes into asking for memory.
+    # NumPy allocates large pages, which is much faster here.
     images = torch.from_numpy(np.empty(pixels.shape, dtype=np.float32))
     by_channel = (len(means), 1, 1)
     mean, deviation = torch.tensor(means).view(by_channel), torch.tensor(deviations).view(by_channel)
-    # A few at a time, in place, while they are in the processor's cache: of a large data set there is one copy.
+    # In place and in small chunks, which stay in the processor's cache.
     for start in range(0, len(pixels), _AT_A_TIME):
         some = images[start : start + _AT_A_TIME]
         some.copy_(torch.from_numpy(pixels[start : start + _AT_A_TIME].astype(np.float32)))
@@ -220,7 +220,7 @@ def standardized(pixels: npt.NDArray[np.uint8], means: Sequence[float], deviatio
 
 
 def decoded(blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], side: int) -> npt.NDArray[np.uint8]:
-    """Color images from JPEG files that stand one after another, ``(images, 3, side, side)``."""
+    """Color images from concatenated JPEG files, ``(images, 3, side, side)``."""
     from PIL import Image
 
     if offsets[0] < 0 or offsets[-1] > len(blob) or (np.diff(offsets) < 0).any():
@@ -228,7 +228,7 @@ def decoded(blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], side: i
     images = np.empty((len(offsets) - 1, 3, side, side), dtype=np.uint8)
     for index, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
         try:
-            # No other format is tried, and the size is known before anything is decoded.
+            # JPEG only, and the size is checked before decoding.
             with Image.open(BytesIO(blob[start:end].tobytes()), formats=["JPEG"]) as image:
                 if image.size != (side, side) or image.mode != "RGB":
                     raise ValueError(f"it is {image.mode} of {image.size}, not RGB of {(side, side)}")

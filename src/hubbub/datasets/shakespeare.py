@@ -1,7 +1,7 @@
-"""Shakespeare by speaker: the next character of what 303 speakers of his plays say, for models of language on people's words.
+"""Shakespeare by speaker: next-character prediction on the words of 303 speakers of his plays.
 
-A speaker is a user. Speakers who are held out make the public test data: under a guarantee for whole people, nothing of
-anybody who is trained on may count as public, so that a last part of each speaker's words would not do.
+Each speaker is a user. The public test data are the words of held-out speakers: under a guarantee for users, no words of a
+user in the training data may count as public.
 
 Source: A. Karpathy, The Unreasonable Effectiveness of Recurrent Neural Networks, 2015, ``tinyshakespeare``. Speakers as users:
 McMahan, Moore, Ramage, Hampson and Agüera y Arcas 2017, https://arxiv.org/abs/1602.05629.
@@ -21,27 +21,27 @@ from hubbub.errors import DataError
 
 __all__ = ["ALPHABET", "examples", "load", "speakers"]
 
-# Those of the published text. It is fixed, since which characters people use would else be told by the shape of a model.
+# Of the published text, and fixed: otherwise the shape of a model would reveal which characters users have.
 ALPHABET = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PUBLISHED = PublishedFile(
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
     "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
 _NAMES = ("shakespeare.txt", _PUBLISHED.name)
-# One of ten speakers, chosen once for all: other splits would be other test data.
+# One speaker in ten; fixed, so that all runs have the same test data.
 _HELD_OUT, _SPLIT = 10, 0
 
 
 def load(path: str | None = None, length: int = 80) -> Dataset:
-    """Shakespeare's speakers, as :func:`examples` of ``(length,)`` characters; ``users`` names each one's speaker.
+    """Shakespeare's text as :func:`examples` of ``(length,)`` characters; ``users`` has the speaker of each.
 
-    The test data are the words of one speaker in ten. Of the 303, ten have a name in the text and nothing to say.
+    The test data are the words of one speaker in ten. Ten of the 303 speakers have no words.
 
     Args:
         path: The published text, or a folder with it as ``shakespeare.txt`` or ``input.txt``. Without one: the folder in the
             environment variable ``HUBBUB_DATA``, then the cache ``~/.cache/hubbub/shakespeare``, then a download into that
             cache.
-        length: Of an example, in characters.
+        length: Characters in an example.
 
     Raises:
         DataError: The file is missing or another one, or the download fails.
@@ -57,7 +57,7 @@ def load(path: str | None = None, length: int = 80) -> Dataset:
 
 
 def speakers(text: str) -> dict[str, str]:
-    """What each speaker says, all speeches one after another, a line end before each; nothing, of one who is only named."""
+    """The words of each speaker: all speeches, each after a line end; empty for a speaker without any."""
     said: dict[str, str] = {}
     for speech in re.split(r"\n{2,}", text.strip("\n")):
         name, _, words = speech.partition("\n")
@@ -67,22 +67,22 @@ def speakers(text: str) -> dict[str, str]:
 
 
 def examples(words: str, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A text as pieces of characters, and the character that follows each: inputs and targets, ``(examples, length)``, int64.
+    """Pieces of a text, and the next character at each place: inputs and targets, ``(examples, length)``, int64.
 
-    Each character but the first is a target once. Where the text ends within the last piece, inputs continue with character 0
-    and targets with -100, which no loss counts.
+    Each character but the first is a target once. The last piece is padded with character 0, and its targets with -100,
+    which losses ignore.
 
     Args:
         words: At least two characters of :data:`ALPHABET`.
-        length: Of each piece.
+        length: Characters in a piece.
 
     Raises:
-        DataError: Fewer characters, or others.
+        DataError: Fewer than two characters, or one outside the alphabet.
     """
     unknown = sorted(set(words) - set(ALPHABET))
     if len(words) < 2 or unknown:
         raise DataError(
-            f"a text of {len(words)} characters, of which {unknown} are not in the alphabet: takes two or more of it"
+            f"a text of {len(words)} characters, of which {unknown} are unknown: needs at least two of the alphabet"
         )
     numbers = torch.tensor([_NUMBERS[character] for character in words])
     pieces = -(-(len(words) - 1) // length)

@@ -1,8 +1,8 @@
-"""Models for the data sets that come along. Any other ``torch.nn.Module`` without buffers will do as well.
+"""Models for the included data sets. Any other ``torch.nn.Module`` without buffers works, too.
 
-Those of text give the next character at each place of a sequence, from all characters up to it: logits ``(examples, classes,
-length)``, as ``torch.nn.functional.cross_entropy`` takes them with targets ``(examples, length)``. Characters are whole numbers
-below the number of classes.
+Text models predict the next character at each place of a sequence: logits ``(examples, classes, length)``, as
+``torch.nn.functional.cross_entropy`` takes them with targets ``(examples, length)``. Characters are integers below the number
+of classes.
 """
 
 import math
@@ -19,7 +19,7 @@ class Cnn(nn.Sequential):
     """Two convolutions and two dense layers: 21,840 parameters for 28 × 28 grey images and 10 classes.
 
     Args:
-        shape: Of one input, ``(channels, height, width)``; height and width at least 16.
+        shape: Shape of one input, ``(channels, height, width)``; height and width at least 16.
         classes: Number of classes.
 
     Example:
@@ -49,10 +49,10 @@ class Cnn(nn.Sequential):
 class CifarCnn(nn.Sequential):
     """Six convolutions of 3 × 3 and two dense layers with tanh: 550,570 parameters for 32 × 32 color images and 10 classes.
 
-    Bounded activations keep gradients small, and so lose less to the clip norm.
+    Bounded activations keep gradients small, so that clipping loses less.
 
     Args:
-        shape: Of one input, ``(channels, height, width)``; height and width at least 8.
+        shape: Shape of one input, ``(channels, height, width)``; height and width at least 8.
         classes: Number of classes.
 
     Example:
@@ -80,7 +80,7 @@ class Mlp(nn.Sequential):
     """Two dense layers.
 
     Args:
-        shape: Of one input.
+        shape: Shape of one input.
         classes: Number of classes.
         hidden: Width of the hidden layer.
 
@@ -98,7 +98,7 @@ class CharLstm(nn.Module):
     """An embedding of 8 numbers and two LSTM layers of 128: 211,657 parameters for 65 characters.
 
     Args:
-        shape: Of one input, ``(length,)``.
+        shape: Shape of one input, ``(length,)``.
         classes: Number of characters.
         hidden: Width of the LSTM layers; the network of the source has 256, and 815,945 parameters for 65 characters.
 
@@ -129,7 +129,7 @@ class CharTransformer(nn.Module):
     """Two causal layers of width 128 with four heads, without dropout: 423,745 parameters for 65 characters in sequences of 80.
 
     Args:
-        shape: Of one input, ``(length,)``; at most that many characters may be asked for later.
+        shape: Shape of one input, ``(length,)``; later inputs must not be longer.
         classes: Number of characters.
 
     Example:
@@ -149,7 +149,7 @@ class CharTransformer(nn.Module):
         self.layers = nn.Sequential(_Layer(width, heads=4), _Layer(width, heads=4))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
-        # As in the source: with unit variance, where a character stands would drown which one it is.
+        # As in the source: with unit variance the position would dominate the character.
         for table in (self.embedding.weight, self.places):
             nn.init.normal_(table, std=0.02)
 
@@ -161,7 +161,7 @@ class CharTransformer(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Attention to what came before, then two dense layers, each added to what it was given."""
+    """Causal attention, then two dense layers, each with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class _Layer(nn.Module):
         parts = self.queries_keys_values(states).view(examples, length, 3, self.heads, width // self.heads)
         queries, keys, values = parts.permute(2, 0, 3, 1, 4)
         scores = queries @ keys.transpose(-1, -2) / math.sqrt(width // self.heads)
-        # Made on the fly: a mask that the module kept would be a buffer.
+        # Not stored: a stored mask would be a buffer.
         later = torch.ones(length, length, dtype=torch.bool, device=states.device).triu(1)
         weights = scores.masked_fill(later, -math.inf).softmax(dim=-1)
         mixed: torch.Tensor = self.mix((weights @ values).transpose(1, 2).reshape(examples, length, width))

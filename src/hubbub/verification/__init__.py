@@ -1,7 +1,7 @@
-"""What a run's folder proves about itself: each claim computed again from the files alone, and none of the code that they name.
+"""Verification of a run's folder: each claim is computed again from the files, without running code that they name.
 
-Who can write to the folder can write a consistent false one, so a verdict is as good as the head of the ledger that somebody
-kept elsewhere. Of a published folder it proves that its files are those that were given to others under a head, and no more.
+Whoever can write to the folder can forge a consistent one, so a verdict is as good as the head of the ledger that was kept
+elsewhere. For a published folder it proves only that the files are those that were published under a head.
 """
 
 import hashlib
@@ -38,14 +38,14 @@ from hubbub.verification.kept_heads import compared, kept_lines
 
 __all__ = ["PUBLICATION", "SIGNATURE", "Check", "Verdict", "verify"]
 
-# The last record of a published run's ledger, with the digests of all that was published with it.
+# The last record of a published run's ledger, with the digests of the published files.
 PUBLICATION = "published.json"
-# Its signature by who published it, where there is one.
+# The publisher's signature of it, if there is one.
 SIGNATURE = f"{PUBLICATION}.sig"
 
-# Of numbers that were computed by other versions of the same formulas.
+# Other versions of the same formulas may differ by this much.
 _TOLERANCE = 1e-9
-# Letters of what differs.
+# Letters of a shown difference.
 _SHOWN = 80
 _MODEL, _SERVER = "model.safetensors", "state/server.safetensors"
 
@@ -55,9 +55,9 @@ class Check:
     """One claim about a run.
 
     Args:
-        name: What is claimed, in a word.
+        name: The claim, in a word.
         ok: Whether it passes.
-        detail: What was found, in one line for people.
+        detail: The finding, in one line.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All claims about a run.
+    """The checks of a run.
 
     Args:
-        checks: In the order in which they rest on one another.
-        head: The hash of the ledger's last record; ``None`` where the ledger cannot be read.
-        epsilon: What the recorded rounds cost; ``None`` if it cannot be computed from the record.
-        delta: At which epsilon was computed.
+        checks: In the order in which they depend on one another.
+        head: The hash of the ledger's last record; ``None`` if the ledger cannot be read.
+        epsilon: The cost of the recorded rounds; ``None`` if it cannot be computed from the record.
+        delta: The delta of that epsilon.
     """
 
     checks: tuple[Check, ...]
@@ -83,25 +83,25 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether every claim passes."""
+        """Whether every check passes."""
         return all(check.ok for check in self.checks)
 
 
 def verify(
     folder: str | Path, head: str | None = None, *, heads: str | Path | None = None, signer: str | Path | None = None
 ) -> Verdict:
-    """Read a run's folder, or one that was published, change nothing, and say what passes.
+    """The verdict on a run's folder, or on a published one; the folder is not changed.
 
     Args:
-        folder: Of a run, at work, interrupted, finished or closed; or what ``hubbub publish`` made of one.
-        head: A head of the ledger that was kept elsewhere; of a published folder the one that ``hubbub publish`` printed.
-        heads: A file of the lines that a head hook was given, or of bare heads; of a run alone.
-        signer: The file of the public keys, one of which must have signed each line of ``heads``, or what was published.
+        folder: A run's folder, running, interrupted, finished or closed; or the output of ``hubbub publish``.
+        head: A head of the ledger that was kept elsewhere; for a published folder the one that ``hubbub publish`` printed.
+        heads: A file of lines from a head hook, or of bare heads; for a run's folder only.
+        signer: A file of public keys, one of which must have signed each line of ``heads``, or the publication.
 
     Raises:
-        RunFolderError: The folder is neither.
-        ConfigError: Heads for a published folder, a signer of nothing, or a list that cannot be read.
-        KeyFileError: The signer's file holds something else than public keys.
+        RunFolderError: The folder is neither a run nor published.
+        ConfigError: Heads for a published folder, a signer without heads, or a list that cannot be read.
+        KeyFileError: The signer's file is not a list of public keys.
 
     Example:
         >>> import tempfile, torch, hubbub
@@ -122,7 +122,7 @@ def verify(
             )
         return _published(folder, head, keys)
     if keys is not None and heads is None:
-        raise ConfigError(f"signer = {str(signer)!r}: signs the heads that were kept, or what was published; name heads, too")
+        raise ConfigError(f"signer = {str(signer)!r}: checks signatures of kept heads or of a publication; name heads, too")
     kept = None if heads is None else kept_lines(Path(heads))
     ledger, checks = ledger_of(folder), list[Check]()
     try:
@@ -155,13 +155,13 @@ def verify(
         ]
     except (HubbubError, ValueError, TypeError, OverflowError) as error:
         where = "" if "ledger.jsonl" in str(error) or "safetensors" in str(error) else "ledger.jsonl: "
-        checks.append(Check("record", False, f"{where}{error}; nothing that stands on it was checked"))
+        checks.append(Check("record", False, f"{where}{error}; checks that depend on it were not made"))
         return Verdict(tuple(checks), None, None, None)
     return Verdict(tuple(checks), chain.head, cost.guarantee.epsilon, promise.delta)
 
 
 def _claim(name: str, faults: Iterable[str], found: str) -> Check:
-    """A claim that passes where there is no fault; a file that cannot be read is one."""
+    """A check that passes without faults; a file that cannot be read is a fault."""
     wrong: list[str] = []
     try:
         wrong += faults
@@ -171,7 +171,7 @@ def _claim(name: str, faults: Iterable[str], found: str) -> Check:
 
 
 def _kept_head(chain: Chain, head: str) -> Check:
-    """The head that somebody kept is in the chain."""
+    """The kept head is in the chain."""
     try:
         chain.require_head(head)
     except LedgerError as error:
@@ -181,7 +181,7 @@ def _kept_head(chain: Chain, head: str) -> Check:
 
 
 def _kept_heads(chain: Chain, kept: Sequence[bytes], keys: Collection[PublicKey] | None) -> Check:
-    """The heads that a hook was given are in the chain, and signed."""
+    """The heads from a hook are in the chain, and signed."""
     faults, reached = compared(chain, kept, keys)
     by = "no signature was checked (--signer)" if keys is None else "each is signed by a given key"
     of = f"the last after {reached} of {chain.rounds_at(chain.head)} rounds"
@@ -190,7 +190,7 @@ def _kept_heads(chain: Chain, kept: Sequence[bytes], keys: Collection[PublicKey]
 
 
 def _rounds(promise: Promise, history: History) -> Check:
-    """No more rounds than promised, each with a key and a clip norm as promised."""
+    """There are no more rounds than promised, each with key and clip norm as promised."""
     states = [entry.state for entry in history.rounds]
     counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "aborted", "begun") if state in states)
     incarnations = _count(len(history.epochs), "incarnation")
@@ -201,7 +201,7 @@ def _rounds(promise: Promise, history: History) -> Check:
 
 
 def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
-    """Everything that the promise states, computed again from the strategy's own numbers."""
+    """The numbers of the promise, computed again from the strategy."""
     key = stated.get("key")
     wrong = [] if isinstance(key, str) and len(key) == 64 else [f"key = {str(key)[:80]!r}: must be 64 hexadecimal digits"]
     wrong += _differences({"kind": "promise", "key": key, **promise.record()}, stated)
@@ -221,13 +221,13 @@ def _participation(promise: Promise, history: History, cost: Spent) -> Check:
     joined = history.participations
     if not joined.clients:
         devices = promise.terms.pattern_kept_by == "devices"
-        who = "each device keeps the pattern for itself" if devices else "cohorts are drawn at random"
-        found = "nobody took part yet" if promise.lists_clients else f"{who}, and the ledger keeps no list of them"
+        who = "each device enforces the pattern itself" if devices else "cohorts are drawn at random"
+        found = "nobody took part yet" if promise.lists_clients else f"{who}, and the ledger has no list of participants"
         return Check("participation", True, found)
     broken = joined.breaking(mechanism.participation)
     wrong = (
         f"{len(broken)} {unit}s broke {mechanism.participation}, such as {joined.tag(client)} in rounds "
-        f"{list(joined.rounds_of(client))}; as it happened epsilon is {rounded_up(cost.happened.epsilon)}"
+        f"{list(joined.rounds_of(client))}; the actual epsilon is {rounded_up(cost.happened.epsilon)}"
         for client in broken[:1]
     )
     most = _count(int(joined.counts.max()), "round")
@@ -235,7 +235,7 @@ def _participation(promise: Promise, history: History, cost: Spent) -> Check:
 
 
 def _releases(folder: Path, promise: Promise, history: History) -> Check:
-    """Every committed release fits its digest and lies on the lattice; there is no other one."""
+    """Every committed release has its digest and lies on the lattice, and there are no others."""
     store, parameters = RunStore(folder), promise.terms.parameters
     all_kept = promise.terms.keep_releases and not history.forgets
     dim = None if parameters is None else parameters + promise.terms.adaptive
@@ -248,24 +248,24 @@ def _releases(folder: Path, promise: Promise, history: History) -> Check:
 
     def faults() -> Iterator[str]:
         if all_kept and (missing := needed - kept):
-            yield f"of round {min(missing)} the release is missing"
+            yield f"the release of round {min(missing)} is missing"
         if unknown := unknown_releases(kept, [entry.state for entry in history.rounds]):
-            yield f"a release of round {unknown[0]} is there, which the ledger does not know as committed"
+            yield f"there is a release of round {unknown[0]}, which the ledger does not have as committed"
         for t in sorted(kept & needed):
             content, entry = store.release_content(t), history.rounds[t]
             if hashlib.sha256(content).hexdigest() != entry.release:
-                yield f"of round {t} the release is not the one that was committed"
+                yield f"the release of round {t} is not the committed one"
                 continue
             release, clip_norm = store.parse_release(t, content, dim), entry.clip_norm
             if on_lattice and (clip_norm is None or not Lattice(clip_norm, promise.lattice_bits).holds(release)):
-                yield f"of round {t} the release is off the lattice of its clip_norm = {clip_norm} in ledger.jsonl"
+                yield f"the release of round {t} is off the lattice of its clip_norm = {clip_norm} in ledger.jsonl"
 
     others = "" if all_kept else " (others were not kept)"
     return _claim("releases", faults(), f"{len(kept)} releases, each as its digest in the ledger{others}")
 
 
 def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Check]:
-    """Where the clip norm moves, that of each round follows from the releases before it, as far as they are kept."""
+    """An adaptive clip norm follows in each round from the releases before, as far as they are kept."""
     rule, mechanism = promise.terms.adaptive_clipping, promise.mechanism
     if mechanism is None or not isinstance(rule, Mapping):
         return
@@ -274,11 +274,11 @@ def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Ch
     kept, wrong, followed = set(store.released()), [], 0
     for round_index, entry in enumerate(history.rounds):
         if clip_norm is None:
-            # After a release that was not kept: from what the ledger says.
+            # After a release that was not kept: the clip norm in the ledger.
             clip_norm = (entry.clip_norm or math.nan) / norms.bound(1.0)
         if not _equal(entry.clip_norm, norms.bound(clip_norm)):
             wrong = [
-                f"of round {round_index} it is {entry.clip_norm!r} in ledger.jsonl, by the releases {norms.bound(clip_norm)!r}"
+                f"round {round_index} has {entry.clip_norm!r} in ledger.jsonl, from the releases {norms.bound(clip_norm)!r}"
             ]
             break
         if entry.state == "committed":
@@ -290,7 +290,7 @@ def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Ch
 
 
 def _start(folder: Path, promise: Promise) -> Iterator[Check]:
-    """The model that the run began with is the one that its promise names."""
+    """The initial model is the one that the promise names."""
     stated = promise.terms.initial_model
     if stated is None or not os.path.lexists(folder / START):
         return
@@ -299,13 +299,13 @@ def _start(folder: Path, promise: Promise) -> Iterator[Check]:
         start = Start.read(folder)
         # A finished run's model begins every warm start, and no other run.
         if model_digest(start.model) != stated or start.finished != (promise.terms.extends is not None):
-            yield f"{START} is not the model that the ledger says that the run began with"
+            yield f"{START} is not the initial model of the ledger"
 
-    yield _claim("start", faults(), f"{START} is the model that the ledger says that the run began with")
+    yield _claim("start", faults(), f"{START} is the initial model of the ledger")
 
 
 def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
-    """A warm start began with the model of the finished run that it names, and counts that run's cost."""
+    """A warm start has the model of the finished run that it names, and counts that run's cost."""
     if found := origin_words(folder, promise):
         yield _claim("continuity", breaks(folder, promise), found)
         return
@@ -318,21 +318,21 @@ def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
 
 
 def _evaluation(folder: Path, promise: Promise, chain: Chain, history: History) -> Iterator[Check]:
-    """The private evaluations are those that the run counts: promised alike, no more than its rounds allow."""
+    """The private evaluations are those that the run's cost includes."""
     counted, expected = promise.evaluations(len(history.rounds)), evaluation_promise(promise, chain.hashes[0])
     own = folder / EVALUATION
     if counted is None or expected is None:
         if os.path.lexists(own):
-            yield Check("evaluation", False, f"{EVALUATION} is there, and the run promises no private evaluation")
+            yield Check("evaluation", False, f"there is {EVALUATION}, but the run promises no private evaluation")
         return
 
     def faults() -> Iterator[str]:
         found = read_chain(ledger_of(own))
         stated, past = Promise.from_record(found.records[0], {}), History.of_chain(found)
         if stated.record() != expected.record():
-            yield "its ledger is not of this run, or promises something else"
+            yield "its ledger is not of this run, or has another promise"
         if len(past.rounds) > counted[1]:
-            yield f"{len(past.rounds)} evaluations were begun, the {len(history.rounds)} rounds allow {counted[1]}"
+            yield f"{len(past.rounds)} evaluations were started, the {len(history.rounds)} rounds allow {counted[1]}"
         releases = _releases(own, stated, past)
         if not releases.ok:
             yield releases.detail
@@ -349,41 +349,43 @@ def _begun(folder: Path) -> int:
 
 
 def _secrets(folder: Path, chain: Chain, history: History) -> Check:
-    """Keys are those that the ledger names, for their owner only; of a closed run none is left."""
+    """Keys are those of the ledger, readable by their owner only; a closed run has none."""
     store = RunStore(folder)
     kept = store.secret_files()
     ledger = folder / "ledger.jsonl"
     of_operator = [*kept, ledger, *(path for path in [cohorts_path(ledger)] if os.path.lexists(path))]
     open_ones = [path for path in of_operator if stat.S_IMODE(path.lstat().st_mode) & 0o077]
     if open_ones:
-        return Check("secrets", False, f"{open_ones[0].relative_to(folder)} may be read by others; change its mode to 0600")
+        return Check("secrets", False, f"{open_ones[0].relative_to(folder)} is readable by others; change its mode to 0600")
     if history.closed:
         left = f"{kept[0].relative_to(folder)} is still there; close the run again" if kept else "the keys were destroyed"
         return Check("secrets", not kept, left)
     drawn = [epoch.key for epoch in history.epochs if epoch.key is not None]
     if len(set(drawn)) != len(drawn):
-        return Check("secrets", False, "two incarnations drew their noise from one key")
-    found = f"{_count(len(drawn), 'noise key')}, a new one in each incarnation; {len(kept)} secret files, for their owner only"
+        return Check("secrets", False, "two incarnations used one noise key")
+    found = (
+        f"{_count(len(drawn), 'noise key')}, a new one in each incarnation; {len(kept)} secret files that only the owner reads"
+    )
     return _claim("secrets", _keys(store, chain.records[0].get("key"), history), found)
 
 
 def _keys(store: RunStore, own: object, history: History) -> Iterator[str]:
-    """Keys that are not those of the ledger; a folder that was published without its keys has no keys to compare."""
+    """Keys that are not those of the ledger; a folder without its keys has none to compare."""
     if ahead := key_ahead(store.epochs(), len(history.epochs)):
         yield f"{ahead} is there, the ledger has {_count(len(history.epochs), 'incarnation')}: it was rolled back"
     if not store.has_keys():
         return
     secret = store.secret()
     if key_digest(secret, secret) != own:
-        yield "state/keys/run is not the key that the ledger was written under"
+        yield "state/keys/run is not the key of the ledger"
         return
     for number, epoch in enumerate(history.epochs):
         if epoch.key is not None and key_digest(secret, store.noise_key(number)) != epoch.key:
-            yield f"state/keys/epoch-{number} is not the key that this run's noise was drawn from"
+            yield f"state/keys/epoch-{number} is not the noise key of that incarnation"
 
 
 def _checkpoint(folder: Path, chain: Chain, history: History) -> Iterator[Check]:
-    """The checkpoint is whole and goes with this ledger; a closed run has given up its noise and resumes no more."""
+    """The checkpoint is complete and belongs to this ledger; a closed run does not resume and needs none."""
     path = folder / "state" / "checkpoint.json"
     if history.closed or not os.path.lexists(path):
         return
@@ -393,12 +395,12 @@ def _checkpoint(folder: Path, chain: Chain, history: History) -> Iterator[Check]
         yield Check("checkpoint", False, str(error))
         return
     fits = chain.rounds_at(checkpoint.head) == checkpoint.rounds
-    which = "as this ledger had it" if fits else "with a head that this ledger never had, which was rolled back"
+    which = "under a head of this ledger" if fits else "under a head that this ledger does not have: it was rolled back"
     yield Check("checkpoint", fits, f"{path.relative_to(folder)} holds the state after {checkpoint.rounds} rounds, {which}")
 
 
 def _epsilon(folder: Path, chain: Chain, promise: Promise, history: History, cost: Spent) -> Check:
-    """What was released costs what was stated: in the guarantee for all rounds, in the metrics for those so far."""
+    """The stated epsilons are the actual costs: of all rounds in the guarantee, of those so far in the metrics."""
     promised = promise.after(promise.rounds, promise.delta)
 
     def faults() -> Iterator[str]:
@@ -406,14 +408,14 @@ def _epsilon(folder: Path, chain: Chain, promise: Promise, history: History, cos
         try:
             stated = strict_json.loads(files.read(folder / "guarantee.json", at_most=2**20))
             versions = stated.get("versions") if isinstance(stated, Mapping) else None
-            # Who computed it then may be another version than today's: nothing follows from texts that name one.
+            # Versions may be others than today's.
             named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
             computed = promised.as_json() | {"versions": versions if named else "names and versions of libraries"}
             yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
         except FileNotFoundError as error:
-            # A run by ``train`` alone states nothing; another has the file from its start on.
-            told = any(record.get("kind") == "files" for record in chain.records)
-            if told or any(os.path.lexists(folder / name) for name in ("config.toml", _SERVER)):
+            # A run by ``train`` alone has no such file; others have it from the start.
+            stated_once = any(record.get("kind") == "files" for record in chain.records)
+            if stated_once or any(os.path.lexists(folder / name) for name in ("config.toml", _SERVER)):
                 yield f"guarantee.json: cannot be read ({error.strerror})"
         except OSError as error:
             yield f"guarantee.json: cannot be read ({error.strerror})"
@@ -431,7 +433,7 @@ def _epsilon(folder: Path, chain: Chain, promise: Promise, history: History, cos
 
 
 def _shown(folder: Path, promise: Promise, begun: int) -> Iterator[str]:
-    """Where the last row of the metrics is not what that many rounds cost, in words."""
+    """The difference between the last epsilon of the metrics and the cost of as many rounds, in words."""
     rows, _ = read_metrics(folder / "metrics.jsonl")
     if not rows:
         return
@@ -444,7 +446,7 @@ def _shown(folder: Path, promise: Promise, begun: int) -> Iterator[str]:
 
 
 def _model(folder: Path, chain: Chain) -> Iterator[Check]:
-    """The model is whole, and names the head of the ledger that it was released under."""
+    """The model is complete, and names a head of the ledger."""
     if not os.path.lexists(folder / _MODEL):
         return
     try:
@@ -458,9 +460,9 @@ def _model(folder: Path, chain: Chain) -> Iterator[Check]:
 
 
 def _files(folder: Path, promise: Promise, history: History) -> Check:
-    """The model, and the settings that it was made by, are those that the ledger binds since the last round."""
+    """Model, settings and guarantee are those whose digests the ledger has."""
     bound, made = history.files or {}, [name for name in (_MODEL, _SERVER) if os.path.lexists(folder / name)]
-    # The model of a federation is kept after each round, and bound after the last of a start.
+    # The model of a federation is written after each round, and bound after the last one of an incarnation.
     unbound = [name for name in made if name not in bound and (name == _MODEL or history.next_round >= promise.rounds)]
     if unbound:
         again = f"hubbub resume {folder}" if unbound == [_MODEL] else "start its ServerApp again"
@@ -472,13 +474,13 @@ def _files(folder: Path, promise: Promise, history: History) -> Check:
 
 
 def _cohorts(folder: Path, history: History) -> set[str]:
-    """The file of cohorts, where the records account for all of it."""
+    """The file of cohorts, if the records account for all of it."""
     path = cohorts_path(folder / "ledger.jsonl")
     return {path.name} if os.path.lexists(path) and path.lstat().st_size == history.cohorts_size else set()
 
 
 def _coverage(folder: Path, promise: Promise, history: History, *, compared: bool) -> Check:
-    """How far the proof goes: which files nothing above was compared with."""
+    """The files that no check covers."""
     store, mechanism = RunStore(folder), promise.mechanism
     covered = {"ledger.jsonl", *(history.files or {})} | _cohorts(folder, history)
     covered |= {f"state/releases/{t}.safetensors" for t, entry in enumerate(history.rounds) if entry.state == "committed"}
@@ -495,12 +497,12 @@ def _coverage(folder: Path, promise: Promise, history: History, *, compared: boo
             covered |= {"state/checkpoint.json", *(f"state/{name}" for name in named)}
     left = _left(folder, covered)
     said = f"no digest binds these: {', '.join(left)}" if left else "every file was compared with the ledger"
-    forged = "; who can write to the folder can forge all of it: compare the head with one that was kept elsewhere"
+    forged = "; whoever can write to the folder can forge all of it: compare the head with one that was kept elsewhere"
     return Check("coverage", True, said if compared else said + forged)
 
 
 def _left(folder: Path, covered: Collection[str]) -> list[str]:
-    """The files that are not covered, in order; a folder of which none is has one entry."""
+    """The files that are not covered, sorted; a folder without any covered file has one entry."""
     found = set[str]()
     for path in folder.rglob("*"):
         name = path.relative_to(folder)
@@ -514,7 +516,7 @@ def _left(folder: Path, covered: Collection[str]) -> list[str]:
 
 
 def _published(folder: Path, head: str | None, keys: Collection[PublicKey] | None) -> Verdict:
-    """Of a published folder: that its files are those of a record, and that this record is the one of a head, and signed."""
+    """The verdict on a published folder: its files are those of a record, which has the given head and signature."""
     try:
         content = files.read(folder / PUBLICATION, at_most=2**20)
         stated = strict_json.loads_canonical(content)
@@ -543,12 +545,12 @@ def _published(folder: Path, head: str | None, keys: Collection[PublicKey] | Non
         if head or keys
         else "compare the head with the one that the publisher states, since all of it can be forged together; "
     )
-    reach = f"{said}{compare}that the guarantee holds is proved by the run alone: hubbub verify RUN --head {own}"
+    reach = f"{said}{compare}only the run proves the guarantee: hubbub verify RUN --head {own}"
     return Verdict((*checks, Check("coverage", True, reach)), own, None, None)
 
 
 def _unsigned(path: Path, content: bytes, keys: Collection[PublicKey]) -> Iterator[str]:
-    """Why a file holds no signature of a content by one of some keys, in words."""
+    """The fault of a signature file, in words, if it has no signature of the content by one of the keys."""
     try:
         require_signed(content, files.read(path, at_most=2**12).decode("ascii", "replace"), keys)
     except OSError as error:
@@ -558,7 +560,7 @@ def _unsigned(path: Path, content: bytes, keys: Collection[PublicKey]) -> Iterat
 
 
 def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:
-    """Where what is stated is not what was computed: numbers to nine digits, all else exactly."""
+    """The differences between stated and computed values: numbers to nine digits, all else exactly."""
     if isinstance(computed, Mapping) and isinstance(stated, Mapping):
         return [
             difference
@@ -572,7 +574,7 @@ def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:
     if alike or (isinstance(computed, float) and _equal(stated, computed)):
         return []
     theirs, own = str(stated), str(computed)
-    # Long ones from a little before they part.
+    # Long values from a little before the first difference.
     same = next((i for i, pair in enumerate(zip(theirs, own, strict=False)) if pair[0] != pair[1]), min(len(theirs), len(own)))
     start = max(0, same - 20) if max(len(theirs), len(own)) > _SHOWN else 0
     theirs, own = (("…" if start else "") + text[start : start + _SHOWN] for text in (theirs, own))
@@ -584,7 +586,7 @@ def _count(number: int, thing: str) -> str:
 
 
 def _equal(stated: object, computed: float) -> bool:
-    """Whether a number is the computed one, to nine digits; whole numbers may stand for floats, as in JSON."""
+    """Whether a number equals the computed one to nine digits; JSON may have an integer in place of a float."""
     if isinstance(stated, bool) or not isinstance(stated, int | float):
         return False
     try:

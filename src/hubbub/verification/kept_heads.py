@@ -1,4 +1,4 @@
-"""The heads that a hook was given and somebody kept: whether a ledger has them all, and whether they are signed."""
+"""Kept heads against a ledger: whether it has them all, in order, and whether they are signed."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -18,10 +18,10 @@ _NAMES = {"head", "rounds", "run"}
 
 
 def kept_lines(path: Path) -> list[bytes]:
-    """The lines of a list of heads, empty ones left out.
+    """The non-empty lines of a file of heads.
 
     Raises:
-        ConfigError: It cannot be read.
+        ConfigError: The file cannot be read.
     """
     try:
         return [line.strip() for line in path.read_bytes().splitlines() if line.strip()]
@@ -30,15 +30,14 @@ def kept_lines(path: Path) -> list[bytes]:
 
 
 def compared(chain: Chain, lines: Sequence[bytes], keys: Collection[PublicKey] | None) -> tuple[list[str], int]:
-    """Which lines the ledger does not bear out, in words, and up to how many rounds of it the others reach.
+    """The faults of the lines, in words, and the number of rounds that the others reach.
 
-    A line is what a hook was given, or a bare head. One that came before may come again, since a hook is given each head at
-    least once.
+    A line is the input of a head hook, or a bare head. Lines may repeat: a hook gets each head at least once.
 
     Args:
-        chain: The ledger, whose records follow from one another.
-        lines: In the order in which they were received.
-        keys: One of which signed each line; ``None`` compares no signatures.
+        chain: The ledger.
+        lines: In the order of their receipt.
+        keys: Public keys, one of which must have signed each line; ``None`` skips the signatures.
     """
     places = {head: place for place, head in enumerate(chain.hashes)}
     rounds_of = {head: rounds for rounds, head in chain.round_heads()}
@@ -47,7 +46,7 @@ def compared(chain: Chain, lines: Sequence[bytes], keys: Collection[PublicKey] |
         try:
             head, rounds = _stated(chain, line, keys)
             if head not in places:
-                raise ValueError(f"head {shown(head)} is not in the ledger, which was rolled back or is another run's")
+                raise ValueError(f"head {shown(head)} is not in the ledger, which was rolled back or is of another run")
             if rounds is not None and rounds_of.get(head) != rounds:
                 raise ValueError(f"says {rounds} rounds, and the ledger had {rounds_of.get(head)} with this head")
             if line not in seen and places[head] < last:
@@ -60,7 +59,7 @@ def compared(chain: Chain, lines: Sequence[bytes], keys: Collection[PublicKey] |
 
 
 def _stated(chain: Chain, line: bytes, keys: Collection[PublicKey] | None) -> tuple[str, int | None]:
-    """The head of a line, and after how many rounds it is said to be."""
+    """The head of a line, and its number of rounds if stated."""
     if _BARE.fullmatch(line):
         if keys is not None:
             raise ValueError("has no signature")
