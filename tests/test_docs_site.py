@@ -129,7 +129,7 @@ def _packages() -> dict[str, list[str]]:
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__all__":
                 found[".".join(file.parent.relative_to(SOURCE).parts)] = ast.literal_eval(node.value)
     # What is not public, programs, which are run and not imported, and what the package above offers.
-    apart = ("hubbub._util", "hubbub.cli", "hubbub.report", "hubbub.training.run_folder")
+    apart = ("hubbub._util", "hubbub.cli", "hubbub.report", "hubbub.training.run_folder", "hubbub.training.simulation")
     return {name: offered for name, offered in found.items() if name not in apart}
 
 
