@@ -4,7 +4,7 @@ The network is the usual one for private training on CIFAR-10 (Papernot et al. 2
 Learning with Differential Privacy", https://arxiv.org/abs/2007.14191): six convolutions of 32, 32, 64, 64, 128 and 128
 channels, three poolings, and dense layers of 128 and 10, with tanh; 550,570 parameters. Both sides make every example's own
 gradient by every parameter, on one thread: 500 at a time for Opacus, as a step of that size asks of it, and in the batches that
-ours takes by itself. Ghost norms make the sum of clipped gradients without them, for a perceptron of 101,770 parameters.
+ours takes by itself.
 
 opake hands out the sum of clipped gradients, and ours is made of the rounded ones that a release sums. It takes 20 examples at
 a time, the cheapest for it of 10, 20, 50, 100 and all.
@@ -17,23 +17,21 @@ from copy import deepcopy
 import numpy as np
 import numpy.typing as npt
 import torch
-from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
-from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+from opacus.grad_sample import GradSampleModule
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import _runner
-from hubbub.models import Mlp
 from hubbub.noise.lattice import Lattice
 from hubbub.training import ExamplePopulation
-from hubbub.training.per_example.gradients import Chosen, ExampleGradients
+from hubbub.training.per_example import Chosen, ExampleGradients
 
 Vector = npt.NDArray[np.floating]
 
-BATCH, PERCEPTRON_BATCH, CLIP_NORM = 500, 1000, 0.5
+BATCH, CLIP_NORM = 500, 0.5
 OPAKE_BATCH = 20
-GOAL, GHOST_GOAL, LATTICE_GOAL = 1.5, 1.0, 1.0
+GOAL, LATTICE_GOAL = 1.5, 1.0
 # Of float32 sums in another order.
 TOLERANCE = 1e-4
 
@@ -118,36 +116,6 @@ def compare_sums(
     )
 
 
-def ghost_rows(seconds: float) -> list[_runner.Row]:
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    module = Mlp((1, 28, 28), 10, 128)
-    inputs, targets = torch.rand(PERCEPTRON_BATCH, 1, 28, 28), torch.randint(10, (PERCEPTRON_BATCH,))
-    population = ExamplePopulation(inputs, targets, F.cross_entropy, lattice=False)
-    wrapped = GradSampleModuleFastGradientClipping(
-        deepcopy(module), max_grad_norm=CLIP_NORM, use_ghost_clipping=True, loss_reduction="sum"
-    )
-
-    class Ignored:
-        """What Opacus asks of an optimizer: to be told to forget the first of its two passes."""
-
-        loss_reduction = "sum"
-
-        def zero_grad(self) -> None:
-            wrapped.zero_grad()
-
-    criterion = DPLossFastGradientClipping(wrapped, Ignored(), nn.CrossEntropyLoss(reduction="sum"), loss_reduction="sum")
-
-    def ghost() -> Vector:
-        wrapped.zero_grad()
-        criterion(wrapped(inputs), targets).backward()
-        return -torch.cat([p.grad.reshape(-1) for p in wrapped.parameters()]).numpy()
-
-    name = f"{PERCEPTRON_BATCH} gradients by ghost norms, 101,770 parameters; opacus"
-    return [compare_sums(name, population, module, ghost, GHOST_GOAL, seconds)]
-
-
 def opake_rows(seconds: float) -> list[_runner.Row]:
     from opake.dpsgd.clipping import clipped_grad
 
@@ -194,4 +162,4 @@ def lattice_rows(seconds: float) -> list[_runner.Row]:
 
 
 if __name__ == "__main__":
-    _runner.main(__doc__, gradients_rows, ghost_rows, opake_rows, lattice_rows)
+    _runner.main(__doc__, gradients_rows, opake_rows, lattice_rows)

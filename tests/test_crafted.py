@@ -112,8 +112,6 @@ def test_what_cannot_carry_a_crafted_client_refuses_it() -> None:
         SimulatedPopulation(
             population()._examples, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one", workers=2)
         ).inject(0, lambda *_: FAR)
-    with pytest.raises(ConfigError, match="say ghost = False"):
-        examples(lattice=False).inject(0, lambda *_: FAR)
     for clients in (population(), examples()):
         with pytest.raises(ConfigError, match="client = 12: there are"):
             clients.inject(12, lambda *_: FAR)

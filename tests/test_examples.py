@@ -16,8 +16,7 @@ from hubbub.noise.lattice import Lattice
 from hubbub.testing import check_population
 from hubbub.training import RunPlan, ServerOptimizer, train
 from hubbub.training.clipping import AdaptiveClipping
-from hubbub.training.per_example.examples import ExamplePopulation, private_gradients
-from hubbub.training.per_example.gradients import Chosen, ExampleGradients
+from hubbub.training.per_example import Chosen, ExampleGradients, ExamplePopulation, private_gradients
 from odd_modules import MODULES, Counts, Forks, Mixes, made
 
 EXAMPLES = 11
@@ -49,23 +48,14 @@ def all_rows(gradients: ExampleGradients, inputs: torch.Tensor, targets: torch.T
 
 
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.parametrize("tapped", [True, False], ids=["tapped", "vmap"])
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
-def test_each_example_has_the_gradient_that_it_has_alone(name: str, tapped: bool) -> None:
+def test_each_example_has_the_gradient_that_it_has_alone(name: str) -> None:
     module, inputs, targets = made(name, EXAMPLES)
-    gradients = ExampleGradients(module, F.cross_entropy, batch=4, tapped=tapped)
+    gradients = ExampleGradients(module, F.cross_entropy, batch=4)
     expected = one_by_one(module, inputs, targets)
     # All together, whether or not bits stay; and as they are taken.
-    found = gradients.flat(gradients.seen(inputs, targets)).clone()
-    torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-6)
+    torch.testing.assert_close(gradients.of_batch(inputs, targets)[0], expected, rtol=2e-4, atol=2e-6)
     torch.testing.assert_close(all_rows(gradients, inputs, targets, list(range(EXAMPLES))), expected, rtol=2e-4, atol=2e-6)
-
-
-def test_the_layers_of_a_network_are_tapped_and_nothing_else_is_differentiated_by_vmap() -> None:
-    module, inputs, targets = made("network", EXAMPLES)
-    seen = ExampleGradients(module, F.cross_entropy).seen(inputs, targets)
-    assert [use.layer.weight for use in seen.uses] == ["0.weight", "3.weight", "6.weight"]
-    assert not seen.others
 
 
 @pytest.mark.parametrize("make", [Forks, lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))], ids=["forks", "dropout"])
@@ -150,7 +140,7 @@ def test_num_7_num_8_the_population_keeps_its_contract_with_hostile_examples(lat
     module, inputs, targets = made("perceptron", EXAMPLES)
     for number, hostile in enumerate((math.nan, math.inf, -math.inf, 1e30, 0.0)):
         inputs[number] = hostile
-    check_population(ExamplePopulation(inputs, targets, F.cross_entropy, lattice=lattice, ghost=False), module, clip_norm=0.25)
+    check_population(ExamplePopulation(inputs, targets, F.cross_entropy, lattice=lattice), module, clip_norm=0.25)
 
 
 @pytest.mark.parametrize("lattice", [True, False], ids=["lattice", "plain"])
@@ -165,9 +155,8 @@ def test_a_sum_is_that_of_minus_the_clipped_gradients(lattice: bool) -> None:
 
 
 @pytest.mark.parametrize("lattice", [True, False], ids=["lattice", "plain"])
-@pytest.mark.parametrize("ghost", [False, None], ids=["own", "default"])
-def test_the_indicators_of_adaptive_clipping_are_one_more_coordinate(lattice: bool, ghost: bool | None) -> None:
-    examples, module, inputs, targets = population(lattice=lattice, ghost=ghost)
+def test_the_indicators_of_adaptive_clipping_are_one_more_coordinate(lattice: bool) -> None:
+    examples, module, inputs, targets = population(lattice=lattice)
     norms = one_by_one(module, inputs, targets).norm(dim=1)
     clip_norm = float(norms.sort().values[3:5].mean())
     split = AdaptiveClipping().split(noise_multiplier=1.0, expected_cohort_size=8)
@@ -196,8 +185,6 @@ def test_shp_8_frozen_parameters_are_neither_differentiated_nor_released() -> No
     examples = ExamplePopulation(inputs, targets, F.cross_entropy)
     total = examples.collect(range(EXAMPLES), module, 0.5, 0)
     assert len(total.total) == sum(p.numel() for p in module.parameters() if p.requires_grad)
-    seen = ExampleGradients(module, F.cross_entropy).seen(inputs, targets)
-    assert "0.weight" not in {use.layer.weight for use in seen.uses} | set(seen.others)
 
 
 def test_num_2_a_run_without_privacy_is_gradient_descent() -> None:
@@ -226,9 +213,8 @@ def test_the_model_is_looked_at_as_it_is_now() -> None:
 def test_however_large_a_cohort_is_a_batch_is_in_memory_at_a_time() -> None:
     module, inputs, targets = made("perceptron", 200)
     gradients = ExampleGradients(module, F.cross_entropy, batch=8)
-    storage = {rows.untyped_storage().data_ptr() for rows, _ in gradients.rows(Chosen(inputs, targets, range(200), int))}
-    assert len(storage) == 1
-    assert gradients.flat(gradients.seen(inputs[:8], targets[:8])).untyped_storage().nbytes() == 8 * 4 * gradients.dim
+    chosen = Chosen(inputs, targets, range(200), int)
+    assert {rows.untyped_storage().nbytes() for rows, _ in gradients.rows(chosen)} == {8 * 4 * gradients.dim}
 
 
 @pytest.mark.parametrize(
@@ -236,7 +222,6 @@ def test_however_large_a_cohort_is_a_batch_is_in_memory_at_a_time() -> None:
     [
         (lambda x, y: ExamplePopulation(x[:3], y, F.cross_entropy), r"inputs: there are 3, and 11 targets"),
         (lambda x, y: ExamplePopulation(x[:0], y[:0], F.cross_entropy), r"inputs: there are no examples"),
-        (lambda x, y: ExamplePopulation(x, y, F.cross_entropy, ghost=True), r"ghost = True with lattice = True.*whole steps"),
     ],
 )
 def test_what_cannot_be_is_refused(make: Callable[[torch.Tensor, torch.Tensor], object], match: str) -> None:

@@ -58,7 +58,7 @@ def test_num_7_num_8_an_example_that_is_no_number_counts_as_zero_and_no_other_mo
     inputs, targets = torch.randn(8, 3, generator=torch.Generator().manual_seed(2)), torch.zeros(8, dtype=torch.int64)
     inputs[3, 1] = bad
     others = [0, 1, 2, 4, 5, 6, 7]
-    for options in ({}, {"lattice": False}, {"lattice": False, "ghost": False}):
+    for options in ({}, {"lattice": False}):
         examples = ExamplePopulation(inputs, targets, F.cross_entropy, **options)
         assert not examples.collect([3], linear(), 0.5, 0).open(None).any()
         beside, without = (examples.collect(cohort, linear(), 0.5, 0).open(None) for cohort in (range(8), others))

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hubbub.errors import ConfigError, DataError
 from hubbub.training import Execution, LocalTraining, SimulatedPopulation
-from hubbub.training.per_example.gradients import Chosen, ExampleGradients
+from hubbub.training.per_example import Chosen, ExampleGradients
 from hubbub.training.simulation import choice
 from hubbub.training.simulation.choice import Probe
 from hubbub.training.simulation.local import Job, Loss, OneByOne
@@ -352,14 +352,14 @@ def test_blank_examples_or_weights_do_not_hide_what_kernels_do(blank: str, monke
             for p in model.parameters():
                 p.zero_()
     gradients = ExampleGradients(model, F.cross_entropy)
-    plain = gradients.flat
+    plain = gradients.of_batch
 
-    def flat(seen):  # type: ignore[no-untyped-def]
-        found = plain(seen)
+    def scaled_last(*given):  # type: ignore[no-untyped-def]
+        found, losses = plain(*given)
         found[-1, : model.a.weight.numel()] *= 1 + 2**-20
-        return found
+        return found, losses
 
     chosen = Chosen(inputs, torch.zeros(64, dtype=torch.int64), [0], int)
     assert ExampleGradients(model, F.cross_entropy).batched(chosen)
-    monkeypatch.setattr(gradients, "flat", flat)
+    monkeypatch.setattr(gradients, "of_batch", scaled_last)
     assert not gradients.batched(chosen)

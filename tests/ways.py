@@ -26,7 +26,7 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
 from hubbub.training.clipping import AdaptiveClipping, Clipping, CountSplit
-from hubbub.training.per_example.examples import ExamplePopulation
+from hubbub.training.per_example import ExamplePopulation
 
 if TYPE_CHECKING:
     from witness import Witness

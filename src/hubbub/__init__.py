@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         TruncatedPoissonSampling,
     )
     from hubbub.training.clipping import AdaptiveClipping
-    from hubbub.training.per_example.examples import ExamplePopulation, private_gradients
+    from hubbub.training.per_example import ExamplePopulation, private_gradients
     from hubbub.training.plan import Plan, ServerOptimizer
     from hubbub.training.rounds import train
     from hubbub.training.run_folder import RunStore

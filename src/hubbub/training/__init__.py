@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hubbub.training.clipping import clip
     from hubbub.training.evaluation import evaluate
     from hubbub.training.head_hook import HeadHook
-    from hubbub.training.per_example.examples import ExamplePopulation, private_gradients
+    from hubbub.training.per_example import ExamplePopulation, private_gradients
     from hubbub.training.plan import Plan, RunPlan, ServerOptimizer
     from hubbub.training.release import ReleasePath
     from hubbub.training.rounds import RoundResult, train
@@ -64,7 +64,7 @@ __getattr__, __dir__ = lazily(
         "clipping": ("clip",),
         "evaluation": ("evaluate",),
         "head_hook": ("HeadHook",),
-        "per_example.examples": ("ExamplePopulation", "private_gradients"),
+        "per_example": ("ExamplePopulation", "private_gradients"),
         "plan": ("Plan", "RunPlan", "ServerOptimizer"),
         "release": ("ReleasePath",),
         "rounds": ("RoundResult", "train"),

@@ -1,0 +1,410 @@
+"""Examples as units: the gradient of each single example, clipped, and the sum of the negatives.
+
+``vmap`` batches the computation of one example, so that no layer can mix examples. A batch always has the same number of
+examples, the last one padded, so that kernels are the same. A module is first checked with synthetic examples, permuted and
+next to others that are NaN: no bit may change. If ``vmap`` does not support the module, if it draws random numbers, or if bits
+change, examples are taken one by one.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.func import grad, vmap
+
+from hubbub._util.prf import derive, fresh_key, seed_for, seed_key
+from hubbub.errors import ConfigError, DataError
+from hubbub.noise.lattice import Lattice
+from hubbub.training.aggregate import (
+    Adversary,
+    LatticeSum,
+    PlainSum,
+    Population,
+    Values,
+    adversarial_update,
+    lattice_of,
+    statistics,
+)
+from hubbub.training.clipping import CountSplit, bounded
+from hubbub.training.evaluation import measured
+from hubbub.training.simulation.faults import isolated, note, probe_batch, reason, require_steady, shaken
+from hubbub.training.simulation.functional import called, in_range, own_generators, require_trainable
+from hubbub.training.simulation.local import Examples, Loss
+
+__all__ = ["Chosen", "ExampleGradients", "ExamplePopulation", "private_gradients"]
+
+Tensors = dict[str, torch.Tensor]
+# Gradients ``(some, dim)`` and losses ``(some,)``.
+Rows = tuple[torch.Tensor, torch.Tensor]
+# Numbers in the gradients of a batch (64 MiB in float32), and the most examples in it.
+_ROOM, _MOST = 2**24, 64
+_VECTOR = 16
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A selection of examples.
+
+    Args:
+        inputs: Of all examples, ``(examples, …)``.
+        targets: Likewise.
+        numbers: The selected ones.
+        seed: From an example's number to the seed of random layers.
+    """
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    numbers: Sequence[int]
+    seed: Callable[[int], int]
+
+    def taken(self, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of some examples."""
+        rows = torch.tensor(list(numbers), device=self.inputs.device)
+        return self.inputs[rows], self.targets[rows]
+
+
+def _trainable(module: nn.Module) -> Tensors:
+    """The parameters that are trained, by name, in the order of the flat vector; detached."""
+    require_trainable(module)
+    return {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+
+
+class ExampleGradients:
+    """Per-example gradients of one module, with its parameters at each call.
+
+    Args:
+        module: Any module without buffers, in the mode, training or not, in which it is to be differentiated.
+        loss: Mean loss of a batch from the module's output and the targets.
+        batch: Examples at once; by default what 64 MiB of gradients hold, 64 at most. It must not depend on the data.
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None) -> None:
+        self.module, self._loss = module, loss
+        self._shapes = {name: p.shape for name, p in _trainable(module).items()}
+        found = min(_MOST, max(1, _ROOM // self.dim))
+        # Whole SIMD vectors, so that no example is in a remainder, which is summed another way.
+        self._batch = batch or (found - found % _VECTOR if found > _VECTOR else found)
+        self._threads = 0
+        self._together = False
+        # Examples that failed since the last reset.
+        self.failed = 0
+
+    @property
+    def dim(self) -> int:
+        """The number of trainable parameters."""
+        return sum(shape.numel() for shape in self._shapes.values())
+
+    def fits(self) -> bool:
+        """Whether the module still has the same trainable parameters."""
+        return {name: p.shape for name, p in _trainable(self.module).items()} == self._shapes
+
+    def rows(self, examples: Chosen) -> Iterator[Rows]:
+        """The gradients of examples in batches, with their losses; of an example that fails, zero and NaN."""
+        numbers = examples.numbers
+        if not len(numbers):
+            return
+        if not self.batched(examples):
+            with own_generators(examples.inputs.device):
+                for number in numbers:
+                    torch.manual_seed(examples.seed(number))
+                    yield from isolated(lambda own: self._alone(*examples.taken(own)), [number], self._nothing)
+            return
+
+        def together(part: Sequence[int]) -> Rows:
+            # Padded with copies of the first example, whose rows are left out.
+            rows, losses = self.of_batch(*examples.taken([*part, *[part[0]] * (self._batch - len(part))]))
+            return rows[: len(part)], losses[: len(part)]
+
+        for start in range(0, len(numbers), self._batch):
+            yield from isolated(together, numbers[start : start + self._batch], self._nothing)
+
+    def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """Refuse, on a probe batch of this form, a model that fails for every example, or depends on earlier ones."""
+        made = probe_batch(inputs, targets, self.module, 2)
+
+        def compute(number: int) -> torch.Tensor:
+            with own_generators(inputs.device):
+                torch.manual_seed(0)
+                return self._alone(*(part[number : number + 1] for part in made))[0]
+
+        require_steady(compute, inputs, targets)
+
+    def batched(self, examples: Chosen) -> bool:
+        """Whether examples are batched: checked before the first, and again if the number of threads changes."""
+        if self._threads != torch.get_num_threads():
+            self._together = self._same_bits(*probe_batch(examples.inputs, examples.targets, self.module, self._batch))
+            self._threads = torch.get_num_threads()
+        return self._together
+
+    def of_batch(self, inputs: torch.Tensor, targets: torch.Tensor, parameters: Tensors | None = None) -> Rows:
+        """The gradient of each example of one batch and its loss, with the module's own parameters or given ones."""
+        constants = self._constants()
+
+        def loss_of(values: Tensors, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            with in_range(x.device):
+                value = self._loss(called(self.module, {**constants, **values}, x.unsqueeze(0)), y.unsqueeze(0))
+            return value, value
+
+        differentiated = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0))
+        found, losses = differentiated(parameters or _trainable(self.module), inputs, targets)
+        return torch.cat([part.flatten(1) for part in found.values()], dim=1), losses.detach()
+
+    def _same_bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> bool:
+        """Whether ``vmap`` supports the module, and an example's gradient has the same bits at any place and next to any other.
+
+        A test of kernels, which depend on shapes alone: with synthetic examples and weights, since real ones must not decide
+        over the last bits of all gradients, and zeros would hide differences.
+        """
+        numbers = torch.arange(len(inputs), device=inputs.device)
+        try:
+            as_is = self._bits(inputs, targets)
+            for moved in (numbers.roll(1), numbers.flip(0)):
+                if not torch.equal(self._bits(inputs[moved], targets[moved]), as_is[moved]):
+                    return False
+            # The same example at each place; several, since not all numbers reveal the order of a sum.
+            for one in numbers[:8]:
+                copies = self._bits(inputs[one.expand_as(numbers)], targets[one.expand_as(numbers)])
+                if not torch.equal(copies, as_is[one].expand_as(copies)):
+                    return False
+            if not inputs.is_floating_point():
+                return True
+            spoilt = inputs.clone()
+            spoilt[::2] = torch.nan
+            return torch.equal(self._bits(spoilt, targets)[1::2], as_is[1::2])
+        except Exception:  # noqa: BLE001 # whatever vmap does not support; a faulty module fails one by one, too
+            return False
+
+    def _bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        found, _ = self.of_batch(inputs, targets, shaken(_trainable(self.module)))
+        return found.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[found.element_size()])
+
+    def _nothing(self, number: int, error: Exception) -> Rows:
+        """The zero gradient and the loss of an example that fails."""
+        self.failed += 1
+        note(f"example {number}", reason(error))
+        first = next(iter(_trainable(self.module).values()))
+        return first.new_zeros(1, self.dim), first.new_full((1,), torch.nan)
+
+    def _alone(self, inputs: torch.Tensor, targets: torch.Tensor) -> Rows:
+        """The gradient of a single example, ``(1, dim)``, and its loss, ``(1,)``."""
+        with torch.enable_grad(), in_range(inputs.device):
+            parameters = {name: p.requires_grad_() for name, p in _trainable(self.module).items()}
+            value = self._loss(called(self.module, {**self._constants(), **parameters}, inputs), targets)
+            found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)
+        return torch.cat([part.reshape(1, -1) for part in found], dim=1), value.detach().reshape(1)
+
+    def _constants(self) -> Tensors:
+        """Copies of frozen parameters and buffers: a module's changes of them must not reach the next examples."""
+        frozen = {name: p.detach().clone() for name, p in self.module.named_parameters() if not p.requires_grad}
+        return {**frozen, **{name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}}
+
+
+class ExamplePopulation(Population):
+    """Examples as two tensors; the server's learning rate is that of SGD, since the mean update is minus the mean gradient.
+
+    Args:
+        inputs: ``(examples, …)``. Gradients are computed and summed where they are, on a processor or on a GPU.
+        targets: ``(examples, …)``.
+        loss: Mean loss of a batch from the module's output and the targets; of single examples here.
+        seed: Of random layers (dropout): each example in each round has its own seed, and is then computed alone.
+        lattice: Whether clipped gradients are summed as integers, as a release needs; ``False`` sums in floating point, for
+            simulations only.
+        batch: Examples in memory at once; by default what 64 MiB of gradients hold, 64 at most.
+
+    An example's contribution depends, to the last bit, on the model, the example and the seed alone, not on the rest of the
+    cohort. A module must not keep plain attributes from one call to the next. An example whose gradient fails, such as for a
+    target that is no class, counts as zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics report it
+    to the operator.
+
+    Raises:
+        DataError: Inputs and targets of different lengths, or no example.
+
+    Example:
+        >>> from hubbub.accounting import calibrate
+        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> from hubbub.training import Plan, train
+        >>> mechanism = calibrate(rounds=2, participation=PoissonSampling(0.5), epsilon=4.0, delta=1e-5)
+        >>> examples = ExamplePopulation(torch.randn(40, 3), torch.zeros(40, dtype=torch.long), nn.functional.cross_entropy)
+        >>> [result.round_index for result in train(Plan(mechanism, 1.0, 1e-5), examples, nn.Linear(3, 2))]
+        [0, 1]
+    """
+
+    def __init__(
+        self,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        loss: Loss,
+        *,
+        lattice: bool = True,
+        seed: int = 0,
+        batch: int | None = None,
+    ) -> None:
+        _require_pairs(inputs, targets)
+        if not len(inputs):
+            raise DataError("inputs: there are no examples")
+        self._inputs, self._targets, self._loss = inputs, targets, loss
+        self._lattice, self._batch = lattice, batch
+        self._key = derive(seed_key(seed), "examples")
+        self._model: nn.Module | None = None
+        self._gradients: ExampleGradients
+        self._adversaries: dict[int, Adversary] = {}
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """Every example's number."""
+        return range(len(self._inputs))
+
+    def prepare(self, model: nn.Module, _: int) -> None:
+        """Refuse, on a probe batch, a model that fails for every example, or depends on earlier ones.
+
+        Raises:
+            ConfigError: It does.
+        """
+        self._of(model)
+
+    takes_split = True
+
+    def inject(self, client: int, adversary: Adversary | None) -> None:
+        """Let an adversary choose an example's contribution, in place of minus its gradient.
+
+        Raises:
+            ConfigError: There is no such example.
+        """
+        if client not in self.clients:
+            raise ConfigError(f"client = {client!r}: there are examples 0 to {len(self._inputs) - 1}")
+        self._adversaries.pop(client, None)
+        if adversary is not None:
+            self._adversaries[client] = adversary
+
+    def collect(
+        self,
+        cohort: Sequence[Hashable],
+        model: nn.Module,
+        clip_norm: float | None,
+        round_index: int,
+        split: CountSplit | None = None,
+    ) -> LatticeSum | PlainSum:
+        """The sum of minus the gradients of a cohort, clipped unless ``clip_norm`` is ``None``, ``(dim,)``.
+
+        Args:
+            cohort: Numbers of examples.
+            model: The global model, which stays as it is.
+            clip_norm: Of one gradient.
+            round_index: From 0.
+            split: With adaptive clipping: one more coordinate, each example's indicator, on the lattice of the joint norm.
+        """
+        gradients, chosen = self._of(model), [int(str(number)) for number in cohort]
+        own = [number for number in chosen if number not in self._adversaries]
+        examples = Chosen(self._inputs, self._targets, own, lambda number: seed_for(self._key, number, round_index))
+        # Injected contributions, as gradients and losses.
+        further = (
+            (-update[None].to(self._inputs.device), torch.tensor([math.nan]))
+            for number in chosen
+            if number in self._adversaries
+            and (update := adversarial_update(self._adversaries[number], model, round_index)) is not None
+        )
+        lattice = lattice_of(clip_norm, split) if self._lattice and clip_norm is not None else None
+        total, private = _clipped_sum(gradients, examples, clip_norm, lattice, split, further)
+        total[: gradients.dim].neg_()
+        return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
+
+    def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> list[Values]:
+        """``accuracy`` and ``loss`` of each example; ``None`` of one that fails."""
+        numbers = [int(str(number)) for number in cohort]
+        return [measured(model, partial(self._one, n), self._loss, f"example {n}") for n in numbers]
+
+    def _one(self, number: int) -> Examples:
+        return self._inputs[number : number + 1], self._targets[number : number + 1]
+
+    def _of(self, model: nn.Module) -> ExampleGradients:
+        """Per-example gradients of a copy of the model, so that the model itself stays as it is."""
+        if model is not self._model:
+            copied = deepcopy(model).to(self._inputs.device).train()
+            gradients = ExampleGradients(copied, self._loss, batch=self._batch)
+            gradients.require_steady(self._inputs, self._targets)
+            self._model, self._gradients = model, gradients
+        with torch.no_grad():
+            for mine, given in zip(self._gradients.module.parameters(), model.parameters(), strict=True):
+                mine.copy_(given)
+        return self._gradients
+
+
+# By module, so that a user's loop does not check its module in each step.
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[Loss, ExampleGradients]] = WeakKeyDictionary()
+
+
+def private_gradients(
+    model: nn.Module, loss: Loss, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
+) -> LatticeSum:
+    """The sum of the clipped gradients of single examples, for a user's training loop.
+
+    It is no release: ``ReleasePath`` records the cost of the step, and adds its row of noise.
+
+    Args:
+        model: Any module without buffers, in its training or evaluation mode; it stays as it is.
+        loss: Mean loss of a batch from the module's output and the targets.
+        inputs: Of the step's examples, ``(examples, …)``; possibly zero of them.
+        targets: ``(examples, …)``.
+        clip_norm: The largest norm of one gradient, all trainable parameters as one vector.
+
+    Returns:
+        ``(dim,)``, in the order of ``model.parameters()`` without frozen ones. ``statistics`` (mean loss, clipped fraction) are
+        private. Dropout and the like draw from a fresh secret key for each example.
+
+    Raises:
+        ConfigError: No trainable parameter, several dtypes, or a buffer.
+        DataError: Inputs and targets of different lengths.
+        ValueError: The clip norm is out of range.
+
+    Example:
+        >>> model = nn.Linear(3, 2)
+        >>> total = private_gradients(model, nn.functional.cross_entropy, torch.randn(5, 3), torch.zeros(5).long(), 1.0)
+        >>> total.total.shape, bool(total.open(None).norm() <= 5.0)
+        (torch.Size([8]), True)
+    """
+    _require_pairs(inputs, targets)
+    known_loss, gradients = _KNOWN.get(model, (None, None))
+    if gradients is None or known_loss is not loss or not gradients.fits():
+        gradients = ExampleGradients(model, loss)
+        gradients.require_steady(inputs, targets)
+        _KNOWN[model] = loss, gradients
+    key, lattice = fresh_key(), Lattice(clip_norm)
+    examples = Chosen(inputs, targets, range(len(inputs)), lambda number: seed_for(key, number))
+    total, private = _clipped_sum(gradients, examples, clip_norm, lattice)
+    return LatticeSum(total, lattice, private)
+
+
+def _require_pairs(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    if len(inputs) != len(targets):
+        raise DataError(f"inputs: there are {len(inputs)}, and {len(targets)} targets")
+
+
+def _clipped_sum(
+    gradients: ExampleGradients,
+    examples: Chosen,
+    clip_norm: float | None,
+    lattice: Lattice | None,
+    split: CountSplit | None = None,
+    further: Iterable[Rows] = (),
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The sum, in whole steps if there is a lattice, else in float64, and the operator's statistics of the round: private."""
+    kind, device = torch.int64 if lattice else torch.float64, examples.inputs.device
+    total = torch.zeros(gradients.dim + (split is not None), dtype=kind, device=device)
+    clipped, losses = list[bool](), list[float]()
+    for rows, found in chain(gradients.rows(examples), further):
+        losses += found.tolist()
+        if lattice and split is None:
+            clipped += lattice.encode_rows(rows, total).tolist()
+            continue
+        for row in rows:
+            part, was_clipped = bounded(row, clip_norm, lattice, split)
+            total += part
+            clipped.append(was_clipped)
+    failed, gradients.failed = gradients.failed, 0
+    return total, statistics(len(clipped), sum(clipped), losses) | ({"failed": float(failed)} if failed else {})

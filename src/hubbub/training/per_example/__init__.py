@@ -1,1 +1,0 @@
-"""Examples as units: gradients of each example, clipped and added."""
