@@ -83,11 +83,6 @@ def test_the_stream_is_the_known_one() -> None:
         np.testing.assert_allclose(row, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_all_bands_of_the_inverse_root_are_the_square_root() -> None:
-    A = workloads.momentum(40, 0.8)
-    np.testing.assert_allclose(np.linalg.matrix_power(banded_inverse.square_root_of(A, 40).matrix(), 2), A.matrix(), rtol=1e-9)
-
-
 @settings(max_examples=40)
 @given(d=draws.lists(draws.floats(-1, 1), min_size=0, max_size=4), b=draws.integers(1, 7), k=draws.integers(1, 7))
 def test_no_sensitivity_is_understated(d: list[float], b: int, k: int) -> None:
@@ -206,20 +201,6 @@ def test_many_rounds_take_no_matrix() -> None:
 def test_what_cannot_be_optimized_is_refused(arguments: dict, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         factorization.banded_inverse.optimize(workloads.prefix_sum(8), **arguments)
-
-
-def test_learning_rates_that_differ_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"learning_rates differ.*banded\.optimize"):
-        factorization.banded_inverse.optimize(workloads.momentum(2, 0.0, np.array([1.0, 0.5])), bands=1)
-
-
-@pytest.mark.parametrize(
-    ("coefficients", "message"),
-    [((0.0, 1.0), "must not be 0"), ((1.0, float("inf")), "must be finite"), ((1.0,) * 5, "at most rounds = 4")],
-)
-def test_coefficients_that_are_no_strategy_are_refused(coefficients: tuple, message: str) -> None:
-    with pytest.raises(ValueError, match=f"noising_coefficients.*{message}"):
-        BandedInverse(4, coefficients)
 
 
 def test_an_inverse_that_explodes_is_refused_where_it_is_needed() -> None:

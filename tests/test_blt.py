@@ -7,7 +7,6 @@ import pytest
 
 from conftest import oracle
 from hubbub import factorization
-from hubbub.errors import NoiseExhaustedError
 from hubbub.factorization import blt as search
 from hubbub.factorization.blt import squared_error_with_momentum
 from hubbub.factorization.bounds import toeplitz_bound
@@ -108,24 +107,6 @@ def test_scales_that_are_not_negative_have_an_exact_sensitivity(
     assert stated.value == pytest.approx(brute_force_sensitivity(strategy.matrix(), pattern), rel=1e-12)
 
 
-@pytest.mark.parametrize("participation", [PoissonSampling(0.2), FixedSizeSampling(2, 7)], ids=repr)
-def test_random_participation_is_taken_for_every_round(participation: PoissonSampling) -> None:
-    strategy = STRATEGIES[3]
-    stated = strategy.sensitivity(participation).value
-    assert stated == pytest.approx(np.linalg.norm(strategy.matrix().sum(axis=1)), rel=1e-12)
-
-
-def test_columns_that_overlap_count_with_their_cross_terms() -> None:
-    # A sum of squared column norms, as one library has it, is less by this factor for a strategy of one participation.
-    strategy = factorization.blt.optimize(workloads.prefix_sum(200), buffers=3, objective="max").strategy
-    pattern = MinSeparation(20, 5)
-    C = strategy.matrix()
-    without = np.square(C[:, :100:20]).sum()
-    with_cross_terms = np.square(C[:, :100:20].sum(axis=1)).sum()
-    assert strategy.sensitivity(pattern).value ** 2 == pytest.approx(with_cross_terms, rel=1e-12)
-    assert with_cross_terms > 2 * without
-
-
 @pytest.mark.parametrize(("b", "k"), [(1, 300), (7, 4), (7, 43), (20, 15), (50, 2), (299, 2), (300, 1)])
 def test_the_closed_form_of_the_sensitivity_is_the_norm_of_the_columns(b: int, k: int) -> None:
     for delta in (1e-14, 1e-6, 0.01, 0.7):
@@ -153,11 +134,6 @@ def test_a_decay_next_to_one_keeps_all_of_its_digits(delta: float) -> None:
     assert strategy.sensitivity(ONCE).value ** 2 == pytest.approx(float(squared), rel=1e-14)
 
 
-def test_a_decay_given_as_theta_keeps_the_digits_that_it_has() -> None:
-    strategy = BufferedLinearToeplitz.from_decays(10, [1 - 2.0**-40], [0.5])
-    assert strategy.forgetting == (2.0**-40,)
-
-
 @pytest.mark.parametrize("delta", [1e-15, 1e-9, 1e-4, 1 / 200, 1.001 / 200, 0.3, 0.999999])
 @pytest.mark.parametrize(("n", "order"), [(1, 1), (2, 1), (200, 1), (2, 2), (3, 2), (200, 2), (201, 2)])
 def test_sums_of_powers_and_their_slopes_are_right_to_the_last_digits(n: int, order: int, delta: float) -> None:
@@ -167,10 +143,6 @@ def test_sums_of_powers_and_their_slopes_are_right_to_the_last_digits(n: int, or
     found = binomial_sums(n, order, np.array([[math.log1p(-delta)]]))
     assert float(found[0][0, 0]) == pytest.approx(float(total), rel=2e-14)
     assert float(found[1][0, 0]) == pytest.approx(float(slope), rel=2e-13, abs=1e-15)
-
-
-def test_a_sum_of_no_terms_is_zero() -> None:
-    assert binomial_sums(0, 1, np.array([-0.1]))[0] == 0
 
 
 def test_responses_of_a_recursion_are_those_of_its_loop() -> None:
@@ -254,13 +226,6 @@ def test_the_answer_is_what_it_says(pattern: MinSeparation, objective: str, mome
     check_strategy(result.strategy, [pattern])
 
 
-def test_fixed_epochs_are_as_bad_as_the_separation_that_allows_them() -> None:
-    A = workloads.prefix_sum(100)
-    epochs = factorization.blt.optimize(A, buffers=2, participation=FixedEpochs(5, 20), objective="max")
-    separated = factorization.blt.optimize(A, buffers=2, participation=MinSeparation(20, 9), objective="max")
-    assert epochs.squared_error == pytest.approx(separated.squared_error, rel=1e-9)
-
-
 def test_with_momentum_three_buffers_are_nearly_the_best_of_all_toeplitz_strategies() -> None:
     A = workloads.momentum(1000, 0.9)
     result = factorization.blt.optimize(A, buffers=3, objective="max")
@@ -271,14 +236,6 @@ def test_with_momentum_three_buffers_are_nearly_the_best_of_all_toeplitz_strateg
     assert result.squared_error < 0.9 * theirs
 
 
-def test_equal_learning_rates_scale_the_error_and_change_nothing_else() -> None:
-    plain = factorization.blt.optimize(workloads.prefix_sum(64), buffers=2)
-    scaled = factorization.blt.optimize(workloads.momentum(64, 0.0, np.full(64, 0.1)), buffers=2)
-    assert scaled.strategy == plain.strategy
-    assert scaled.squared_error == pytest.approx(0.01 * plain.squared_error, rel=1e-12)
-    assert scaled.lower_bound == pytest.approx(0.01 * plain.lower_bound, rel=1e-3)
-
-
 def test_ten_million_rounds_need_no_matrix() -> None:
     n = 10**7
     result = factorization.blt.optimize(workloads.prefix_sum(n), buffers=4, objective="max")
@@ -287,16 +244,6 @@ def test_ten_million_rounds_need_no_matrix() -> None:
     assert blt.squared_errors(result.workload, result.strategy)[-1] * result.strategy.sensitivity(
         ONCE
     ).value ** 2 == pytest.approx(result.squared_error, rel=1e-8)
-
-
-def test_a_few_million_rounds_with_many_participations_need_no_matrix() -> None:
-    result = factorization.blt.optimize(
-        workloads.prefix_sum(10**6), buffers=2, participation=MinSeparation(10**5, 10), objective="max"
-    )
-    errors = blt.squared_errors(result.workload, result.strategy)
-    c = result.strategy.coefficients(10**6)
-    columns = sum(np.pad(c[: len(c) - j], (j, 0)) for j in range(0, 10**6, 10**5))
-    assert result.squared_error == pytest.approx(errors[-1] * float(columns @ columns), rel=1e-8)
 
 
 @pytest.mark.parametrize("n", [2, 7, 30])
@@ -322,38 +269,6 @@ def test_no_toeplitz_strategy_is_below_the_bound(n: int, momentum: float) -> Non
             assert reached[0][0] == pytest.approx(bounds[0], rel=1e-9)
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3])
-@pytest.mark.parametrize("objective", ["mean", "max"])
-def test_a_run_of_few_rounds_has_a_strategy_too(rounds: int, objective: str) -> None:
-    for pattern in (ONCE, MinSeparation(1, 3), MinSeparation(5, 2)):
-        result = factorization.blt.optimize(workloads.prefix_sum(rounds), participation=pattern, objective=objective)
-        check_strategy(result.strategy)
-        assert result.lower_bound <= result.squared_error * (1 + 1e-9)
-
-
-def test_a_stream_carries_as_many_rows_as_it_says_and_changes_none() -> None:
-    strategy = STRATEGIES[3]
-    memory = ()
-    z = np.random.default_rng(5).normal(size=(9, 4))
-    z.setflags(write=False)
-    for t in range(9):
-        row, after = strategy.step(t, lambda i: z[i], memory)
-        assert len(after) == strategy.memory_rows == 3
-        before = [np.array(kept) for kept in after]
-        strategy.step(t, lambda i: z[i], memory)
-        assert all((a == b).all() for a, b in zip(before, after, strict=True))
-        memory = after
-        assert row.shape == (4,)
-    with pytest.raises(NoiseExhaustedError, match="rounds 0 to 8 only"):
-        strategy.step(9, lambda i: z[0], memory)
-
-
-def test_the_leading_part_is_what_the_first_rounds_use() -> None:
-    for strategy in STRATEGIES:
-        for t in range(1, strategy.rounds + 1):
-            np.testing.assert_array_equal(strategy.leading(t).matrix(), strategy.matrix()[:t, :t])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -368,12 +283,6 @@ def test_the_leading_part_is_what_the_first_rounds_use() -> None:
 def test_numbers_that_make_no_strategy_are_refused(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BufferedLinearToeplitz(*arguments)
-
-
-@pytest.mark.parametrize("theta", [0.0, 1.0, -0.5, 1e-20, float("nan")])
-def test_decays_out_of_range_are_refused(theta: float) -> None:
-    with pytest.raises(ValueError, match=r"(decays|forgetting)\[0\]"):
-        BufferedLinearToeplitz.from_decays(4, [theta], [0.1])
 
 
 def test_what_cannot_be_optimized_is_refused_with_the_next_step() -> None:
@@ -391,10 +300,3 @@ def test_what_cannot_be_optimized_is_refused_with_the_next_step() -> None:
         factorization.blt.optimize(workloads.prefix_sum(10**5), participation=MinSeparation(1, 10**9))
     with pytest.raises(ValueError, match=r"learning_rates differ.*banded\.optimize"):
         factorization.blt.optimize(workloads.momentum(3, 0.0, np.array([1.0, 0.5, 0.25])))
-
-
-def test_errors_of_another_number_of_rounds_or_beyond_float64_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"workload\.rounds = 5"):
-        blt.squared_errors(workloads.prefix_sum(5), STRATEGIES[1])
-    with pytest.raises(ValueError, match="beyond float64"):
-        blt.squared_errors(workloads.prefix_sum(2000), BufferedLinearToeplitz(2000, (0.5,), (9.0,)))

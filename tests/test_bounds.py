@@ -17,7 +17,7 @@ from hubbub.factorization.dense import inverse_blocks, whole_inverse
 from hubbub.factorization.diagonal import Effort, alone, maximize, smoothed_diagonal
 from hubbub.factorization.families import DESCRIPTIONS, Family
 from hubbub.factorization.pencils import Poles, column_gram, inverse_diagonal, inverse_root_poles, row_gram
-from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity
@@ -97,21 +97,6 @@ def test_the_rounds_of_a_class_are_such_as_one_client_may_join_together(pattern:
             assert pattern.allows(np.flatnonzero(classes == label).tolist())
             assert own[classes == label].sum() <= squared * (1 + 1e-12)
     assert [pattern.allows([r]) for r in range(8)] == (classes >= 0).tolist()
-
-
-def test_a_separation_that_nobody_can_repeat_is_one_participation() -> None:
-    assert lower_bound(prefix_sum(9), MinSeparation(9, 4), "mean") == lower_bound(prefix_sum(9), ONCE, "mean")
-
-
-@pytest.mark.parametrize("participation", [PoissonSampling(0.1), FixedSizeSampling(2, 9)])
-def test_random_cohorts_are_refused(participation: object) -> None:
-    with pytest.raises(ValueError, match="random cohorts promise no set of rounds"):
-        lower_bound(prefix_sum(4), participation, "mean")
-
-
-def test_an_unknown_objective_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of mean, max"):
-        lower_bound(prefix_sum(4), ONCE, "worst")
 
 
 @pytest.mark.parametrize("spread", [1.0, 30.0, 1e6, 1e12, 1e20])

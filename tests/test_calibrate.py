@@ -2,9 +2,8 @@
 
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -210,13 +209,6 @@ def test_the_rounds_of_gaussian_releases_are_those_of_the_closed_form(
     assert calibrate_rounds(event, epsilon, delta, "zero-out") == pytest.approx(min(math.floor(exact), 10**12), rel=1e-9, abs=1)
 
 
-def test_restarts_of_a_tree_are_counted_like_rounds() -> None:
-    tree = TreeAggregation(20.0, 50)
-    n = calibrate_rounds(tree, 2.0, 1e-5, "zero-out")
-    assert n > 1
-    assert epsilon_of([(tree, n)], 1e-5, "zero-out") <= 2.0 < epsilon_of([(tree, n + 1)], 1e-5, "zero-out")
-
-
 def test_what_would_allow_a_round_is_said_where_none_fits() -> None:
     event = PoissonSampled(0.5, 0.5)
     with pytest.raises(BudgetError) as refusal:
@@ -275,48 +267,6 @@ def test_a_separation_that_no_number_of_rounds_gives_is_refused() -> None:
 # Bad arguments
 
 POISSON, FIXED = PoissonSampled(1.0, 0.1), FixedSizeSampled(1.0, 2, 10)
-NUMBERS: dict[str, Callable[..., object]] = {
-    "noise": lambda epsilon=1.0, delta=1e-5, rounds=3: calibrate_noise_multiplier(POISSON, rounds, epsilon, delta, RELATION),
-    "rounds": lambda epsilon=1.0, delta=1e-5: calibrate_rounds(POISSON, epsilon, delta, RELATION),
-    "sampling": lambda epsilon=1.0, delta=1e-5, rounds=3: calibrate_sampling_probability(
-        POISSON, rounds, epsilon, delta, RELATION
-    ),
-    "cohort": lambda epsilon=1.0, delta=1e-5, rounds=3: calibrate_cohort_size(FIXED, rounds, epsilon, delta, RELATION),
-    "separation": lambda epsilon=1.0, delta=1e-5, noise_multiplier=1.0, max_participations=None: calibrate_min_separation(
-        Identity(5),
-        noise_multiplier=noise_multiplier,
-        epsilon=epsilon,
-        delta=delta,
-        max_participations=max_participations,
-    ),
-}
-BAD = {
-    "epsilon": [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e13, 1e-13, True, "1", None, 10**400, np.float64("nan")],
-    "delta": [math.nan, math.inf, 0.0, 1.0, -1e-5, True, "1", None, np.float64(2.0)],
-    "rounds": [0, -1, 1.5, math.nan, True, "3", None, np.float64(3.0)],
-    "noise_multiplier": [math.nan, 0.0, -1.0, True, "1"],
-    "max_participations": [0, -1, 1.5, True, "1"],
-}
-CASES = [(kind, name, value) for kind, call in NUMBERS.items() for name in call.__code__.co_varnames for value in BAD[name]]
-
-
-@pytest.mark.parametrize(("kind", "name", "value"), [c for c in CASES if c[1:] != ("max_participations", None)], ids=str)
-def test_a_malformed_number_is_refused_by_its_name(kind: str, name: str, value: object) -> None:
-    with pytest.raises((ValueError, TypeError), match=name):
-        NUMBERS[kind](**{name: value})
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    plain = calibrate_noise_multiplier(POISSON, 3, 1.0, 1e-5, RELATION)
-    assert calibrate_noise_multiplier(POISSON, np.int64(3), np.float64(1.0), np.float64(1e-5), RELATION) == plain
-
-
-@pytest.mark.parametrize("word", ["zero out", "", "replace"])
-def test_a_relation_or_an_accountant_that_there_is_not_is_refused(word: str) -> None:
-    with pytest.raises(ValueError, match="neighboring_relation"):
-        calibrate_rounds(POISSON, 1.0, 1e-5, word)
-    with pytest.raises(ValueError, match="accountant"):
-        calibrate_noise_multiplier(POISSON, 3, 1.0, 1e-5, RELATION, word)
 
 
 def test_an_event_without_the_number_that_is_asked_for_is_refused_with_what_to_use() -> None:

@@ -14,17 +14,13 @@ from hubbub.accounting.events import (
     BallsInBins,
     FixedSizeSampled,
     Gaussian,
-    NeighboringRelation,
     PoissonSampled,
     TruncatedPoissonSampled,
 )
 from hubbub.accounting.events_of_mechanism import default_relation, mechanism_events, stated_relation
-from hubbub.accounting.wording import assumptions, describe
 from hubbub.errors import ConfigError
-from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import (
-    PARTICIPATIONS,
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -212,20 +208,6 @@ def test_without_amplification_a_slot_is_a_rotation_and_a_coin_may_fall_in_every
         assert strategy.sensitivity(coins).value == pytest.approx(of_matrix(strategy.matrix(), MinSeparation(1, 6)).value)
 
 
-@pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=repr)
-def test_more_rounds_never_cost_less(participation: Participation) -> None:
-    mechanism = Mechanism(Identity(ROUNDS), participation, 1.0)
-    costs = [accounting.guarantee(mechanism, 1e-5, rounds=rounds).epsilon for rounds in range(ROUNDS + 1)]
-    assert costs[0] == 0
-    assert all(b >= a - 1e-6 for a, b in itertools.pairwise(costs))
-
-
-def test_the_scale_of_a_strategy_changes_no_charge() -> None:
-    small, large = (BandedToeplitz(ROUNDS, (f, f / 2)) for f in (1.0, 100.0))
-    cyclic = CyclicPoissonSampling(0.2, 2)
-    assert mechanism_events(Mechanism(small, cyclic, 1.0), ROUNDS) == mechanism_events(Mechanism(large, cyclic, 1.0), ROUNDS)
-
-
 def test_a_diagonal_is_independent_noise_whoever_wrote_it() -> None:
     unequal = Foreign(np.diag([1.0, 2.0, 0.5, 1.0, 1.0, 1.0]))
     for participation in COHORTS:
@@ -281,36 +263,3 @@ def test_acc_9_replacing_a_client_costs_at_least_as_much_as_emptying_its_data(pa
     costs = {r: accounting.guarantee(mechanism, 1e-5, neighboring_relation=r).epsilon for r in RELATIONS}
     assert costs["replace-one"] >= costs["zero-out"] > 0
     assert costs["add-or-remove-one"] >= costs["zero-out"] * (1 - 1e-9)
-
-
-@pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=repr)
-def test_a_ledger_reads_back_the_participation_that_it_wrote(participation: Participation) -> None:
-    promise = Promise(ROUNDS, Mechanism(Identity(ROUNDS), participation, 1.0))
-    read = Promise.from_record({"kind": "promise", **promise.record()}, {})
-    assert read.mechanism is not None
-    assert read.mechanism.participation == participation
-    assert type(participation).__name__ in PARTICIPATIONS
-
-
-def test_the_words_of_random_cohorts_name_all_their_numbers() -> None:
-    words = [describe(Mechanism(Identity(ROUNDS), participation, 1.0)) for participation in COHORTS]
-    assert all(number in words[2] for number in ("0.3", "10 clients", "at most 5"))
-    assert all(number in words[3] for number in ("0.3", "2 groups"))
-    assert "3 bins" in words[4]
-
-
-def said(participation: Participation, relation: NeighboringRelation) -> str:
-    return " / ".join(str(assumption) for assumption in assumptions(participation, relation))
-
-
-def test_what_a_relation_takes_for_granted_is_said() -> None:
-    for participation in COHORTS:
-        assert "fixed divisor" in said(participation, "add-or-remove-one")
-        assert "fixed divisor" not in said(participation, "zero-out")
-        assert "never filtered" in said(participation, "zero-out")
-    assert "one of the 10" in said(COHORTS[1], "add-or-remove-one")
-    assert "one of the 10" in said(COHORTS[2], "add-or-remove-one")
-    assert "group is fixed permanently" in said(COHORTS[3], "add-or-remove-one")
-    assert "bin is drawn once" in said(COHORTS[4], "add-or-remove-one")
-    for slots in COHORTS[3:]:
-        assert "takes its name" in said(slots, "replace-one")

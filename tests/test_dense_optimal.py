@@ -195,13 +195,3 @@ def test_a_tall_strategy_becomes_a_streamable_one_with_its_sensitivity_and_the_e
     assert strategy.sensitivity(ONCE).value == pytest.approx(np.linalg.norm(C, axis=0).max(), rel=1e-12)
     expected = np.square(A.matrix() @ np.linalg.pinv(C)).sum(axis=1)
     np.testing.assert_allclose(utility.squared_errors(A, strategy), expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("bands", [1, 2, 4])
-def test_a_matrix_states_how_many_rows_its_stream_carries(bands: int) -> None:
-    C = np.tril(np.triu(np.ones((4, 4)), 1 - bands))
-    strategy, memory, carried = dense.Dense(C), (), []
-    for t in range(4):
-        _, memory = strategy.step(t, lambda i: np.ones(1), memory)
-        carried.append(len(memory))
-    assert max(carried) == strategy.memory_rows == bands - 1

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism import utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies.fourier import DECODERS, Fourier
@@ -87,31 +86,3 @@ def test_negative_inner_products_are_not_dropped() -> None:
     stated = Fourier(16).sensitivity(pattern)
     assert stated.value >= np.linalg.norm(C[:, i] - C[:, j]) * (1 - 1e-12)
     assert stated.value >= brute_force_sensitivity(C, pattern) * (1 - 1e-12)
-
-
-def test_multiplying_by_the_eigenvalues_rather_than_their_roots_is_another_mechanism() -> None:
-    # The trap in published code: then C would be the prefix sum, whose columns are √n long.
-    assert Fourier(64).sensitivity(SingleParticipation()).value ** 2 < 2.4
-
-
-@pytest.mark.parametrize(("arguments", "message"), [((0,), "rounds = 0"), ((4, "circular"), "did you mean 'circulant'")])
-def test_a_strategy_that_is_none_is_refused_by_name(arguments: tuple, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Fourier(*arguments)
-
-
-def test_more_rounds_than_fit_in_memory_are_refused_before_anything_is_allocated() -> None:
-    with pytest.raises(ValueError, match="a dense matrix"):
-        Fourier(10**6).matrix()
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_the_stated_memory_is_what_the_stream_carries(decoder: str) -> None:
-    for n in (1, 2, 9):
-        strategy, memory, most = Fourier(n, decoder), (), 0
-        for t in range(n):
-            _, memory = strategy.step(t, lambda i: 0.0, memory)
-            most = max(most, len(memory))
-        assert strategy.memory_rows == most
-        with pytest.raises(NoiseExhaustedError, match=f"rounds 0 to {n - 1} only"):
-            strategy.step(n, lambda i: 0.0, memory)

@@ -1,10 +1,8 @@
 """One Gaussian release: delta, epsilon and the noise against 80 digits, at every scale, and never on the wrong side."""
 
 import math
-import time
 
 import mpmath
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,27 +115,6 @@ def test_calibrate_then_account_never_exceeds_the_target(epsilon: float, log_del
     assert gaussian.delta(epsilon, sigma) <= delta
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.floats(-3, 4), st.floats(-12, -2))
-def test_the_stated_epsilon_is_never_below_the_truth(log_sigma: float, log_delta: float) -> None:
-    sigma, delta = 10**log_sigma, 10**log_delta
-    assert exact_delta(gaussian.epsilon(delta, sigma), sigma) <= delta
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.floats(0.1, 10), st.floats(1.0001, 3), st.floats(-12, -2))
-def test_more_noise_means_less_epsilon(sigma: float, factor: float, log_delta: float) -> None:
-    more, less = gaussian.epsilon(10**log_delta, sigma * factor), gaussian.epsilon(10**log_delta, sigma)
-    assert more < less or more == less == 0
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.floats(0.01, 20), st.floats(0.1, 10), st.floats(0.1, 10))
-def test_only_noise_over_sensitivity_counts(epsilon: float, sigma: float, sensitivity: float) -> None:
-    ours = gaussian.log_delta(epsilon, sigma * sensitivity, sensitivity)
-    assert ours == pytest.approx(gaussian.log_delta(epsilon, sigma), rel=1e-12, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("x", "h"), [(-1, 0.3), (0, 1e-9), (1, 0.49), (2.4, 0.2), (2.6, 0.4), (7.9, 0.5), (8.1, 0.5), (40, 3), (1e4, 1)]
 )
@@ -164,54 +141,11 @@ def test_noise_that_is_none_is_refused_by_name(bad: float) -> None:
             call(1e-5, bad)
 
 
-@pytest.mark.parametrize("bad", [math.nan, 0.0, 1.0, 1.5, -1e-5, False, "x"])
-def test_delta_outside_0_and_1_is_refused_by_name(bad: float) -> None:
-    for call in (lambda: gaussian.epsilon(bad, 1.0), lambda: gaussian.noise_multiplier(1.0, bad)):
-        with pytest.raises((ValueError, TypeError), match="delta"):
-            call()
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -1e-9, True, "1", 10**400])
-def test_an_epsilon_that_is_none_is_refused_by_name(bad: float) -> None:
-    for call in (lambda: gaussian.delta(bad, 1.0), lambda: gaussian.noise_multiplier(bad, 1e-5)):
-        with pytest.raises((ValueError, TypeError), match="epsilon"):
-            call()
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0, True, "1", 1e13])
-def test_a_sensitivity_that_is_none_is_refused_by_name(bad: float) -> None:
-    for call in (gaussian.delta, gaussian.noise_multiplier):
-        with pytest.raises((ValueError, TypeError), match="sensitivity"):
-            call(0.5, 0.5, bad)
-    with pytest.raises((ValueError, TypeError), match="sensitivity"):
-        gaussian.epsilon(0.5, 0.5, sensitivity=bad)
-
-
 def test_an_answer_beyond_float64_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"epsilon = 0\.0: delta = 1e-300"):
         gaussian.noise_multiplier(0.0, 1e-300)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
-    assert (
-        gaussian.delta(np.float64(2), np.int64(1)) == gaussian.delta(2, 1) == gaussian.delta(epsilon=2.0, noise_multiplier=1.0)
-    )
-    assert gaussian.epsilon(np.float32(0.5), np.float32(1)) == gaussian.epsilon(delta=0.5, noise_multiplier=1.0)
-    assert type(gaussian.noise_multiplier(np.float64(2), np.float64(1e-5))) is float
-
-
 @pytest.mark.parametrize(("sigma", "delta"), [(3.3e-4, 6.7e-24), (1.5e-5, 1e-9), (1e-6, 1e-5), (1e6, 1e-12)])
 def test_epsilon_is_not_below_the_truth_where_the_numbers_nearly_cancel(sigma: float, delta: float) -> None:
     assert exact_delta(gaussian.epsilon(delta, sigma), sigma) <= delta
-
-
-@pytest.mark.parametrize(("sigma", "delta"), [(1.0, 1e-5), (10.0, 1e-10), (1.0, 1e-300), (0.05, 1e-5), (1e4, 1e-6)])
-def test_one_epsilon_takes_at_most_a_tenth_of_a_millisecond(sigma: float, delta: float) -> None:
-    def seconds() -> float:
-        started = time.process_time()
-        for _ in range(50):
-            gaussian.epsilon(delta, sigma)
-        return (time.process_time() - started) / 50
-
-    # The best of many: other processes on the machine are not what is measured.
-    assert min(seconds() for _ in range(30)) <= 1e-4

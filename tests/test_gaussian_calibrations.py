@@ -112,29 +112,6 @@ def test_a_number_in_a_refusal_is_never_below_the_one_it_stands_for(value: float
     assert Decimal(value) <= text <= Decimal(value) + Decimal(1).scaleb(Decimal(value).adjusted() - digits + 1)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-7), (2.0, 1e-5), (7.77, 3e-9), (3.0, 1e-100)])
-@pytest.mark.parametrize("name", ["classical", "dwork2006"])
-def test_a_refusal_states_no_less_noise_and_no_less_delta_than_there_is(name: str, epsilon: float, delta: float) -> None:
-    answer = gaussian.computed(name, epsilon, delta)
-    if answer.proved:
-        assert (name, epsilon) == ("dwork2006", 1.0)
-        return
-    with pytest.raises(ValueError, match="its noise") as refused:
-        gaussian.calibrate(name, epsilon, delta)
-    noise, attained = re.search(r"its noise (\S+) attains delta (\S+) here", str(refused.value)).groups()
-    assert Decimal(noise) >= Decimal(answer.noise_multiplier)
-    assert Decimal(attained) >= Decimal(answer.attained_delta)
-
-
-@pytest.mark.parametrize("name", ["zhao2", "vinterbo", "extended"])
-def test_the_largest_delta_that_a_refusal_names_is_not_itself_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is for delta") as refused:
-        gaussian.calibrate(name, 1.0, 0.9)
-    closed, limit = re.search(r"is for delta (below|at most) ([\d.]+);", str(refused.value)).groups()
-    known = float(limit) if closed == "at most" else math.nextafter(float(limit), 0.0)
-    assert gaussian.calibrate(name, 1.0, known).holds
-
-
 @pytest.mark.parametrize(
     ("name", "largest", "beyond"),
     [
@@ -175,21 +152,3 @@ def test_the_claimed_epsilon_undoes_the_calibration(name: str, log_epsilon: floa
     assert claim.exact_epsilon == gaussian.epsilon(delta, answer.noise_multiplier, size)
     if abs(answer.attained_delta / delta - 1) > 1e-6:
         assert claim.holds == answer.holds
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0, True, "1", 10**400])
-def test_malformed_numbers_are_refused_by_name(bad: float) -> None:
-    for name in gaussian.NAMES:
-        with pytest.raises((ValueError, TypeError), match="epsilon"):
-            gaussian.calibrate(name, bad, 1e-5)
-        with pytest.raises((ValueError, TypeError), match="delta"):
-            gaussian.calibrate(name, 0.5, bad)
-        with pytest.raises((ValueError, TypeError), match="sensitivity"):
-            gaussian.calibrate(name, 0.5, 1e-5, bad)
-        with pytest.raises((ValueError, TypeError), match="noise_multiplier"):
-            gaussian.claimed_epsilon(name, 1e-5, bad)
-
-
-def test_an_unknown_calibration_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"name = 'clasical': .* \(did you mean 'classical'\?\)"):
-        gaussian.calibrate("clasical", 0.5, 1e-5)

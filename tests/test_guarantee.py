@@ -6,16 +6,12 @@ import re
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from conftest import oracle
 from hubbub import accounting
 from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
 from hubbub.accounting.composition import unamplified_mu, unamplified_zcdp_rho
@@ -26,8 +22,6 @@ from hubbub.accounting.statement import RunFacts, rounded_up
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.errors import ConfigError
-from hubbub.ledger.ledger import Ledger
-from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import (
     BallsInBinsSampling,
@@ -41,10 +35,7 @@ from hubbub.mechanism.participation import (
     TruncatedPoissonSampling,
 )
 from hubbub.mechanism.strategies import Dense, Identity, Strategy, toeplitz
-from hubbub.training import RunStore
-from hubbub.verification import verify
 
-CONTOUR = oracle("accounting")["poisson_contour_reference"]["points"]
 CORRELATED = Mechanism(toeplitz.square_root(30, 5), MinSeparation(5, 4), 2.0)
 COHORTS: list[Participation] = [
     PoissonSampling(0.1),
@@ -69,29 +60,6 @@ def test_every_point_of_the_curve_of_a_gaussian_is_where_its_exact_delta_is() ->
     for delta, epsilon in answer.curve:
         # Balle and Wang 2018, Theorem 8, at sensitivity 1 and standard deviation 1/μ.
         assert gaussian.delta(epsilon, 1 / answer.gdp_mu) == pytest.approx(delta, rel=1e-9)
-
-
-@pytest.mark.parametrize("point", [p for p in CONTOUR if p["n"] <= 2000][:3], ids=str)
-def test_epsilon_at_another_delta_is_never_below_the_contour_integral(point: dict) -> None:
-    mechanism = Mechanism(Identity(point["n"]), PoissonSampling(point["q"]), point["z"])
-    answer = accounting.guarantee(mechanism, 1e-3)
-    exact = point["eps_contour"]
-    assert exact * (1 - 1e-9) <= answer.at(point["delta"]) <= exact + 1e-3
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.floats(0.3, 20), st.integers(1, 30), st.floats(1e-11, 1e-2), st.floats(1e-11, 1e-2))
-def test_a_smaller_delta_costs_more(z: float, rounds: int, one: float, other: float) -> None:
-    answer = accounting.guarantee(Mechanism(Identity(rounds), MinSeparation(1, rounds), z), one)
-    assert (answer.at(other) >= answer.epsilon) == (other <= one) or math.isclose(one, other, rel_tol=1e-6)
-    falling = [epsilon for _, epsilon in answer.curve]
-    assert falling == sorted(falling)
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan, math.inf, True, "1e-5", None])
-def test_a_delta_that_is_none_is_refused_by_name(delta: object) -> None:
-    with pytest.raises((ValueError, TypeError), match=f"delta = {delta!r}"):
-        of(PoissonSampling(0.1)).at(delta)
 
 
 # Without amplification
@@ -252,52 +220,6 @@ def test_common_noise_is_stated_by_the_short_number_that_it_has(z: float, rho: s
     assert (rounded_up(answer.zcdp_rho or 0.0), rounded_up(answer.gdp_mu or 0.0)) == (rho, mu)
 
 
-@pytest.mark.parametrize(
-    ("participation", "relation", "moved"),
-    [
-        (PoissonSampling(0.1), "add-or-remove-one", 1.0),
-        (PoissonSampling(0.1), "replace-one", 2.0),
-        (FixedSizeSampling(10, 100), "zero-out", 1.0),
-        (FixedSizeSampling(10, 100), "add-or-remove-one", 2.0),
-        (TruncatedPoissonSampling(0.1, 30, 100), "add-or-remove-one", 2.0),
-        (CyclicPoissonSampling(0.4, 4), "replace-one", 2.0),
-        (BallsInBinsSampling(5), "zero-out", 1.0),
-        (MinSeparation(5, 4), "zero-out", 2.0),
-        (MinSeparation(5, 4), "replace-one", 4.0),
-    ],
-)
-@pytest.mark.parametrize("rounds", [1, 20])
-def test_the_sensitivity_is_how_far_one_unit_moves_what_is_released(
-    participation: Participation, relation: str, moved: float, rounds: int
-) -> None:
-    answer = accounting.guarantee(Mechanism(Identity(20), participation, 0.3), 1e-6, relation, rounds=rounds)
-    whole = answer.sensitivity_of == "the whole run"
-    assert answer.l2_sensitivity == (moved / 2 if whole and rounds == 1 else moved)
-    assert answer.sensitivity_exact
-
-
-@pytest.mark.parametrize(
-    ("participation", "relation", "stated"),
-    [
-        (PoissonSampling(0.1), "replace-one", "sensitivity 2 of one round, noise 1.5, "),
-        (FixedSizeSampling(10, 100), "zero-out", "sensitivity 1 of one round, noise 1.5, "),
-        (MinSeparation(5, 4), "replace-one", "sensitivity 4 of the whole run, noise 1.5, "),
-        (SingleParticipation(), "zero-out", "sensitivity 1 of the whole run, noise 1.5, "),
-    ],
-)
-def test_verify_prints_the_sensitivity_that_the_guarantee_states(
-    tmp_path: Path, participation: Participation, relation: str, stated: str
-) -> None:
-    promise = Promise(20, Mechanism(Identity(20), participation, 1.5), relation, settings={"clip_norm": 1.0})
-    RunStore(tmp_path).save_strategy({})
-    Ledger(promise, bytes(32), tmp_path / "ledger.jsonl")
-    (tmp_path / "guarantee.json").write_text(json.dumps(promise.after(20, promise.delta).as_json()))
-    checks = {check.name: check for check in verify(tmp_path).checks}
-    assert checks["promise"].ok
-    assert stated in checks["promise"].detail
-    assert checks["epsilon"].ok, checks["epsilon"].detail
-
-
 # The text
 
 
@@ -374,21 +296,6 @@ def test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions() -> None:
         assert [item.removeprefix("- ").split(" (")[0] for item in items] == [a.text for a in answer.assumptions]
     assert len(re.findall(r"\((?:ledger|operator|software)\)$", done, flags=re.MULTILINE)) == len(answer.assumptions)
     assert "to be enforced" not in done
-
-
-def test_a_relation_that_no_theorem_covers_has_a_sentence_of_its_own() -> None:
-    stated = points(accounting.guarantee(CORRELATED, 1e-6).statement())["Neighboring relation"]
-    assert re.search(r"\. Under replace-one epsilon is [\d.]+ at the same delta \(.*?\)\.", stated)
-    assert "Under add-or-remove-one no epsilon can be stated: no theorem covers it, since " in stated
-    assert stated.count(". Under ") == 2
-
-
-@pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=str)
-def test_what_is_said_of_the_sampling_is_of_cohorts_alone(participation: Participation) -> None:
-    stated = of(participation)
-    said = points(stated.statement())["Sampling"]
-    assert said.startswith(stated.cohorts)
-    assert "noise" not in said
 
 
 # Several runs
@@ -482,11 +389,6 @@ def test_a_guarantee_is_strict_json_with_all_that_its_text_says(participation: P
     assert read["versions"]["numpy"] == np.__version__
     assert read["not_covered"]
     assert sum(event["count"] for event in read["events"]) >= 1
-
-
-def test_events_of_all_kinds_add_up_without_amplification() -> None:
-    events = [(Gaussian(2.0), 2), (PoissonSampled(1.0, 0.5), 3), (FixedSizeSampled(4.0, 1, 5), 4)]
-    assert unamplified_mu(events, "replace-one") ** 2 == pytest.approx(4 * (2 / 4 + 3 / 1 + 4 / 16), rel=1e-14)
 
 
 def test_a_guarantee_states_its_renyi_curve_and_its_trade_off() -> None:

@@ -47,20 +47,6 @@ def test_the_order_of_rounds_does_not_matter_and_a_round_counts_once() -> None:
     assert not SingleParticipation().allows([-1])
 
 
-def test_no_more_participations_than_promised() -> None:
-    assert not MinSeparation(1, 2).allows([0, 1, 2])
-    assert not SingleParticipation().allows([0, 7])
-    assert not FixedEpochs(2, 5).allows([0, 5, 10])
-
-
-def test_a_client_of_a_rotation_may_skip_an_epoch() -> None:
-    assert FixedEpochs(epochs=3, rounds_per_epoch=10).allows([4, 24])
-
-
-def test_everybody_may_join_every_round_where_every_round_is_promised() -> None:
-    assert every_round(5).allows(range(5))
-
-
 @pytest.mark.parametrize("slots", [CyclicPoissonSampling(0.5, 4), BallsInBinsSampling(4)], ids=repr)
 def test_a_client_of_a_group_or_a_slot_joins_rounds_of_one_remainder_only(slots: BallsInBinsSampling) -> None:
     assert slots.allows([1, 5, 13])
@@ -81,11 +67,6 @@ def test_the_covering_pattern_allows_all_that_is_allowed(participation: Particip
             assert not pattern.allows(joined)
 
 
-def test_what_is_no_participation_is_covered_by_nothing() -> None:
-    with pytest.raises(TypeError, match="participation = 3"):
-        covering(3, 5)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("pattern", EVERY_KIND, ids=repr)
 def test_what_is_allowed_is_allowed_in_part(pattern: Participation) -> None:
     for rounds in itertools.chain.from_iterable(itertools.combinations(range(6), k) for k in range(1, 5)):
@@ -97,34 +78,6 @@ def test_what_is_allowed_is_allowed_in_part(pattern: Participation) -> None:
 def test_separation_means_what_its_definition_says(rounds: list[int], b: int, k: int) -> None:
     pairwise = all(abs(a - c) >= b for a, c in itertools.combinations(rounds, 2))
     assert MinSeparation(b, k).allows(rounds) == (pairwise and len(rounds) <= k)
-
-
-@pytest.mark.parametrize("bad", [0, -1, 2.5, True, "3"])
-def test_a_pattern_refuses_numbers_that_count_nothing(bad: object) -> None:
-    with pytest.raises((ValueError, TypeError), match="min_separation"):
-        MinSeparation(bad, 1)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("bad", [0.0, -0.1, 1.5, float("nan"), True])
-def test_a_sampling_probability_is_above_0_and_at_most_1(bad: float) -> None:
-    with pytest.raises((ValueError, TypeError), match="sampling_probability"):
-        PoissonSampling(bad)
-    with pytest.raises((ValueError, TypeError), match="sampling_probability"):
-        TruncatedPoissonSampling(bad, 3, 9)
-    with pytest.raises((ValueError, TypeError), match="sampling_probability"):
-        CyclicPoissonSampling(bad, 3)
-
-
-@pytest.mark.parametrize("bad", [0, -1, 2.5, True, "3", float("nan"), None])
-def test_random_cohorts_refuse_numbers_that_count_nothing(bad: object) -> None:
-    for make, name in (
-        (lambda: TruncatedPoissonSampling(0.1, bad, 9), "max_cohort_size"),  # type: ignore[arg-type]
-        (lambda: TruncatedPoissonSampling(0.1, 3, bad), "population"),  # type: ignore[arg-type]
-        (lambda: CyclicPoissonSampling(0.1, bad), "cycle_length"),  # type: ignore[arg-type]
-        (lambda: BallsInBinsSampling(bad), "bins"),  # type: ignore[arg-type]
-    ):
-        with pytest.raises((ValueError, TypeError), match=name):
-            make()
 
 
 @given(

@@ -1,5 +1,4 @@
 import math
-import time
 
 import mpmath
 import numpy as np
@@ -11,7 +10,6 @@ from conftest import oracle
 from hubbub.accounting.conversions import (
     bun_steinke_epsilon_from_zcdp,
     delta_from_rdp,
-    delta_from_zcdp,
     epsilon_from_rdp,
     epsilon_from_zcdp,
     split_noise_multiplier,
@@ -23,10 +21,8 @@ from hubbub.accounting.events import (
     FixedSizeSampled,
     Gaussian,
     PoissonSampled,
-    TreeAggregation,
     TruncatedPoissonSampled,
 )
-from hubbub.accounting.groups import group_noise_multiplier
 from hubbub.accounting.moments import log_expm1
 from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp, rdp_delta, rdp_epsilon
 from hubbub.mechanism import gaussian
@@ -212,13 +208,6 @@ def test_a_cohort_cut_to_one_is_a_chance_of_two_mixtures() -> None:
     assert rdp(TruncatedPoissonSampled(z, q, 1, 2), [a], "add-or-remove-one")[0] == pytest.approx(expected, rel=1e-8)
 
 
-def test_a_tree_is_a_gaussian_and_a_restart_another() -> None:
-    tree = TreeAggregation(noise_multiplier=2.0, rounds=7)
-    # A unit lies in three nodes.
-    assert rdp(tree, [2, 5.5], "zero-out") == pytest.approx([3 / 4, 3 / 8 * 5.5], rel=1e-12)
-    assert rdp(tree, [2], "replace-one") == pytest.approx([3.0], rel=1e-12)
-
-
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_nobody_pays_more_than_without_sampling(relation: str) -> None:
     displacing = 1 if relation == "zero-out" else 2
@@ -320,23 +309,6 @@ def test_a_divergence_that_is_nan_or_negative_is_refused(bad) -> None:
     assert delta_from_rdp([2], [math.inf], 1.0) == 1
 
 
-@pytest.mark.parametrize("bad", BAD_NUMBERS)
-def test_malformed_numbers_are_refused_by_name(bad) -> None:
-    calls = {
-        "delta": [lambda: rdp_epsilon([(Gaussian(1.0), 1)], bad, "zero-out"), lambda: epsilon_from_zcdp(1.0, bad)],
-        "epsilon": [lambda: rdp_delta([(Gaussian(1.0), 1)], bad, "zero-out"), lambda: delta_from_zcdp(1.0, bad)],
-        "zcdp_rho": [lambda: epsilon_from_zcdp(bad, 1e-5), lambda: bun_steinke_epsilon_from_zcdp(bad, 1e-5)],
-        "noise_multiplier": [lambda: split_noise_multiplier(bad, 5.0), lambda: group_noise_multiplier(bad, 2)],
-        "count_stddev": [lambda: split_noise_multiplier(1.0, bad)],
-        "group_size": [lambda: group_noise_multiplier(1.0, bad)],
-        "rounds": [lambda: rdp_epsilon([(Gaussian(1.0), bad)], 1e-5, "zero-out")],
-    }
-    for name, functions in calls.items():
-        for call in functions:
-            with pytest.raises((ValueError, TypeError), match=rf"^{name} = "):
-                call()
-
-
 def test_what_is_no_event_no_relation_or_no_sequence_is_refused() -> None:
     with pytest.raises(TypeError, match="must be an event"):
         rdp(1.0, [2], "zero-out")
@@ -348,11 +320,3 @@ def test_what_is_no_event_no_relation_or_no_sequence_is_refused() -> None:
         rdp(Gaussian(1.0), [], "zero-out")
     with pytest.raises(ValueError, match="count alone costs"):
         split_noise_multiplier(noise_multiplier=1.0, count_stddev=0.5)
-
-
-def test_tiny_noise_answers_at_once() -> None:
-    started = time.process_time()
-    for event in (PoissonSampled(1e-3, 0.01), PoissonSampled(1e-6, 0.5), FixedSizeSampled(1e-3, 10, 1000)):
-        assert math.isfinite(rdp_epsilon([(event, 2000)], 1e-6, "replace-one"))
-    # A third of it each, on a machine that others share.
-    assert time.process_time() - started < 30

@@ -60,16 +60,6 @@ def test_errors_and_norms_by_recursion_are_those_of_the_matrices(full: bool, bet
     np.testing.assert_allclose(streamed.column_norms(strategy.recursion()), np.square(C).sum(axis=0), rtol=1e-12)
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_the_memory_that_is_stated_is_the_most_that_is_carried(full: bool) -> None:
-    strategy, memory, carried = random_strategy(full=full), (), []
-    for t in range(strategy.rounds):
-        _, memory = strategy.step(t, lambda i: np.ones(2), memory)
-        carried.append(len(memory))
-    assert max(carried) == strategy.memory_rows == 3
-    assert Semiseparable([1.0], [[1.0]], [[1.0]], [[1.0]]).memory_rows == 0
-
-
 def test_the_optimum_as_a_recursion_has_the_inner_products_of_the_dense_one() -> None:
     workload = momentum(40, 0.0, np.linspace(1, 0.2, 40))
     recursion, dual = best_recursion(workload, "mean")
@@ -111,12 +101,6 @@ def test_six_buffers_of_two_thousand_rounds_beat_every_blt_that_does_not_change(
     assert result.strategy.memory_rows == 6
 
 
-def test_all_buffers_kept_are_the_optimum_itself() -> None:
-    workload = prefix_sum(30)
-    best = factorization.dense.optimize(workload).squared_error
-    assert factorization.semiseparable.optimize(workload, buffers=99).squared_error == pytest.approx(best, rel=1e-13)
-
-
 def test_the_matrix_that_few_states_leave_is_close_where_its_singular_values_say() -> None:
     recursion, _ = best_recursion(prefix_sum(100), "mean")
     C = streamed.dense(recursion)
@@ -124,12 +108,6 @@ def test_the_matrix_that_few_states_leave_is_close_where_its_singular_values_say
     few = streamed.dense(reduced(recursion, 5))
     assert np.abs(few - C).max() < 20 * tail
     assert tail < 1e-4
-
-
-def test_states_beyond_the_rank_do_no_harm() -> None:
-    recursion, dual = best_recursion(prefix_sum(3), "mean")
-    few = reduced(recursion, 5)
-    assert recursions.squared_errors(prefix_sum(3), few).mean() == pytest.approx(dual.bound, rel=1e-7)
 
 
 @pytest.mark.parametrize(

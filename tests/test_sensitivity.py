@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from conftest import oracle
 from hubbub import factorization
 from hubbub.mechanism import Mechanism, sensitivity, workloads
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import (
     BinaryTree,
     Dense,
@@ -195,36 +195,6 @@ def test_a_thousand_rounds_have_an_answer_soon() -> None:
     assert sensitivity.of_matrix(np.triu(C, -99), MinSeparation(60, 20)).exact
     assert not sensitivity.of_matrix(C, MinSeparation(50, 20)).exact
     assert time.process_time() - started < 30
-
-
-def test_random_participation_counts_every_round() -> None:
-    assert sensitivity.of_matrix(np.eye(9), PoissonSampling(0.01)).value == pytest.approx(3)
-
-
-def test_more_participations_than_fit_count_as_many_as_fit() -> None:
-    few = sensitivity.of_columns(np.ones(10), MinSeparation(4, 3)).value
-    assert sensitivity.of_columns(np.ones(10), MinSeparation(4, 1000)).value == few
-
-
-def test_a_large_overlapping_matrix_gets_a_bound_that_says_so() -> None:
-    C = np.tril(np.random.default_rng(0).uniform(0, 1, (60, 60)))
-    stated = sensitivity.of_matrix(C, MinSeparation(5, 12))
-    assert not stated.exact
-    assert stated.value >= brute_force_sensitivity(C, FixedEpochs(12, 5))
-
-
-@pytest.mark.parametrize("bad", [[[1, float("nan")], [0, 1]], [[1, float("inf")]], [1.0, 2.0], []])
-def test_a_matrix_that_is_none_is_refused_by_name(bad: list) -> None:
-    with pytest.raises(ValueError, match="C"):
-        sensitivity.of_matrix(bad, SingleParticipation())
-
-
-def test_a_separation_beyond_the_rounds_is_one_participation_and_costs_no_memory() -> None:
-    assert sensitivity.of_columns(np.ones(100), MinSeparation(10**12, 3)).value == 1
-
-
-def test_a_matrix_of_the_largest_entries_has_a_sensitivity() -> None:
-    assert sensitivity.of_matrix([[1e99]], SingleParticipation()).value == pytest.approx(1e99)
 
 
 @pytest.mark.parametrize("value", [3, None, "single", MinSeparation])

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism import utility, workloads
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, toeplitz
 from hubbub.mechanism.strategies.stamped import Stamped, stamp
 from hubbub.testing import brute_force_sensitivity, check_strategy
@@ -59,18 +58,6 @@ def test_any_strategy_can_be_stamped(inner: BinaryTree) -> None:
     assert strategy.sensitivity(pattern).value == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    "pattern", [SingleParticipation(), MinSeparation(3, 4), FixedEpochs(5, 2), PoissonSampling(0.1)], ids=repr
-)
-def test_the_leading_part_is_what_the_first_rounds_use(pattern: MinSeparation) -> None:
-    whole = Stamped(SIGNED, 10)
-    for t in range(1, 11):
-        np.testing.assert_array_equal(whole.leading(t).matrix(), whole.matrix()[:t, :t])
-        allowed = MinSeparation(1, t) if isinstance(pattern, PoissonSampling) else pattern
-        truth = brute_force_sensitivity(whole.matrix()[:t, :t], allowed)
-        assert whole.leading(t).sensitivity(pattern).value >= truth * (1 - 1e-12)
-
-
 def test_a_million_rounds_need_no_matrix() -> None:
     strategy = Stamped(toeplitz.square_root(100, 100).matrix(), 10**6)
     started = time.process_time()
@@ -85,31 +72,3 @@ def test_a_million_rounds_need_no_matrix() -> None:
     assert time.process_time() - started < 20
     with pytest.raises(ValueError, match="a dense matrix"):
         strategy.matrix()
-
-
-@pytest.mark.parametrize("C", STAMPS, ids=lambda C: f"{len(C)} rounds")
-def test_the_stated_memory_is_what_the_stream_carries(C: np.ndarray) -> None:
-    for rounds in (1, 2, 5, 9):
-        strategy, memory, most = Stamped(C, rounds), (), 0
-        for t in range(rounds):
-            _, memory = strategy.step(t, lambda i: 0.0, memory)
-            most = max(most, len(memory))
-            assert (t + 1) % len(strategy.stamp) or not memory
-        assert strategy.memory_rows == most
-        with pytest.raises(NoiseExhaustedError, match=f"rounds 0 to {rounds - 1} only"):
-            strategy.step(rounds, lambda i: 0.0, memory)
-
-
-@pytest.mark.parametrize(
-    ("C", "message"),
-    [([[1, 2], [0, 1]], "lower triangular"), ([[1, 0, 0]], "square"), ([[1, 0], [1, 0]], r"C\[1, 1\] = 0.0")],
-)
-def test_a_stamp_that_is_no_strategy_is_refused(C: list, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Stamped(C, 4)
-
-
-@pytest.mark.parametrize("times", [0, -1, 1.5, True])
-def test_a_number_of_stamps_that_is_none_is_refused(times: object) -> None:
-    with pytest.raises((ValueError, TypeError), match="times"):
-        stamp(Identity(2), times=times)

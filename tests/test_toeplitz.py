@@ -1,6 +1,5 @@
 """The best banded Toeplitz strategies: known values, other optimizers, and a proof that nothing in the family is better."""
 
-import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -128,18 +127,6 @@ def test_a_normalized_strategy_passes_the_contract_and_has_columns_of_norm_one(s
     np.testing.assert_allclose(np.linalg.norm(strategy.matrix(), axis=0), 1.0, rtol=1e-14)
 
 
-@pytest.mark.parametrize(
-    "strategy", [BandedToeplitz(9, (1.0, 0.6, 0.4)), NormalizedToeplitz(9, (1.0, 0.6, 0.4)), BandedToeplitz(3, (1.0,))]
-)
-def test_memory_rows_is_the_most_that_a_step_carries(strategy: BandedToeplitz | NormalizedToeplitz) -> None:
-    memory: tuple = ()
-    most = 0
-    for t in range(strategy.rounds):
-        _, memory = strategy.step(t, lambda i: np.ones(2), memory)
-        most = max(most, len(memory))
-    assert strategy.memory_rows == most
-
-
 # ---- gradients
 
 
@@ -153,20 +140,6 @@ def test_the_gradient_is_that_of_finite_differences(beta: float, pattern: MinSep
     _, gradient = function(c)
     numeric = [(function(c + 1e-6 * e)[0] - function(c - 1e-6 * e)[0]) / 2e-6 for e in np.eye(6)]
     np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-6 * np.abs(gradient).max())
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("objective", ["mean", "max"])
-def test_the_value_is_the_error_times_the_squared_sensitivity_of_the_dense_matrices(
-    pattern: MinSeparation, objective: str
-) -> None:
-    A = workloads.momentum(12, 0.8, np.full(12, 0.3))
-    function = search.error_and_movement(
-        A.coefficients(), search.row_weights(12, objective), 6, *matrices.worst_rounds(pattern, 12)
-    )
-    strategy = BandedToeplitz(12, tuple(decreasing(6, 2)))
-    truth = by_definition(A, strategy, objective) * brute_force_sensitivity(strategy.matrix(), pattern) ** 2
-    assert function(np.array(strategy.coefficients))[0] == pytest.approx(truth, rel=1e-10)
 
 
 @pytest.mark.parametrize(("rounds", "bands"), [(1, 1), (6, 1), (6, 3), (7, 7), (12, 5)])
@@ -208,14 +181,6 @@ def test_a_large_optimum_has_the_known_value_and_a_proof(case: dict) -> None:
     assert result.squared_error == pytest.approx(case["value"], rel=1e-10)
     assert 0 <= result.relative_gap < 1e-10
     assert result.iterations <= 25
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [c for c in MF["banded_toeplitz"] if c["bands"] > 400], ids=lambda case: case["id"])
-def test_a_large_optimum_of_many_bands_has_the_known_value(case: dict) -> None:
-    result = factorization.toeplitz.optimize(workloads.prefix_sum(case["n"]), bands=case["bands"])
-    assert result.squared_error == pytest.approx(case["value"], rel=1e-10)
-    assert 0 <= result.relative_gap < 1e-10
 
 
 @pytest.mark.parametrize("objective", ["mean", "max"])
@@ -300,15 +265,6 @@ def test_the_full_square_root_is_the_best_for_the_largest_error() -> None:
         assert toeplitz_bound(root, len(root), 1, mean=False) == pytest.approx(result.squared_error, rel=1e-10)
 
 
-def test_more_bands_are_never_worse() -> None:
-    for pattern in (SingleParticipation(), MinSeparation(8, 2), FixedEpochs(3, 8)):
-        A = workloads.prefix_sum(32)
-        errors = [
-            factorization.toeplitz.optimize(A, bands=b, participation=pattern).squared_error for b in (1, 2, 5, 8, 9, 16, 32)
-        ]
-        assert all(more <= fewer * (1 + 1e-9) for fewer, more in itertools.pairwise(errors))
-
-
 @pytest.mark.parametrize("pattern", [MinSeparation(4, 3), FixedEpochs(3, 4)])
 def test_overlapping_columns_keep_an_exact_sensitivity(pattern: MinSeparation) -> None:
     A = workloads.prefix_sum(40)
@@ -325,24 +281,6 @@ def test_overlapping_columns_keep_an_exact_sensitivity(pattern: MinSeparation) -
     )
 
 
-def test_the_error_does_not_depend_on_the_scale_of_c_and_goes_with_the_square_of_the_learning_rate() -> None:
-    function = search.error_and_movement(np.ones(30), search.row_weights(30, "mean"), 5, 30, 1)
-    assert function(7 * decreasing(5, 0))[0] == pytest.approx(function(decreasing(5, 0))[0], rel=1e-12)
-    for optimize in (factorization.toeplitz.optimize, factorization.normalized_toeplitz.optimize):
-        one, half = (optimize(workloads.momentum(30, 0.5, np.full(30, rate)), bands=5) for rate in (1.0, 0.5))
-        assert half.squared_error == pytest.approx(one.squared_error / 4, rel=1e-9)
-        assert half.lower_bound == pytest.approx(one.lower_bound / 4, rel=1e-3)
-
-
-def test_one_participation_is_one_however_it_is_said() -> None:
-    A = workloads.prefix_sum(20)
-    single = factorization.toeplitz.optimize(A, bands=9).squared_error
-    for pattern in (MinSeparation(3, 1), FixedEpochs(1, 3), MinSeparation(20, 5), MinSeparation(99, 2)):
-        assert factorization.toeplitz.optimize(A, bands=9, participation=pattern).squared_error == pytest.approx(
-            single, rel=1e-10
-        )
-
-
 @pytest.mark.parametrize(("rounds", "bands", "beta"), [(20, 20, 0.0), (40, 8, 0.0), (40, 8, 0.9)])
 def test_normalized_columns_lower_the_error_to_a_value_that_the_definition_confirms(
     rounds: int, bands: int, beta: float
@@ -356,15 +294,6 @@ def test_normalized_columns_lower_the_error_to_a_value_that_the_definition_confi
         lambda c: normalized_numerics.mean_error(np.append(1.0, c), rounds, beta)[0] / plain.squared_error, start, method="BFGS"
     )
     assert other.fun * plain.squared_error == pytest.approx(result.squared_error, rel=1e-6)
-
-
-def test_normalized_columns_multiply_by_the_participations() -> None:
-    A, pattern = workloads.prefix_sum(32), MinSeparation(8, 4)
-    one, four = (
-        factorization.normalized_toeplitz.optimize(A, bands=8, participation=p).squared_error
-        for p in (SingleParticipation(), pattern)
-    )
-    assert four == pytest.approx(4 * one, rel=1e-12)
 
 
 # ---- known errors of fixed strategies
@@ -407,11 +336,6 @@ def test_a_closed_form_has_the_known_error_and_sensitivity(case: dict) -> None:
         assert stated.value**2 == pytest.approx(known["sens2_abs"], rel=1e-9)
 
 
-def test_the_root_of_a_momentum_workload_squares_to_it() -> None:
-    A = workloads.momentum(30, 0.7)
-    np.testing.assert_allclose(np.linalg.matrix_power(toeplitz.square_root_of(A, 30).matrix(), 2), A.matrix(), rtol=1e-10)
-
-
 # ---- refusals
 
 PREFIX, SCHEDULE = workloads.prefix_sum(8), workloads.momentum(2, 0.0, np.array([1.0, 0.5]))
@@ -435,26 +359,6 @@ def test_what_cannot_be_optimized_is_refused(workload: workloads.Workload, argum
     if "objective" not in arguments:
         with pytest.raises(error, match=message):
             factorization.normalized_toeplitz.optimize(workload, **arguments)
-
-
-def test_normalized_columns_that_overlap_are_refused() -> None:
-    with pytest.raises(ValueError, match="bands = 5: must be at most 4"):
-        factorization.normalized_toeplitz.optimize(PREFIX, bands=5, participation=MinSeparation(4, 2))
-
-
-@pytest.mark.parametrize("family", [BandedToeplitz, NormalizedToeplitz])
-@pytest.mark.parametrize(
-    ("coefficients", "message"),
-    [
-        ((0.0, 1.0), "must not be 0"),
-        ((1.0, float("nan")), "must be finite"),
-        ((1.0,) * 5, "at most rounds = 4"),
-        ((), "must not be empty"),
-    ],
-)
-def test_coefficients_that_are_no_strategy_are_refused(family: type, coefficients: tuple, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        family(4, coefficients)
 
 
 @pytest.mark.parametrize("value", [0.01, 0.1, 0.3, 0.7])

@@ -89,13 +89,3 @@ def test_a_sampled_release_errs_as_much_as_its_best_test() -> None:
     # The thresholds' chords lie above the curve by less than 1e-3.
     assert np.all(ours <= np.minimum(forth, back))
     assert np.all(ours >= np.minimum(forth, back) - 0.01)
-
-
-@pytest.mark.parametrize("bad", [math.nan, -0.1, 1.1, True, "0.5", None])
-def test_rates_that_are_none_are_refused(bad) -> None:
-    with pytest.raises((ValueError, TypeError), match=r"false_positive_rates\[1\] = "):
-        trade_off([(Gaussian(1.0), 1)], [0.5, bad], "zero-out")
-    with pytest.raises(TypeError, match=r"false_positive_rates = 0\.5"):
-        trade_off([(Gaussian(1.0), 1)], 0.5, "zero-out")
-    with pytest.raises(ValueError, match="empty"):
-        trade_off([(Gaussian(1.0), 1)], [], "zero-out")

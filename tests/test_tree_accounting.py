@@ -1,11 +1,8 @@
-import itertools
 import math
 import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from conftest import oracle
 from hubbub.accounting.dominating_pairs import as_gaussian
@@ -44,23 +41,6 @@ def test_the_published_tree_takes_no_time() -> None:
     assert rho(event) == pytest.approx(79 / 98, rel=1e-15)
     assert time.process_time() - start < 20
     assert gaussian.epsilon(1e-10, as_gaussian(event).noise_multiplier) == pytest.approx(8.526, abs=5e-4)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 14), st.integers(1, 5), st.integers(1, 6))
-def test_the_sensitivity_is_the_worst_over_all_sets_of_rounds(rounds: int, participations: int, separation: int) -> None:
-    intervals = [
-        range(start, start + size) for size in (1, 2, 4, 8) for start in range(0, rounds, size) if start + size <= rounds
-    ]
-    sets = (
-        joined
-        for count in range(1, participations + 1)
-        for joined in itertools.combinations(range(rounds), count)
-        if all(b - a >= separation for a, b in itertools.pairwise(joined))
-    )
-    worst = max(sum(len(set(joined) & set(interval)) ** 2 for interval in intervals) for joined in sets)
-    gauss = as_gaussian(TreeAggregation(3.0, rounds, participations, separation))
-    assert gauss.noise_multiplier == pytest.approx(3 / math.sqrt(worst), rel=1e-15)
 
 
 def test_participations_that_do_not_fit_cost_nothing() -> None:

@@ -63,18 +63,6 @@ def test_the_full_decoder_is_the_pseudoinverse(n: int, completed: bool) -> None:
     np.testing.assert_allclose(full.matrix(), triangular_form(C), atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [5, 16, 31])
-@pytest.mark.parametrize("completed", [False, True])
-def test_a_better_decoder_is_nowhere_worse(n: int, completed: bool) -> None:
-    plain, online, full = (
-        utility.squared_errors(workloads.prefix_sum(n), BinaryTree(n, decoder, completed=completed)) for decoder in DECODERS
-    )
-    assert (online <= plain * (1 + 1e-12)).all()
-    assert (full <= online * (1 + 1e-12)).all()
-    # What is known in the last round is all that there is: there, online estimates are the best already for one root.
-    assert completed is False or full[-1] == pytest.approx(online[-1], rel=1e-12)
-
-
 @pytest.mark.parametrize("height", range(6))
 def test_the_online_estimate_of_a_whole_tree_has_the_variance_of_honaker(height: int) -> None:
     errors = utility.squared_errors(workloads.prefix_sum(2**height), BinaryTree(2**height, "online"))
@@ -135,13 +123,6 @@ def test_a_tree_states_what_enumeration_finds(n: int, decoder: str, m: int, comp
     assert everybody >= np.linalg.norm(tree.matrix().sum(axis=1)) * (1 - 1e-12)
 
 
-def test_rounds_exactly_apart_are_not_always_the_worst() -> None:
-    # Two clusters within the halves beat five rounds three apart: [0, 3, 8, 11, 14] against [0, 3, 6, 9, 12].
-    C = BinaryTree(16).matrix()
-    apart = float(np.square(C[:, ::3][:, :5].sum(axis=1)).sum())
-    assert BinaryTree(16).sensitivity(MinSeparation(3, 5)).value ** 2 > apart
-
-
 @pytest.mark.parametrize(("b", "k"), [(1, 100), (2, 2048), (7, 586), (64, 64), (485, 9), (4095, 2)])
 def test_thousands_of_rounds_have_an_exact_answer_soon(b: int, k: int) -> None:
     started = time.process_time()
@@ -164,15 +145,6 @@ def test_where_the_programme_would_be_too_large_a_bound_says_so(monkeypatch: pyt
     assert bound.value >= exact.value
 
 
-@pytest.mark.parametrize("tree", TREES, ids=repr)
-def test_the_stated_memory_is_what_the_stream_carries(tree: BinaryTree) -> None:
-    memory, most = (), 0
-    for t in range(tree.rounds):
-        _, memory = tree.step(t, lambda i: 0.0, memory)
-        most = max(most, len(memory))
-    assert tree.memory_rows == most
-
-
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_million_rounds_stream_with_the_memory_of_twenty(decoder: str) -> None:
     tree = BinaryTree(10**6, decoder)
@@ -184,31 +156,6 @@ def test_a_million_rounds_stream_with_the_memory_of_twenty(decoder: str) -> None
     assert tree.sensitivity(FixedEpochs(20, 50_000)).exact
     with pytest.raises(ValueError, match="a dense matrix"):
         tree.matrix()
-
-
-@pytest.mark.parametrize("tree", [t for t in TREES if t.rounds in (3, 7, 8)], ids=repr)
-def test_the_leading_part_is_what_the_first_rounds_use(tree: BinaryTree) -> None:
-    C = tree.matrix()
-    for t in range(1, tree.rounds + 1):
-        leading, used = tree.leading(t), C[~C[:, t:].any(axis=1), :t]
-        np.testing.assert_array_equal(leading.matrix(), used)
-        for pattern in (SingleParticipation(), MinSeparation(2, 3), FixedEpochs(2, 3)):
-            assert leading.sensitivity(pattern).value >= brute_force_sensitivity(used, pattern) * (1 - 1e-12)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rounds": 0}, "rounds = 0"),
-        ({"rounds": 4, "decoder": "ful"}, "did you mean 'full'"),
-        ({"rounds": 4, "rounds_per_tree": 0}, "rounds_per_tree = 0"),
-        ({"rounds": 4, "rounds_per_tree": 2.5}, "rounds_per_tree = 2.5"),
-        ({"rounds": 4, "completed": 1}, "completed = 1"),
-    ],
-)
-def test_a_tree_that_is_none_is_refused_by_name(arguments: dict, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        BinaryTree(**arguments)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
