@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
+import time
 import tomllib
-from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from hubbub.accounting import PoissonSampled
 from hubbub.cli import sweeping
 from hubbub.experiment.config import load, overrides, resolve
 from hubbub.experiment.sweep import work
-from hubbub.experiment.sweep.work import Task, finish, finish_all, read_scores
+from hubbub.experiment.sweep.work import Task, finish, finish_all
 from hubbub.ledger.chain import read_chain
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from recorded_runs import answer, hubbub
@@ -148,7 +150,7 @@ def test_a_sweep_goes_on_with_what_is_missing_and_one_failure_stops_nothing_else
         patch.setattr(Metrics, "add", stopped)
         with pytest.raises(KeyboardInterrupt):
             finish(Task(second, config))
-    assert read_scores(second) is None
+    assert not (second / "private-scores.json").exists()
     capsys.readouterr()
     assert hubbub("sweep", folder) == 1
     printed = capsys.readouterr().out
@@ -204,7 +206,7 @@ def test_ctrl_c_leaves_a_table_and_says_how_to_go_on(
     monkeypatch.setattr(sweeping, "finish_all", interrupted)
     assert hubbub("sweep", folder, "--jobs", 3) == 130
     printed = capsys.readouterr().out
-    assert f"Stopped: 3 of 4 runs are finished. Resume with: hubbub sweep {folder} --jobs 3" in printed
+    assert f"Stopped: 3 of 4 runs have ended. Resume with: hubbub sweep {folder} --jobs 3" in printed
     assert by_name(folder)[LAST]["state"] == "waiting"
 
 
@@ -212,23 +214,23 @@ def test_a_process_that_is_killed_fails_its_cell_alone_and_an_interruption_ends_
     settings = tomllib.loads(CONFIG)
     # More rounds than are done before the kill, however slow the one that kills.
     endless = resolve(settings, overrides(["training.rounds=100000", "training.keep_releases=false"]))
-    killed, good, last = (Task(tmp_path / name, resolve(settings)) for name in ("killed", "good", "last"))
-    outcomes: dict[str, str | None] = {}
+    killed, last = (Task(tmp_path / name, endless) for name in ("killed", "last"))
+    good = Task(tmp_path / "good", resolve(settings))
 
-    def running(tasks: Sequence[Task]) -> None:
-        if [task.folder.name for task in tasks] == ["killed"] and tasks[0].rounds:
-            (process,) = multiprocessing.active_children()
-            os.kill(process.pid or 0, signal.SIGKILL)
-        if [task.folder.name for task in tasks] == ["last"]:
-            assert len(multiprocessing.active_children()) == 1
-            raise KeyboardInterrupt
+    def kill() -> None:
+        while not (killed.folder / "metrics.jsonl").exists():
+            time.sleep(0.1)
+        (process,) = multiprocessing.active_children()
+        os.kill(process.pid or 0, signal.SIGKILL)
 
-    def ended(task: Task, error: str | None) -> None:
-        outcomes[task.folder.name] = error
-
-    with pytest.raises(KeyboardInterrupt):
-        finish_all([Task(killed.folder, endless), good, Task(last.folder, endless)], 1, running, ended)
+    killer = threading.Thread(target=kill)
+    killer.start()
+    outcomes = dict(finish_all([killed, good], 1))
+    killer.join()
+    assert outcomes[killed] == "its process was killed, perhaps for lack of memory"
+    assert outcomes[good] == json.loads((good.folder / "private-scores.json").read_text())["accuracy"]
+    with closing(finish_all([last, good], 2)) as ends:
+        assert next(ends) == (good, outcomes[good])
+        assert multiprocessing.active_children()
     assert multiprocessing.active_children() == []
-    assert outcomes == {"killed": "its process was killed, perhaps for lack of memory", "good": None}
-    assert read_scores(tmp_path / "good") is not None
-    assert read_scores(tmp_path / "last") is None
+    assert not (last.folder / "private-scores.json").exists()

@@ -22,7 +22,6 @@ __all__ = [
     "CELLS",
     "RECORD",
     "SEED",
-    "Axis",
     "Cell",
     "Grid",
     "SweepRecord",
@@ -33,7 +32,6 @@ __all__ = [
     "locked",
     "read_record",
     "require_runnable",
-    "value_words",
     "worded",
 ]
 
@@ -41,6 +39,9 @@ __all__ = [
 SEED = "training.seed"
 # In a sweep's folder: its record, and the folders of its runs.
 RECORD, CELLS = "sweep.json", "cells"
+# Settings by dotted key with their values; a sweep has all combinations, and the last setting varies fastest.
+Grid = Mapping[str, Sequence[Any]]
+
 _SCHEMA = 1
 _LARGEST = 2**24
 _MOST_CELLS = 10_000
@@ -50,71 +51,42 @@ _LONGEST_NAME = 100
 _COMMA = re.compile(r"""("[^"]*"|'[^']*'|\[(?:"[^"]*"|'[^']*'|[^]"'])*\]|\{[^}]*\})|,""")
 
 
-@dataclass(frozen=True)
-class Axis:
-    """One setting, by its dotted key, and its values as TOML reads them."""
-
-    key: str
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """All combinations of the values of some settings; the last axis varies fastest."""
-
-    axes: tuple[Axis, ...]
-
-    def points(self) -> Iterator[Mapping[str, Any]]:
-        """The value of each key, combination by combination."""
-        keys = [axis.key for axis in self.axes]
-        for values in itertools.product(*(axis.values for axis in self.axes)):
-            yield dict(zip(keys, values, strict=True))
-
-    def absolute(self, here: Path) -> "Grid":
-        """The grid with absolute paths of files."""
-        return Grid(
-            tuple(Axis(axis.key, tuple(_absolute(axis.key, value, here) for value in axis.values)) for axis in self.axes)
-        )
-
-
 def grid_of(flags: Sequence[str], seeds: str | None = None) -> Grid:
     """The grid of ``--grid section.key=VALUE,VALUE`` flags, each value read as that of ``--set``.
 
     Args:
         flags: One for each setting.
-        seeds: Values of ``training.seed``, separated by commas; the last axis.
+        seeds: Values of ``training.seed``, separated by commas; the last setting.
 
     Raises:
         ConfigError: A flag of another form, an empty or repeated value, a repeated key, or too many cells.
 
     Example:
-        >>> [axis.values for axis in grid_of(["privacy.clip_norm=0.1,0.5"], seeds="1,2,3").axes]
-        [(0.1, 0.5), (1, 2, 3)]
+        >>> grid_of(["privacy.clip_norm=0.1,0.5"], seeds="1,2,3")
+        {'privacy.clip_norm': [0.1, 0.5], 'training.seed': [1, 2, 3]}
     """
-    axes = [_axis("--grid", flag) for flag in flags]
-    if seeds is not None:
-        if not seeds.strip():
-            raise ConfigError("--seeds: has no values; write whole numbers separated by commas, such as --seeds 1,2,3")
-        axes.append(_axis("--seeds", f"{SEED}={seeds}"))
-    if not axes:
+    grid: dict[str, list[Any]] = {}
+    for flag, text in [*(("--grid", flag) for flag in flags), *([] if seeds is None else [("--seeds", f"{SEED}={seeds}")])]:
+        key, values = _values(flag, text)
+        if key in grid:
+            raise ConfigError(f"{flag} {key}: is given twice; name it once")
+        grid[key] = values
+    if not grid:
         raise ConfigError("--grid: is missing; name a setting and its values, such as --grid privacy.clip_norm=0.1,0.3,0.5")
-    keys = [axis.key for axis in axes]
-    if twice := [key for key in keys if keys.count(key) > 1]:
-        same = " (--seeds is the same setting)" if twice[0] == SEED and seeds is not None else ""
-        raise ConfigError(f"--grid {twice[0]}: is given twice{same}; name it once")
-    if (number := prod(len(axis.values) for axis in axes)) > _MOST_CELLS:
+    if (number := prod(map(len, grid.values()))) > _MOST_CELLS:
         raise ConfigError(f"--grid: makes {number:,} runs, at most {_MOST_CELLS:,} are allowed; leave some values out")
-    return Grid(tuple(axes))
+    return grid
 
 
-def _axis(flag: str, text: str) -> Axis:
+def _values(flag: str, text: str) -> tuple[str, list[Any]]:
+    """The dotted key of a flag, and its values."""
     name, _, listed = text.partition("=")
-    if not listed.strip():
-        raise ConfigError(f"{flag} {text!r}: has no values; write section.key=value,value, such as privacy.clip_norm=0.1,0.5")
     key, values = name, list[Any]()
     for part in _COMMA.sub(lambda found: found[1] or "\0", listed).split("\0"):
         if not part.strip():
-            raise ConfigError(f"{flag} {name.strip()}: has an empty value; write one between each two commas")
+            raise ConfigError(
+                f"{flag} {text!r}: has an empty value; write section.key=value,value, such as privacy.clip_norm=0.1,0.5"
+            )
         try:
             ((section, keys),) = overrides([f"{name}={part}"]).items()
         except ConfigError as error:
@@ -124,7 +96,7 @@ def _axis(flag: str, text: str) -> Axis:
             raise ConfigError(f"{flag} {text!r}: has {value!r} twice; to repeat a run, use --seeds")
         key = f"{section}.{short}"
         values.append(value)
-    return Axis(key, tuple(values))
+    return key, values
 
 
 @dataclass(frozen=True)
@@ -141,30 +113,15 @@ class Cell:
     settings: Mapping[str, Any]
     config: Config
 
-    @property
-    def point(self) -> tuple[Any, ...]:
-        """Its values on the grid without the seed."""
-        return tuple(value for key, value in self.settings.items() if key != SEED)
-
-
-def value_words(value: Any) -> str:
-    """A value of a grid as text; ``None`` stands for the default of the setting.
-
-    Example:
-        >>> [value_words(value) for value in (0.5, "blt", None)]
-        ['0.5', 'blt', 'default']
-    """
-    return "default" if value is None else str(value)
-
 
 def worded(settings: Mapping[str, Any]) -> str:
-    """Settings as a message names them.
+    """Settings in words; ``None`` is the default of a setting.
 
     Example:
         >>> worded({"privacy.clip_norm": 0.5, "training.engine": "flower", "data.path": None})
-        "privacy.clip_norm = 0.5, training.engine = 'flower', data.path = default"
+        'privacy.clip_norm = 0.5, training.engine = flower, data.path = default'
     """
-    return ", ".join(f"{key} = {'default' if value is None else repr(value)}" for key, value in settings.items())
+    return ", ".join(f"{key} = {'default' if value is None else value}" for key, value in settings.items())
 
 
 def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
@@ -181,8 +138,7 @@ def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
         >>> [cell.name for cell in cells_of({}, grid_of(["privacy.clip_norm=0.1,0.5"]))]
         ['1-clip_norm=0.1', '2-clip_norm=0.5']
     """
-    points = list(grid.points())
-    digits = len(str(len(points)))
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     cells: dict[Config, Cell] = {}
     for number, settings in enumerate(points, start=1):
         layer: Layer = {}
@@ -196,8 +152,9 @@ def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
         if config in cells:
             same = f"{worded(cells[config].settings)} and {worded(settings)}"
             raise ConfigError(f"--grid: {same} are the same run; leave one of the two values out")
-        short = ",".join(f"{key.partition('.')[2]}={value_words(value)}" for key, value in settings.items())
-        cells[config] = Cell(f"{number:0{digits}d}-{_UNFIT.sub('-', short)[:_LONGEST_NAME]}", settings, config)
+        short = worded({key.partition(".")[2]: value for key, value in settings.items()}).replace(" = ", "=").replace(", ", ",")
+        name = f"{number:0{len(str(len(points)))}d}-{_UNFIT.sub('-', short)[:_LONGEST_NAME]}"
+        cells[config] = Cell(name, settings, config)
     if len(cells) > 1 and (origin := next((config.training.extends for config in cells if config.training.extends), None)):
         raise ConfigError(
             f"training.extends = {origin!r}: the privacy cost of each cell would have to count all others that start from this "
@@ -244,19 +201,16 @@ def _data_and_model(config: Config) -> Config:
     return Config(training=training, privacy=privacy, data=config.data, model=config.model)
 
 
-def absolute(layer: Layer, here: Path) -> Layer:
-    """The layer with absolute paths of files, so that a sweep can be resumed from any folder."""
-    return {
-        section: {key: _absolute(f"{section}.{key}", value, here) for key, value in keys.items()}
-        for section, keys in layer.items()
-    }
+def absolute(settings: Mapping[str, Any], here: Path) -> dict[str, Any]:
+    """Settings by dotted key with absolute paths of files, so that a sweep can be resumed from any folder."""
 
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(one) for one in value]
+        return str(here / Path(value).expanduser()) if isinstance(value, str) else value
 
-def _absolute(key: str, value: Any, here: Path) -> Any:
-    if key == "privacy.earlier_runs" and isinstance(value, list):
-        return [str(here / Path(name).expanduser()) if isinstance(name, str) else name for name in value]
-    is_path = key in ("data.path", "privacy.matrix", "secagg.keys") and isinstance(value, str)
-    return str(here / Path(value).expanduser()) if is_path else value
+    paths = ("data.path", "privacy.matrix", "privacy.earlier_runs", "secagg.keys")
+    return {key: whole(value) if key in paths else value for key, value in settings.items()}
 
 
 @dataclass(frozen=True)
@@ -279,7 +233,7 @@ class SweepRecord:
 
     def as_json(self) -> dict[str, Any]:
         """Strict JSON values, with a digest of base and grid."""
-        identity = {"base": self.base, "grid": [[axis.key, list(axis.values)] for axis in self.grid.axes]}
+        identity = {"base": self.base, "grid": [[key, list(values)] for key, values in self.grid.items()]}
         return {
             **identity,
             "schema": _SCHEMA,
@@ -297,12 +251,11 @@ def begin(folder: Path, record: SweepRecord) -> None:
         RunFolderError: The folder holds another sweep or something else, or cannot be written.
     """
     if os.path.lexists(folder / RECORD):
-        found, wanted = read_record(folder).as_json(), record.as_json()
-        if found["digest"] != wanted["digest"]:
-            what = "grid" if found["base"] == wanted["base"] else "settings"
+        found = read_record(folder)
+        if found.as_json()["digest"] != record.as_json()["digest"]:
             raise RunFolderError(
-                f"{folder}: holds another sweep, of {found['source']} with other {what}; choose another folder with -o, or "
-                f"resume that one: hubbub sweep {folder}"
+                f"{folder}: holds another sweep, of {found.source}; choose another folder with -o, or resume that one: "
+                f"hubbub sweep {folder}"
             )
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -323,20 +276,15 @@ def read_record(folder: Path) -> SweepRecord:
     path = folder / RECORD
     try:
         found = strict_json.loads(files.read(path, at_most=_LARGEST))
-        if found["schema"] != _SCHEMA:
-            raise ValueError(f"its schema is {found['schema']!r}, this version reads {_SCHEMA}")
-        if not isinstance(found["allow_import"], bool):
-            raise TypeError(f"allow_import = {found['allow_import']!r}")
-        axes = tuple(Axis(key, tuple(values)) for key, values in found["grid"])
-        base = {section: dict(keys) for section, keys in found["base"].items()}
-        record = SweepRecord(str(found["source"]), base, Grid(axes), found["allow_import"], str(found["version"]))
-        if record.as_json()["digest"] != found["digest"]:
-            raise ValueError("it was changed")
+        grid = {key: list(values) for key, values in found["grid"]}
+        record = SweepRecord(found["source"], found["base"], grid, found["allow_import"] is True, found["version"])
+        if record.as_json() != found:
+            raise ValueError("it was changed, or is of another version")
     except OSError as error:
         raise RunFolderError(
             f"{path}: cannot be read ({error.strerror}); name a config file and --grid, or the folder of a sweep"
         ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise RunFolderError(
             f"{path}: is no record of a sweep ({error}); restore it, or start again in another folder"
         ) from error
@@ -350,16 +298,11 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         RunFolderError: Another process holds it.
     """
-    path = folder / "lock"
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be opened ({error.strerror})") from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunFolderError(f"{folder}: another process is working on this sweep; wait for it") from error
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+    except BlockingIOError as error:
+        raise RunFolderError(f"{folder}: another process is working on this sweep; wait for it") from error
     finally:
         os.close(lock)

@@ -5,43 +5,29 @@ advance. Theorems with a lower cost (:mod:`hubbub.accounting.selection`) need a 
 number, so their epsilon is stated as a comparison, never as a guarantee.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from hubbub.accounting import rounded_up
 from hubbub.accounting.runs import events_of
 from hubbub.accounting.selection import selection_epsilon
 from hubbub.errors import ConfigError, HubbubError, LedgerError
 from hubbub.experiment.config import Config
 from hubbub.experiment.sweep.grid import CELLS, SEED, Cell, SweepRecord
-from hubbub.experiment.sweep.work import Scores, current_scores
+from hubbub.experiment.sweep.work import current_scores
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.multi_run import Recorded, compose_runs, run_charges
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import Traces, read_run
 
-__all__ = ["CellSummary", "Choice", "Known", "PointSummary", "Spread", "SweepSummary", "choice", "marked", "sweep_summary"]
+__all__ = ["UNFINISHED", "CellSummary", "Choice", "Known", "PointSummary", "SweepSummary", "choice", "found", "sweep_summary"]
 
-
-@dataclass(frozen=True)
-class Spread:
-    """The mean of several runs and their standard deviation, ``None`` for a single run."""
-
-    mean: float
-    deviation: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float | None]) -> "Spread | None":
-        """The spread of the values that are not ``None``; ``None`` if there are none.
-
-        Example:
-            >>> Spread.of([0.5, None, 1.5]).mean, Spread.of([0.5]).deviation, Spread.of([None])
-            (1.0, None, None)
-        """
-        known = [value for value in values if value is not None]
-        return cls(fmean(known), stdev(known) if len(known) > 1 else None) if known else None
+# The states of runs that a sweep trains when it resumes.
+UNFINISHED = ("waiting", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -80,34 +66,19 @@ class CellSummary:
 
 @dataclass(frozen=True)
 class PointSummary:
-    """The runs that differ in the seed alone.
+    """The runs that differ in the seed alone."""
 
-    Args:
-        values: One for each axis.
-        cells: The runs, one for each seed.
-        best: Whether no finished point has a higher mean accuracy.
-        frontier: Whether no finished point has a higher mean accuracy at an epsilon that is no larger.
-    """
-
-    values: tuple[Any, ...]
     cells: tuple[CellSummary, ...]
-    best: bool = False
-    frontier: bool = False
 
     @property
-    def accuracy(self) -> Spread | None:
-        """Over the finished runs."""
-        return Spread.of([cell.accuracy for cell in self.cells])
+    def settings(self) -> dict[str, Any]:
+        """The values on the grid without the seed."""
+        return {key: value for key, value in self.cells[0].settings.items() if key != SEED}
 
-    @property
-    def train_accuracy(self) -> Spread | None:
-        """Over the finished runs: private."""
-        return Spread.of([cell.train_accuracy for cell in self.cells])
-
-    @property
-    def loss(self) -> Spread | None:
-        """Over the finished runs whose loss is finite."""
-        return Spread.of([cell.loss for cell in self.cells])
+    def spread(self, name: str) -> tuple[float | None, float | None]:
+        """Mean and standard deviation of ``"accuracy"``, ``"loss"`` or ``"train_accuracy"`` over the runs that have it."""
+        known = [value for cell in self.cells if (value := getattr(cell, name)) is not None]
+        return fmean(known) if known else None, stdev(known) if len(known) > 1 else None
 
     @property
     def epsilon(self) -> float | None:
@@ -120,15 +91,6 @@ class PointSummary:
         states = [cell.state for cell in self.cells]
         counts = {state: states.count(state) for state in dict.fromkeys(states)}
         return states[0] if len(counts) == 1 else ", ".join(f"{count} {state}" for state, count in counts.items())
-
-    def as_json(self, keys: Sequence[str]) -> dict[str, Any]:
-        """JSON values; ``keys`` name the axes."""
-        found: dict[str, Any] = {"settings": dict(zip(keys, self.values, strict=True))}
-        for name in ("accuracy", "loss", "train_accuracy"):
-            spread: Spread | None = getattr(self, name)
-            found[name] = spread and spread.mean
-            found[f"{name}_deviation"] = spread and spread.deviation
-        return {**found, "epsilon": self.epsilon, "state": self.state, "best": self.best, "frontier": self.frontier}
 
 
 @dataclass(frozen=True)
@@ -162,25 +124,19 @@ class SweepSummary:
 
     Args:
         name: Of its folder.
-        source: Of the config file.
-        axes: Keys and values of the grid without the seed.
-        seeds: How many runs each point has.
+        record: Its description.
         points: In the order of the grid.
         choice: The privacy cost of choosing.
         held_out: Whether accuracy and loss are of held-out training examples: private.
         simulation: Whether the noise of any run comes from a known seed.
-        version: Of the library that began the sweep.
     """
 
     name: str
-    source: str
-    axes: tuple[tuple[str, tuple[Any, ...]], ...]
-    seeds: int
+    record: SweepRecord
     points: tuple[PointSummary, ...]
     choice: Choice
     held_out: bool
     simulation: bool
-    version: str
 
     @property
     def cells(self) -> tuple[CellSummary, ...]:
@@ -188,9 +144,15 @@ class SweepSummary:
         return tuple(cell for point in self.points for cell in point.cells)
 
     @property
+    def seeds(self) -> int:
+        """How many runs each point has."""
+        return len(self.points[0].cells)
+
+    @property
     def best(self) -> PointSummary | None:
-        """The finished point with the highest mean accuracy, if any."""
-        return next((point for point in self.points if point.best), None)
+        """The finished point with the highest mean accuracy, and of equal ones that of the least epsilon."""
+        points = [point for point in self.points if point.state == "finished"]
+        return max(points, key=lambda point: (point.spread("accuracy")[0] or 0.0, -(point.epsilon or 0.0)), default=None)
 
     @property
     def private(self) -> list[str]:
@@ -199,41 +161,76 @@ class SweepSummary:
 
     def as_json(self) -> dict[str, Any]:
         """JSON values, among them an infinite epsilon."""
+        best, points = self.best, []
+        for point in self.points:
+            numbers: dict[str, Any] = {}
+            for name in ("accuracy", "loss", "train_accuracy"):
+                numbers[name], numbers[f"{name}_deviation"] = point.spread(name)
+            own = {"epsilon": point.epsilon, "state": point.state, "best": point is best}
+            points.append({"settings": point.settings, **numbers, **own})
         return {
             "sweep": self.name,
-            "source": self.source,
-            "grid": {key: list(values) for key, values in self.axes},
+            "source": self.record.source,
+            "grid": {key: list(values) for key, values in self.record.grid.items() if key != SEED},
             "seeds": self.seeds,
             "held_out": self.held_out,
             "simulation": self.simulation,
-            "points": [point.as_json([key for key, _ in self.axes]) for point in self.points],
-            "cells": [
-                {**vars(cell), "settings": dict(cell.settings), "report": cell.report, "private": self.private}
-                for cell in self.cells
-            ],
+            "points": points,
+            "cells": [{**vars(cell), "report": cell.report, "private": self.private} for cell in self.cells],
             "choice": {**vars(self.choice), "trials": [{"law": law, "epsilon": value} for law, value in self.choice.trials]},
         }
 
     def rows(self) -> list[list[Any]]:
         """The runs as a table with a header; an infinite epsilon is ``inf``, ``None`` an empty cell."""
-        keys = list(self.cells[0].settings)
         fields = ("state", "accuracy", "loss", "epsilon", "delta", "rounds", "train_accuracy", "error")
         titles = [f"{name} (private)" if name in self.private else name for name in fields]
-        return [[*keys, *titles], *([*c.settings.values(), *(getattr(c, name) for name in fields)] for c in self.cells)]
+        rows = ([*cell.settings.values(), *(getattr(cell, name) for name in fields)] for cell in self.cells)
+        return [[*self.cells[0].settings, *titles], *rows]
+
+    def table(self) -> list[list[str]]:
+        """The points as a table for people, with a header."""
+        private = " (held-out, private)" if self.held_out else ""
+        keys = [key.partition(".")[2] for key in self.points[0].settings]
+        rows = [[*keys, f"accuracy{private}", f"loss{private}", "epsilon of one run", ""]]
+        for point in self.points:
+            mark = point.state if point.state != "finished" else "best" if point is self.best else ""
+            values = ["default" if value is None else str(value) for value in point.settings.values()]
+            numbers = _spread(point, "accuracy", ".2%"), _spread(point, "loss", ".4f")
+            rows.append([*values, *numbers, "–" if point.epsilon is None else rounded_up(point.epsilon), mark])
+        return rows
+
+    def choice_lines(self) -> Iterator[str]:
+        """What choosing among the runs costs, what that assumes, and what it does not cover, in sentences."""
+        choice, best = self.choice, self.best
+        yield f"All runs together, which covers whatever is published of them: {choice.sentence}"
+        if choice.epsilon is not None and math.isfinite(choice.epsilon) and best is not None and best.epsilon is not None:
+            yield (
+                f"The best row's own epsilon, {rounded_up(best.epsilon)}, is for a run whose settings were fixed in advance; "
+                "it does not cover that this run was chosen."
+            )
+        if choice.trials:
+            costs = "; ".join(f"{rounded_up(epsilon)} for a {words}" for words, epsilon in choice.trials)
+            yield (
+                "If the number of runs had been random, each a cell drawn at random, and only the best were published, epsilon "
+                f"would be {costs} (Papernot and Steinke 2022). This does not apply to a grid."
+            )
+        for assumption in choice.assumptions:
+            yield f"Assumed: {assumption}."
+        yield from choice.warnings
 
 
-def marked(points: Sequence[PointSummary]) -> tuple[PointSummary, ...]:
-    """The points with the best one and the frontier of accuracy against epsilon marked."""
-    ranks = [
-        (p.accuracy.mean, p.epsilon) if p.state == "finished" and p.accuracy and p.epsilon is not None else None for p in points
-    ]
-    known = [rank for rank in ranks if rank is not None]
-    beaten = {one for one in known if any(a >= one[0] and b <= one[1] and (a, b) != one for a, b in known)}
-    best = ranks.index(max(known, key=lambda rank: (rank[0], -rank[1]))) if known else None
-    return tuple(
-        replace(point, best=number == best, frontier=rank is not None and rank not in beaten)
-        for number, (point, rank) in enumerate(zip(points, ranks, strict=True))
-    )
+def _spread(point: PointSummary, name: str, pattern: str) -> str:
+    """A mean ± its standard deviation, or a dash."""
+    return " ± ".join(format(number, pattern) for number in point.spread(name) if number is not None) or "–"
+
+
+@dataclass(frozen=True)
+class Known:
+    """A run that has begun: its settings, and its record, ``None`` if that cannot be read."""
+
+    name: str
+    config: Config
+    recorded: Recorded | None
 
 
 def sweep_summary(
@@ -247,60 +244,45 @@ def sweep_summary(
         cells: All of them.
         errors: Of cells that failed, by name.
     """
-    points: list[tuple[tuple[Any, ...], list[CellSummary]]] = []
+    # Values may be lists, which are no keys of a dictionary.
+    points: dict[str, list[CellSummary]] = {}
     runs: list[Known] = []
     for cell in cells:
-        summary, known = _found(folder / CELLS / cell.name, cell, (errors or {}).get(cell.name, ""))
+        summary, known = found(folder, cell, (errors or {}).get(cell.name, ""))
+        points.setdefault(repr([value for key, value in cell.settings.items() if key != SEED]), []).append(summary)
         runs += [known] if known else []
-        # Values may be lists, which are no keys of a dictionary.
-        same = next((summaries for values, summaries in points if values == cell.point), None)
-        if same is None:
-            points.append((cell.point, [summary]))
-        else:
-            same.append(summary)
     return SweepSummary(
         name=folder.resolve().name,
-        source=record.source,
-        axes=tuple((axis.key, axis.values) for axis in record.grid.axes if axis.key != SEED),
-        seeds=len(cells) // len(points),
-        points=marked([PointSummary(values, tuple(summaries)) for values, summaries in points]),
+        record=record,
+        points=tuple(PointSummary(tuple(summaries)) for summaries in points.values()),
         choice=choice(runs),
         held_out=any(cell.config.training.validation for cell in cells),
         simulation=any(cell.config.privacy.noise == "simulation" for cell in cells),
-        version=record.version,
     )
 
 
-@dataclass(frozen=True)
-class Known:
-    """A run that has begun: its settings, and its record, ``None`` if that cannot be read."""
-
-    name: str
-    config: Config
-    recorded: Recorded | None
-
-
-def _found(folder: Path, cell: Cell, error: str) -> tuple[CellSummary, Known | None]:
-    summary = CellSummary(cell.name, cell.settings, "failed" if error else "waiting", error=error)
+def found(sweep: Path, cell: Cell, error: str = "") -> tuple[CellSummary, Known | None]:
+    """One run of a sweep as its folder shows it, and its record if it has begun."""
+    folder, summary = sweep / CELLS / cell.name, CellSummary(cell.name, cell.settings, "waiting")
     try:
         if not (folder / "ledger.jsonl").exists() and not Traces.of(RunStore(folder)).tell:
-            return summary, None
+            return replace(summary, state="failed" if error else "waiting", error=error), None
         recorded = read_run(folder)
         guarantee = spent(recorded.promise, recorded.history).guarantee
         scores = None if error else current_scores(folder, recorded)
     except (HubbubError, OSError) as problem:
         return replace(summary, state="failed", error=error or str(problem)), Known(cell.name, cell.config, None)
-    state = "failed" if error else "interrupted" if scores is None else "finished"
     summary = replace(
-        summary, state=state, rounds=len(recorded.history.rounds), epsilon=guarantee.epsilon, delta=guarantee.delta
+        summary,
+        state="failed" if error else "interrupted" if scores is None else "finished",
+        rounds=len(recorded.history.rounds),
+        epsilon=guarantee.epsilon,
+        delta=guarantee.delta,
+        error=error,
     )
-    return _scored(summary, scores), Known(cell.name, cell.config, recorded)
-
-
-def _scored(summary: CellSummary, scores: Scores | None) -> CellSummary:
-    if scores is None:
-        return summary
-    return replace(summary, accuracy=scores.accuracy, loss=scores.loss, train_accuracy=scores.train_accuracy)
+    if scores is not None:
+        summary = replace(summary, accuracy=scores.accuracy, loss=scores.loss, train_accuracy=scores.train_accuracy)
+    return summary, Known(cell.name, cell.config, recorded)
 
 
 _LAWS = {

@@ -8,30 +8,29 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from hubbub._util import files, strict_json
-from hubbub._util.checks import finite, integer
+from hubbub._util.checks import finite
 from hubbub.errors import HubbubError, RunFolderError
 from hubbub.experiment import engine
 from hubbub.experiment.config import Config
 from hubbub.ledger.multi_run import Recorded
 
-__all__ = ["Scores", "Task", "current_scores", "finish", "finish_all", "read_scores"]
+__all__ = ["Scores", "Task", "current_scores", "finish", "finish_all"]
 
 _SCORES = "private-scores.json"
 # Training accuracy is measured on at most this many examples.
 _SEEN = 10_000
 _LARGEST = 2**16
-# Libraries read these when they are loaded.
+# Libraries read these when a process loads them.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# Seconds between two looks at the progress, and those that a process has to end.
-_LOOK, _PATIENCE = 0.5, 20.0
+# Seconds that a process has to end.
+_PATIENCE = 20.0
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,6 @@ class Task:
     folder: Path
     config: Config
     allow_import: bool = False
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds its metrics hold."""
-        try:
-            return (self.folder / "metrics.jsonl").read_bytes().count(b"\n")
-        except OSError:
-            return 0
 
 
 @dataclass(frozen=True)
@@ -70,37 +61,29 @@ class Scores:
     train_accuracy: float
 
 
-def finish_all(
-    tasks: Sequence[Task], jobs: int, running: Callable[[Sequence[Task]], None], ended: Callable[[Task, str | None], None]
-) -> None:
-    """Finish cells, in order, with at most ``jobs`` processes at a time.
+def finish_all(tasks: Sequence[Task], jobs: int) -> Generator[tuple[Task, float | str]]:
+    """Finish cells, in order, with at most ``jobs`` processes at a time; yields each with its accuracy, or with its error.
 
-    Args:
-        tasks: The cells.
-        jobs: The number of processes.
-        running: Gets the tasks at work, every half second.
-        ended: Gets each task when it ends, with its error or ``None``. An exception of either ends all processes; their cells
-            can be resumed.
+    Closing the iterator ends all processes; their cells can be resumed.
     """
     waiting = list(tasks)[::-1]
     idle: list[ProcessPoolExecutor] = []
-    busy: dict[Future[str | None], tuple[ProcessPoolExecutor, Task]] = {}
+    busy: dict[Future[float | str], tuple[ProcessPoolExecutor, Task]] = {}
     before = set(multiprocessing.active_children())
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
                 pool, task = idle.pop() if idle else _pool(), waiting.pop()
-                with _one_thread():
-                    busy[pool.submit(_outcome, task)] = pool, task
-            for future in wait(busy, _LOOK, FIRST_COMPLETED).done:
+                busy[pool.submit(_outcome, task)] = pool, task
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
                 pool, task = busy.pop(future)
                 try:
-                    error = future.result()
+                    outcome = future.result()
                     idle.append(pool)
                 except BrokenProcessPool:
-                    error = "its process was killed, perhaps for lack of memory"
-                ended(task, error)
-            running([task for _, task in busy.values()])
+                    outcome = "its process was killed, perhaps for lack of memory"
+                yield task, outcome
     finally:
         # Also in the middle of a round: what was done is on disk, or will be drawn again.
         processes = set(multiprocessing.active_children()) - before
@@ -125,33 +108,18 @@ def _prepare() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Give processes that start meanwhile one thread each."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
+def _outcome(task: Task) -> float | str:
+    """Finish a cell; its accuracy, or the error in words."""
     try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
-
-
-def _outcome(task: Task) -> str | None:
-    """Finish a cell; the error in words, if any."""
-    try:
-        finish(task)
+        return finish(task)
     except (HubbubError, ValueError, TypeError, OSError, MemoryError) as error:
         return str(error) or type(error).__name__
     except Exception as error:  # noqa: BLE001 # the user's own code may raise anything, and the other cells are to run
         return f"{type(error).__name__}: {error}"
-    return None
 
 
-def finish(task: Task) -> None:
-    """Begin or resume the run, train it to its end, and write its scores last.
+def finish(task: Task) -> float:
+    """Begin or resume the run, train it to its end, and write its scores last; returns the accuracy.
 
     Raises:
         HubbubError: As ``hubbub train`` and ``hubbub resume`` do.
@@ -170,35 +138,11 @@ def finish(task: Task) -> None:
     loss, accuracy = begun.finish()
     dataset = begun.run.dataset
     seen = dataset.train_inputs[:_SEEN], dataset.train_targets[:_SEEN]
-    scores = {
-        "head": begun.ledger_head,
-        "accuracy": accuracy,
-        "loss": loss if math.isfinite(loss) else None,
-        "examples": len(dataset.test_targets),
-        "train_accuracy": evaluate(begun.run.model, seen, F.cross_entropy)[1],
-    }
-    files.write_atomic(begun.folder / _SCORES, strict_json.canonical(scores))
-
-
-def read_scores(folder: Path) -> Scores | None:
-    """The scores of a finished run; ``None`` if it has not been measured.
-
-    Raises:
-        RunFolderError: The file is damaged.
-    """
-    path = folder / _SCORES
-    try:
-        scores = Scores(**strict_json.loads(files.read(path, at_most=_LARGEST)))
-        for name in ("accuracy", "train_accuracy"):
-            finite(name, getattr(scores, name))
-        integer("examples", scores.examples, at_least=0)
-        if scores.loss is not None:
-            finite("loss", scores.loss)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError) as error:
-        raise RunFolderError(f"{path}: cannot be read ({error}); remove it, and the sweep measures the run again") from error
-    return scores
+    train_accuracy = evaluate(begun.run.model, seen, F.cross_entropy)[1]
+    measured = loss if math.isfinite(loss) else None
+    scores = Scores(begun.ledger_head, accuracy, measured, len(dataset.test_targets), train_accuracy)
+    files.write_atomic(begun.folder / _SCORES, strict_json.canonical(vars(scores)))
+    return accuracy
 
 
 def current_scores(folder: Path, recorded: Recorded) -> Scores | None:
@@ -207,7 +151,14 @@ def current_scores(folder: Path, recorded: Recorded) -> Scores | None:
     Raises:
         RunFolderError: The file is damaged.
     """
-    scores, chain = read_scores(folder), recorded.chain
-    if scores is None or recorded.rounds_left or chain.rounds_at(scores.head) != chain.rounds_at(chain.head):
+    path, chain = folder / _SCORES, recorded.chain
+    try:
+        scores = Scores(**strict_json.loads(files.read(path, at_most=_LARGEST)))
+        for name in ("accuracy", "train_accuracy", *(["loss"] if scores.loss is not None else [])):
+            finite(name, getattr(scores, name))
+    except FileNotFoundError:
         return None
-    return scores
+    except (OSError, ValueError, TypeError) as error:
+        raise RunFolderError(f"{path}: cannot be read ({error}); remove it, and the sweep measures the run again") from error
+    over = not recorded.rounds_left and chain.rounds_at(scores.head) == chain.rounds_at(chain.head)
+    return scores if over else None
