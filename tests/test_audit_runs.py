@@ -163,7 +163,7 @@ def twice(row: torch.Tensor) -> torch.Tensor:
     return torch.cat([row[:half], row[:half], row[2 * half :]])
 
 
-@pytest.mark.parametrize("name", ["independent, separated", "banded, separated", "independent, Poisson", "adaptive, separated"])
+@pytest.mark.parametrize("name", ["banded, separated", "independent, Poisson", "adaptive, separated"])
 def test_half_the_noise_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     noise(monkeypatch, lambda row: row / 2)
     found = audited(PLANS[name](), effort=Effort(canaries=40, runs=4))
@@ -387,16 +387,10 @@ def test_the_command_writes_its_findings(tmp_path: Path, capsys: pytest.CaptureF
     text = (tmp_path / "a" / "audit.md").read_text()
     assert "below the stated epsilon proves nothing" in text
     assert told["sentence"] in text
+    assert told["comparisons"][0]["certain"]["epsilon"] < told["stated"]["epsilon"]
+    assert any("here that bound cannot fail" in note and note in text for note in told["notes"])
     assert hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "a")) == 2
     assert "exists already" in capsys.readouterr().err
-
-
-def test_an_audit_says_where_its_bound_could_not_fail_whatever_it_saw(tmp_path: Path) -> None:
-    hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "found"))
-    found = json.loads((tmp_path / "found" / "audit.json").read_text())
-    assert found["comparisons"][0]["certain"]["epsilon"] < found["stated"]["epsilon"]
-    assert any("here that bound cannot fail" in note for note in found["notes"])
-    assert "here that bound cannot fail" in (tmp_path / "found" / "audit.md").read_text()
 
 
 def test_where_findings_cannot_go_is_said_before_anything_runs(
@@ -408,23 +402,8 @@ def test_where_findings_cannot_go_is_said_before_anything_runs(
     assert "is a file; name another folder with --out" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--canaries", "25"], "canaries = 25: must be at most 24, the clients in the run"),
-        (["--rounds", "5"], "rounds = 5: must be at most 4, the rounds of the run; see training.rounds"),
-    ],
-)
-def test_more_than_the_run_has_is_refused_with_what_it_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
-) -> None:
-    assert hubbub("audit", str(DIGITS), *SMALL, *flags, "--out", str(tmp_path / "found")) == 2
-    assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["$", "$x$", r"$\frac{"])
-def test_a_picture_takes_any_name(tmp_path: Path, name: str) -> None:
-    config = tmp_path / f"{name}.toml"
+def test_a_picture_takes_any_name(tmp_path: Path) -> None:
+    config = tmp_path / r"$\frac{.toml"
     config.write_text(DIGITS.read_text())
     hubbub("audit", str(config), *SMALL, "--rounds", "1", "--out", str(tmp_path / "found"))
     assert (tmp_path / "found" / "audit.png").stat().st_size > 10_000
@@ -447,8 +426,8 @@ def test_the_command_audits_the_flower_engine(tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (["--set", "privacy.mode=none"], "nothing to audit"),
-        (["--canaries", "1000"], "canaries = 1000"),
-        (["--rounds", "99"], "rounds = 99"),
+        (["--canaries", "25"], "canaries = 25: must be at most 24, the clients in the run"),
+        (["--rounds", "5"], "rounds = 5: must be at most 4, the rounds of the run; see training.rounds"),
         (["--runs", "0"], "runs = 0"),
         (["--engine", "carrier-pigeon"], "--engine"),
     ],

@@ -18,20 +18,6 @@ from small_runs import PLANS, linear, population
 # --- clients ---
 
 
-def test_the_order_of_clients_changes_nothing_but_rounding() -> None:
-    clients, model = population(), linear()
-    forward = clients.collect([0, 3, 5, 7], model, 0.5, 0).open(None)
-    backward = clients.collect([7, 5, 3, 0], model, 0.5, 0).open(None)
-    torch.testing.assert_close(forward, backward, rtol=1e-12, atol=1e-14)
-
-
-def test_a_client_s_update_does_not_depend_on_its_neighbours() -> None:
-    clients, model = population(), linear()
-    alone = clients.collect([3], model, None, 2).open(None)
-    beside = clients.collect([5, 3], model, None, 2).open(None) - clients.collect([5], model, None, 2).open(None)
-    torch.testing.assert_close(alone, beside, rtol=1e-12, atol=1e-14)
-
-
 def test_the_lean_loop_is_plain_sgd() -> None:
     clients, model = population(), linear()
     update = clients.collect([4], model, None, 1).open(None)

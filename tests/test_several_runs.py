@@ -49,13 +49,6 @@ def test_acc_9_acc_12_random_and_other_runs_compose_their_events_under_the_relat
         assert found["without_amplification"]["epsilon"] > found["epsilon"]
 
 
-def test_runs_of_several_deltas_need_one_for_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = recorded(tmp_path / "one", BAND, THREE)
-    two = recorded(tmp_path / "two", replace(EVEN, delta=1e-7), THREE[:2], secret=1)
-    assert hubbub("account", one, two) == 2
-    assert "1e-07 and 1e-05" in capsys.readouterr().err
-
-
 def test_runs_that_hide_other_units_are_refused(tmp_path: Path) -> None:
     one = recorded(tmp_path / "one", BAND, THREE)
     two = recorded(tmp_path / "two", replace(EVEN, privacy_unit="example"), THREE[:2], secret=1)
@@ -126,9 +119,3 @@ def test_acc_12_acc_13_a_statement_of_runs_names_every_head(tmp_path: Path, caps
     shown = capsys.readouterr().out
     assert all(read_run(run).chain.head in shown for run in runs)
     assert "(12) Record" in shown
-
-
-def test_flags_of_a_mechanism_do_not_go_with_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = recorded(tmp_path / "run", BAND, THREE)
-    assert hubbub("account", run, "--noise-multiplier", "1") == 2
-    assert "--noise-multiplier" in capsys.readouterr().err

@@ -12,7 +12,6 @@ from hubbub.datasets import Dataset, shakespeare
 from hubbub.errors import ConfigError, DataError
 from hubbub.experiment.build import build, client_side
 from hubbub.experiment.config import load, resolve
-from unplugged import serve
 
 ROOT = Path(__file__).parent.parent
 # Fixtures are found by their names here.
@@ -81,11 +80,6 @@ def test_a_text_of_other_characters_or_of_none_is_refused(words: str) -> None:
         shakespeare.examples(words, 4)
 
 
-def test_a_length_of_nothing_is_refused(data_folder: Path) -> None:
-    with pytest.raises(ValueError, match="length = 0: must be at least 1"):
-        shakespeare.load(str(data_folder), length=0)
-
-
 def test_the_published_text_has_303_speakers_of_whom_293_say_something(text: str) -> None:
     # Counted another way: a speaker's line stands after an empty one, at the beginning, and ends with a colon.
     lines = ["", *text.split("\n")]
@@ -141,16 +135,6 @@ def test_the_noise_of_the_example_is_as_the_page_on_data_has_it(data_folder: Pat
     page = (ROOT / "docs" / "data.md").read_text().replace("\n", " ")
     assert f"standard deviation of {stddev:.4f} on each of {parameters:,} parameters" in page
     assert f"a norm of {stddev * parameters**0.5:.1f}, where that mean is at most {clip_norm} long" in page
-
-
-def test_the_text_comes_from_the_cache_once_it_was_downloaded(
-    data_folder: Path, text: str, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = serve(monkeypatch, {"input.txt": text.encode()})
-    named = shakespeare.load(str(data_folder), length=1000)
-    for _ in range(2):
-        assert torch.equal(shakespeare.load(length=1000).train_targets, named.train_targets)
-    assert asked == ["https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"]
 
 
 def test_another_text_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:

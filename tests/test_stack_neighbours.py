@@ -15,7 +15,7 @@ from hubbub.training import Execution, LocalTraining, SimulatedPopulation
 from hubbub.training.per_example import Chosen, ExampleGradients
 from hubbub.training.simulation import choice
 from hubbub.training.simulation.choice import Probe
-from hubbub.training.simulation.local import Job, Loss, OneByOne
+from hubbub.training.simulation.local import Job, OneByOne
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
 from local_jobs import CPU, jobs
@@ -34,7 +34,7 @@ class Standardized(nn.Linear):
 
 
 class Counting(nn.Linear):
-    """Keeps in a buffer how often it was called, and writes and reads it in one of many ways."""
+    """Keeps in a buffer how often it was called."""
 
     def __init__(self, way: str = "in place") -> None:
         super().__init__(6, 10)
@@ -45,20 +45,9 @@ class Counting(nn.Linear):
         match self.way:
             case "another tensor":
                 self.calls = self.calls + 1
-            case "another storage":
-                self.calls.data = self.calls + 1
-            case "by hand":
-                self.calls.apply_(lambda number: number + 1)
             case _:
                 self.calls += 1
-        match self.way:
-            case "a list":
-                return super().forward(x) / self.calls.tolist()
-            case "an array":
-                return super().forward(x) / float(self.calls.numpy())
-            case "a copy":
-                return super().forward(x) / torch.tensor(np.asarray(self.calls))
-        return super().forward(x) / self.calls
+        return super().forward(x) / (self.calls.tolist() if self.way == "a list" else self.calls)
 
 
 class Remembers(nn.Linear):
@@ -66,8 +55,7 @@ class Remembers(nn.Linear):
 
     def __init__(self, kept: str) -> None:
         super().__init__(6, 10)
-        self.kept, self.count, self.seen = kept, 0, [0]
-        self.table, self.coins = {"calls": 0}, np.random.default_rng(0)
+        self.kept, self.count, self.table, self.coins = kept, 0, {"calls": 0}, np.random.default_rng(0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         factor = 1.0
@@ -75,9 +63,6 @@ class Remembers(nn.Linear):
             case "a number":
                 self.count += 1
                 factor = 1.0 / self.count
-            case "a list":
-                self.seen.append(1)
-                factor = 1.0 / len(self.seen)
             case "a dictionary":
                 self.table["calls"] += 1
                 factor = 1.0 / self.table["calls"]
@@ -154,7 +139,7 @@ def test_what_a_stack_leaves_in_a_buffer_does_not_reach_the_next_stack() -> None
 LONG = LocalTraining(epochs=2, batch_size=8, momentum=0.9, schedule="cosine")
 
 
-@pytest.mark.parametrize("way", ["in place", "another tensor", "another storage", "by hand", "a list", "an array", "a copy"])
+@pytest.mark.parametrize("way", ["in place", "another tensor", "a list"])
 def test_what_a_step_leaves_in_a_buffer_is_there_in_the_next_and_not_for_the_next_client(way: str) -> None:
     torch.manual_seed(0)
     model, clients = Counting(way), jobs((6,))
@@ -168,7 +153,7 @@ def test_what_a_step_leaves_in_a_buffer_is_there_in_the_next_and_not_for_the_nex
 
 
 @pytest.mark.parametrize("plan", ["one-by-one", "batched-2"])
-@pytest.mark.parametrize("kept", ["a number", "a list", "a dictionary", "a coin", "a coin of NumPy", "its own coin"])
+@pytest.mark.parametrize("kept", ["a number", "a dictionary", "a coin", "a coin of NumPy", "its own coin"])
 def test_a_module_that_keeps_something_in_python_or_draws_by_itself_is_refused(kept: str, plan: str) -> None:
     clients = [(job.inputs, job.targets) for job in jobs(PAIR)]
     population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=Execution(plan))
@@ -182,42 +167,12 @@ def weighted(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(output, targets, weight=torch.tensor(weights, dtype=output.dtype))
 
 
-def hardest(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(output, targets) * (1 + max(targets.tolist()))
-
-
-def product(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Torch computes its slope in another way while it is watched."""
-    return output.prod(1).mean() + output.prod() + F.nll_loss(output, targets)
-
-
-@pytest.mark.parametrize("loss", [weighted, hardest, product])
-def test_a_loss_that_reads_numbers_reads_those_of_each_client_in_each_step(loss: Loss) -> None:
+def test_a_loss_that_reads_numbers_reads_those_of_each_client_in_each_step() -> None:
     torch.manual_seed(0)
     model, clients = nn.Sequential(nn.Linear(6, 10), nn.Tanh()), jobs((6,), sizes=[16] * 12)
-    stack, lean = Stacks(model, loss, LONG, CPU, clients=4), OneByOne(model, loss, LONG, CPU)
+    stack, lean = Stacks(model, weighted, LONG, CPU, clients=4), OneByOne(model, weighted, LONG, CPU)
     for found, alone in zip(stack.train(model, clients), lean.train(model, clients), strict=True):
         assert float((found.update - alone.update).norm()) <= 1e-5 * float(alone.update.norm())
-
-
-class Weighs:
-    weight = 1.0
-
-    def __call__(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return self.weight * F.nll_loss(output.log_softmax(1), targets)
-
-
-def test_a_loss_that_is_changed_between_rounds_is_looked_at_again() -> None:
-    torch.manual_seed(0)
-    model, clients, loss = nn.Linear(6, 10), jobs((6,), sizes=[16] * 4), Weighs()
-    made = Stacks(model, loss, LocalTraining(batch_size=8), CPU, clients=4)
-    rounds = []
-    for loss.weight in (1.0, 1.0, 2.0):
-        rounds.append(torch.stack([trained.update for trained in made.train(model, clients)]))
-    assert torch.equal(rounds[0], rounds[1])
-    fresh = Stacks(model, loss, LocalTraining(batch_size=8), CPU, clients=4)
-    assert torch.equal(rounds[2], torch.stack([trained.update for trained in fresh.train(model, clients)]))
-    assert not torch.equal(rounds[0], rounds[2])
 
 
 def test_what_fails_on_the_way_back_is_not_stackable() -> None:

@@ -12,7 +12,7 @@ from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, Strategy, toeplitz
 from hubbub.mechanism.strategies.strategy import progress
 from hubbub.mechanism.utility import noising_matrix
-from hubbub.noise import NoiseStream, SecureSource, Segments, SimulationSource
+from hubbub.noise import NoiseStream, Segments, SimulationSource
 
 ROUNDS = 41
 STRATEGIES = [
@@ -167,14 +167,6 @@ def test_what_is_no_part_of_the_vector_is_refused(part: tuple[int, int]) -> None
         stream(Identity(3), 3, part=part)
 
 
-def test_a_secure_stream_in_parts_is_the_same_noise() -> None:
-    mechanism = Mechanism(toeplitz.square_root(20, 5), MinSeparation(5, 4), 1.0)
-    whole = NoiseStream(mechanism, DIM, source=SecureSource(bytes(32)))
-    parts = [NoiseStream(mechanism, DIM, source=SecureSource(bytes(32)), part=part) for part in ((0, 70_000), (70_000, DIM))]
-    for _ in range(20):
-        assert torch.equal(torch.cat([part.next_row() for part in parts]), whole.next_row())
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_stream_on_a_graphics_processor_is_resumed_and_has_its_covariance() -> None:
     strategy, dim = toeplitz.square_root(6, 3), 200_000
@@ -187,15 +179,6 @@ def test_a_stream_on_a_graphics_processor_is_resumed_and_has_its_covariance() ->
     second = stream(strategy, dim, device="cuda", dtype=torch.float32)
     second.load_state_dict(first.state_dict())
     torch.testing.assert_close(second.next_row().cpu(), torch.from_numpy(released[3]), rtol=1e-5, atol=1e-5)
-
-
-def test_noise_that_is_at_its_end_stays_there() -> None:
-    noise = NoiseStream(Mechanism(toeplitz.square_root(4, 2), MinSeparation(2, 2), 1.0), 3, seed=0)
-    rows(noise, 4)
-    for _ in range(3):
-        with pytest.raises(NoiseExhaustedError, match="rounds 0 to 3 only"):
-            noise.next_row()
-    assert noise.state_dict()["round_index"] == 4
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.complex64, torch.int64])
