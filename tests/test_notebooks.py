@@ -15,12 +15,10 @@ from runpy import run_path
 from typing import Any
 
 import nbformat
-import numpy as np
 import pytest
 
-from hubbub import accounting, audit, factorization
+from hubbub import accounting, factorization
 from hubbub.accounting.guarantee import unprotected
-from hubbub.audit.verdict import compared
 from hubbub.factorization.published import cooldown, learning_rates
 from hubbub.mechanism import Mechanism, workloads
 from hubbub.mechanism.participation import MinSeparation
@@ -166,20 +164,3 @@ def test_a_card_escapes_what_it_is_given() -> None:
     stated = accounting.guarantee(Mechanism(Identity(8), MinSeparation(4, 2), 1.0), 1e-5)
     strange = replace(stated, privacy_unit="<b>unit</b>")
     assert "<b>unit</b>" not in shown(strange)["text/html"]
-
-
-def test_an_audit_is_shown_as_its_verdict_with_bounds_cut_and_claims_rounded_up() -> None:
-    stated = accounting.guarantee(Mechanism(Identity(8), MinSeparation(4, 2), 1.0), 1e-5)
-    rng = np.random.default_rng(0)
-    present, absent = rng.normal(1.0, 1.0, 100), rng.normal(0.0, 1.0, 100)
-    one = compared(
-        "Gaussian",
-        stated.epsilon,
-        lambda confidence: audit.gdp_epsilon(present, absent, delta=1e-5, confidence=confidence),
-    )
-    found = audit.Audit(stated, (one,), (), present, absent, np.ones(100), canaries=200, runs=1, rounds=8)
-    card = shown(found)
-    assert card["text/plain"] == found.sentence()
-    assert f"at most {accounting.rounded_up(one.stated)} stated" in card["text/html"]
-    (low,) = re.findall(r"at least ([\d.]+) \(95", card["text/html"])
-    assert one.shown.epsilon - 1e-3 < float(low) <= one.shown.epsilon

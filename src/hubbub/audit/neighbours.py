@@ -105,14 +105,12 @@ def influence(
         raise ValueError("differences: vectors of several lengths; those of one run have one")
     moved = {round_index: vector for round_index, vector in vectors.items() if any(vector)}
     rounds = tuple(moved)
-    units = [_unit(clip_norms[round_index], lattice_bits) for round_index in rounds]
-    # Inner products in squared steps.
-    inner = [[int(moved[a] @ moved[b]) for b in rounds] for a in rounds]
+    units = {round_index: _unit(clip_norms[round_index], lattice_bits) for round_index in rounds}
+    inner = [[units[a] * units[b] * int(moved[a] @ moved[b]) for b in rounds] for a in rounds]
     gram = _gram(mechanism, rounds)
-    squared = sum(
-        (gram[i][j] * units[i] * units[j] * inner[i][j] for i in range(len(rounds)) for j in range(len(rounds))), Fraction(0)
-    )
-    largest = max((units[i] ** 2 * inner[i][i] for i in range(len(rounds))), default=Fraction(0))
+    places = range(len(rounds))
+    squared = sum((gram[i][j] * inner[i][j] for i in places for j in places), Fraction(0))
+    largest = max((inner[i][i] for i in places), default=Fraction(0))
     allowed = Fraction(_MOVES[relation]) ** 2
     return Influence(squared, allowed * Fraction(mechanism.l2_sensitivity) ** 2, largest, allowed, rounds)
 
@@ -136,8 +134,8 @@ def _gram(mechanism: Mechanism, rounds: tuple[int, ...]) -> list[list[Fraction]]
         # It may have more rounds than a matrix can have.
         return [[Fraction(one == other) for other in rounds] for one in rounds]
     columns = np.asarray(mechanism.strategy.matrix(), dtype=np.float64)[:, list(rounds)]
-    fractions = [[Fraction(entry) for entry in column] for column in columns.T.tolist()]
+    fractions = [[Fraction(entry) for entry in row] for row in columns.tolist()]
     # Denominators are powers of two: the largest is a multiple of all.
-    whole = max((entry.denominator for column in fractions for entry in column), default=1)
-    scaled = [[entry.numerator * (whole // entry.denominator) for entry in column] for column in fractions]
-    return [[Fraction(sum(a * b for a, b in zip(one, other, strict=True)), whole**2) for other in scaled] for one in scaled]
+    whole = max((entry.denominator for row in fractions for entry in row), default=1)
+    scaled = np.array([[int(entry * whole) for entry in row] for row in fractions], dtype=object)
+    return [[Fraction(entry, whole**2) for entry in row] for row in (scaled.T @ scaled).tolist()]

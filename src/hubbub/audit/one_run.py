@@ -11,7 +11,7 @@ Source: Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Trainin
 https://arxiv.org/abs/2305.08846.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,18 +29,10 @@ from hubbub.audit.bounds import (
     significance,
 )
 
-__all__ = [
-    "COINS",
-    "GuessCount",
-    "count_guesses",
-    "one_run_epsilon",
-    "one_run_gdp_epsilon",
-    "one_run_p_value",
-    "require_counts",
-]
+__all__ = ["GuessCount", "count_guesses", "one_run_epsilon", "one_run_gdp_epsilon", "one_run_p_value"]
 
 _MOST = 10**7
-COINS = (
+_ASSUMED = (
     "Each canary was kept with probability 1/2, independently; whoever guessed did not see which were kept; the numbers of "
     "guesses were chosen before any score was seen; neighbouring data sets differ by one canary."
 )
@@ -65,12 +57,8 @@ class GuessCount:
 
     def __post_init__(self) -> None:
         canaries = integer("canaries", self.canaries, at_least=1, at_most=_MOST)
-        guesses = integer("guesses", self.guesses, at_least=1)
-        correct = integer("correct", self.correct, at_least=0)
-        if guesses > canaries:
-            raise ValueError(f"guesses = {guesses}: there are only {canaries} canaries")
-        if correct > guesses:
-            raise ValueError(f"correct = {correct}: there were only {guesses} guesses")
+        guesses = integer("guesses", self.guesses, at_least=1, at_most=canaries)
+        correct = integer("correct", self.correct, at_least=0, at_most=guesses)
         for name, value in (("canaries", canaries), ("guesses", guesses), ("correct", correct)):
             object.__setattr__(self, name, value)
 
@@ -181,24 +169,22 @@ def one_run_epsilon(counts: Sequence[GuessCount], *, delta: float, confidence: f
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2, https://arxiv.org/abs/2305.08846.
     """
     allowed = delta_or_zero(delta)
-    known = require_counts(counts)
-    level = significance(confidence) / len(known)
 
-    def best(count: GuessCount) -> float:
-        return largest_rejected(lambda epsilon: _p_value(count, epsilon, allowed) * (1 + 1e-9) <= level)
+    def rejects(count: GuessCount, epsilon: float, level: float) -> bool:
+        return _p_value(count, epsilon, allowed) * (1 + 1e-9) <= level
 
     return LowerBound(
-        epsilon=max(best(count) for count in known),
+        epsilon=_largest(counts, confidence, rejects),
         delta=allowed,
         confidence=float(confidence),
         mu=None,
-        assumptions=(COINS,),
+        assumptions=(_ASSUMED,),
         source="Steinke, Nasr and Jagielski 2023, Theorem 5.2",
     )
 
 
-def require_counts(counts: Sequence[GuessCount]) -> tuple[GuessCount, ...]:
-    """One or more counts about the same canaries."""
+def _largest(counts: Sequence[GuessCount], confidence: float, rejects: Callable[[GuessCount, float, float], bool]) -> float:
+    """The largest parameter that one of the counts rejects at its share of the significance."""
     if not isinstance(counts, Sequence) or not all(isinstance(count, GuessCount) for count in counts):
         raise TypeError(
             f"counts = {counts!r}: must be a list of GuessCount, such as [count_guesses(present, absent, highest=100)]"
@@ -208,7 +194,12 @@ def require_counts(counts: Sequence[GuessCount]) -> tuple[GuessCount, ...]:
     sizes = sorted({count.canaries for count in counts})
     if len(sizes) > 1:
         raise ValueError(f"counts speak of {sizes[0]} and of {sizes[1]} canaries: must be about the same canaries")
-    return tuple(counts)
+    level = significance(confidence) / len(counts)
+
+    def best(count: GuessCount) -> float:
+        return largest_rejected(lambda parameter: rejects(count, parameter, level))
+
+    return max(best(count) for count in counts)
 
 
 def one_run_gdp_epsilon(counts: Sequence[GuessCount], *, delta: float, confidence: float) -> LowerBound:
@@ -232,15 +223,13 @@ def one_run_gdp_epsilon(counts: Sequence[GuessCount], *, delta: float, confidenc
     Source: Mahloujifar, Melis and Chaudhuri 2024, Section 3, https://arxiv.org/abs/2410.22235.
     """
     allowed = open_unit("delta", delta)
-    known = require_counts(counts)
-    level = significance(confidence) / len(known)
-    mu = max(largest_rejected(lambda mu, count=count: _falsified(count, mu, level)) for count in known)  # type: ignore[misc]
+    mu = _largest(counts, confidence, _falsified)
     return LowerBound(
         epsilon=epsilon_at_least(mu, allowed),
         delta=allowed,
         confidence=float(confidence),
         mu=mu,
-        assumptions=(COINS, GAUSSIAN_CURVE),
+        assumptions=(_ASSUMED, GAUSSIAN_CURVE),
         source="Mahloujifar, Melis and Chaudhuri 2024, Section 3; Dong, Roth and Su 2022, Corollary 2.13",
     )
 

@@ -8,7 +8,6 @@ from typing import Any
 from hubbub._util.checks import Array
 from hubbub._util.strict_json import finite_or_none
 from hubbub.accounting.guarantee import PrivacyGuarantee
-from hubbub.accounting.statement import rounded_up
 from hubbub.audit.bounds import LowerBound
 from hubbub.audit.whitening import Check
 
@@ -91,7 +90,7 @@ class Audit:
     @property
     def faults(self) -> tuple[str, ...]:
         """Each failure in one line."""
-        passed = [
+        disproved = [
             f"{one.what}: epsilon is at least {one.certain.epsilon:.4f}, the stated epsilon is {one.stated:.4f}"
             for one in self.comparisons
             if not one.holds
@@ -102,7 +101,7 @@ class Audit:
             for check in self.checks
             if not check.passed
         ]
-        return (*passed, *failed)
+        return (*disproved, *failed)
 
     def sentence(self) -> str:
         """The verdict."""
@@ -115,19 +114,6 @@ class Audit:
             )
         alarm = len(self.comparisons) * (1 - CERTAIN) + math.fsum(check.false_alarm for check in self.checks)
         return f"BROKEN: {'; '.join(self.faults)}. A correct system fails this audit with a probability of at most {alarm:.1g}."
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """The verdict as a card in a notebook, with each bound against the stated epsilon."""
-        from hubbub._util.card import bundle
-
-        rows = [
-            (
-                f"epsilon, {one.what}",
-                f"at most {rounded_up(one.stated)} stated; at least {_down(one.shown)} (95 %), {_down(one.certain)} (1 − 10⁻⁶)",
-            )
-            for one in self.comparisons
-        ]
-        return bundle(self.sentence(), rows, good=self.holds)
 
     def as_json(self) -> dict[str, Any]:
         """As strict JSON values, scores included."""
@@ -151,10 +137,6 @@ class Audit:
             "notes": list(self.notes),
             "scores": {name: getattr(self, name).tolist() for name in ("present", "absent", "means")},
         }
-
-
-def _down(bound: LowerBound) -> str:
-    return f"{math.floor(bound.epsilon * 1e3) / 1e3:.3f}"
 
 
 def _count(number: int, thing: str, things: str = "") -> str:

@@ -4,7 +4,6 @@ import os
 import tempfile
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,45 +22,35 @@ from hubbub.experiment.engine.folder import RunInFolder, resolved
 from hubbub.report.audit import write_audit
 from hubbub.training.aggregate import Population
 
-__all__ = ["Asked", "audit"]
+__all__ = ["audit"]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The flags of the command.
-
-    Args:
-        engine: ``process`` or ``flower``; by default that of the settings.
-        effort: Canaries, runs and rounds.
-        out: Folder of the findings; by default a new one in ``audits/``.
-        allow_import: Whether code that the settings name may be imported.
-        as_json: Print one JSON object.
-    """
-
-    engine: str | None
-    effort: Effort
-    out: Path | None
-    allow_import: bool = False
-    as_json: bool = False
-
-
-def audit(file: Path, assignments: list[str], asked: Asked) -> int:
+def audit(
+    file: Path,
+    assignments: list[str],
+    effort: Effort,
+    *,
+    engine: str | None,
+    out: Path | None,
+    allow_import: bool,
+    as_json: bool,
+) -> int:
     """Audit the run that a config describes; returns the exit status, 1 if its guarantee is broken."""
     layers = [configs.load(file), configs.overrides(assignments)]
     simulated = configs.resolve(*layers).privacy.noise == "simulation"
-    if asked.engine is not None:
-        one_of("--engine", asked.engine, configs.ENGINES)
-        layers.append({"training": {"engine": asked.engine}})
+    if engine is not None:
+        one_of("--engine", engine, configs.ENGINES)
+        layers.append({"training": {"engine": engine}})
     # Canaries are added in this process; the number of workers changes no bit of a sum.
     config = configs.resolve(*layers, {"privacy": {"noise": "secure"}, "training": {"workers": 1}})
     if config.training.engine == "flower":
         require_flower()
-    folder = _possible(new_folder(asked.out, "audits", file.stem))
+    folder = _possible(new_folder(out, "audits", file.stem))
     torch.set_num_threads(1)
-    run = build(config, allow_import=asked.allow_import)
+    run = build(config, allow_import=allow_import)
     # A report compares them with those of its run.
     settings = tomllib.loads(configs.dump(resolved(run)))
-    screen = console(stderr=asked.as_json)
+    screen = console(stderr=as_json)
     if simulated:
         say(screen, "privacy.noise = 'simulation': its noise follows from a known seed; audited with secure noise.")
 
@@ -69,10 +58,10 @@ def audit(file: Path, assignments: list[str], asked: Asked) -> int:
         say(screen, f"run {done}/{runs} done")
 
     with tempfile.TemporaryDirectory(prefix="hubbub-audit-") as scratch:
-        found = _audited(run, asked.effort, Path(scratch), progress, allow_import=asked.allow_import)
+        found = _audited(run, effort, Path(scratch), progress, allow_import=allow_import)
     findings = {**found.as_json(), "settings": settings}
     write_audit(folder, file.stem, findings)
-    if asked.as_json:
+    if as_json:
         print_json({**findings, "folder": str(folder)})
     else:
         _show(found, folder)
@@ -112,9 +101,9 @@ def _audited(
     run: Run,
     effort: Effort,
     scratch: Path,
-    told: Callable[[int, int], None] | None = None,
+    told: Callable[[int, int], None],
     *,
-    allow_import: bool = False,
+    allow_import: bool,
 ) -> Audit:
     """Audit a run with the engine that its settings name."""
     if run.config.training.extends is not None:

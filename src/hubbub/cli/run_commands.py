@@ -236,8 +236,11 @@ def audit(
     from hubbub.audit import Effort
     from hubbub.cli import auditing
 
-    asked = auditing.Asked(engine, Effort(canaries, runs, rounds), out, allow_import, as_json)
-    raise typer.Exit(auditing.audit(config, assignments or [], asked))
+    effort = Effort(canaries, runs, rounds)
+    status = auditing.audit(
+        config, assignments or [], effort, engine=engine, out=out, allow_import=allow_import, as_json=as_json
+    )
+    raise typer.Exit(status)
 
 
 # In the order of the help.

@@ -194,18 +194,36 @@ def _tensors(
     name: str, items: Items, columns: tuple[str, str, str | None], transform: Callable[[Any], Any] | None
 ) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
     """Inputs and targets of all items, and their entries in the third column, if given."""
-    inputs, targets, users = columns
+    if isinstance(items, Mapping):
+        raise DataError(f"{name}: is a mapping of {', '.join(map(str, items))}; give one split, such as dataset['train']")
+    if not hasattr(items, "__len__"):
+        raise DataError(f"{name}: is a {type(items).__name__} without a length, such as a stream; give a list of its examples")
     xs: torch.Tensor | None = None
     ys: torch.Tensor | None = None
     named: list[Any] = []
-    for index in range(count := _length(name, items)):
-        item, where = items[index], f"{name}[{index}]"
-        x, y = _pair(item, where, inputs, targets)
+    for index in range(count := len(items)):
+        where = f"{name}[{index}]"
+        x, y, user = _parts(items[index], where, columns)
         xs = _put(f"{name} inputs", xs, _input(x if transform is None else transform(x), where), index, count)
         ys = _put(f"{name} targets", ys, _target(y, where), index, count)
-        if users is not None:
-            named.append(_of_column(item, users, where))
+        named.append(user)
     return (xs, ys, named) if xs is not None and ys is not None else (torch.empty(0), torch.empty(0), named)
+
+
+def _parts(item: Any, where: str, columns: tuple[str, str, str | None]) -> tuple[Any, Any, Any]:
+    """Input, target and user of an item; the user is ``None`` without a column of users."""
+    if isinstance(item, Mapping):
+        known = [str(name) for name in item]
+        for column in columns:
+            if column is not None and column not in item:
+                raise DataError(f"{where}: has no column {column!r}{nearest(column, known)}; there are {', '.join(known)}")
+        inputs, targets, users = columns
+        return item[inputs], item[targets], None if users is None else item[users]
+    if columns[2] is not None:
+        raise DataError(f"{where}: is a {type(item).__name__}, which has no column {columns[2]!r}; give users as a list")
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return item[0], item[1], None
+    raise DataError(f"{where}: is {shown(item)}; it must be a pair (input, target) or a mapping from column names")
 
 
 def _put(name: str, stack: torch.Tensor | None, tensor: torch.Tensor, index: int, count: int) -> torch.Tensor:
@@ -219,35 +237,6 @@ def _put(name: str, stack: torch.Tensor | None, tensor: torch.Tensor, index: int
         )
     stack[index] = tensor
     return stack
-
-
-def _length(name: str, items: object) -> int:
-    if isinstance(items, Mapping):
-        raise DataError(f"{name}: is a mapping of {', '.join(map(str, items))}; give one split, such as dataset['train']")
-    try:
-        return len(items)  # type: ignore[arg-type] # refused below
-    except TypeError as error:
-        raise DataError(
-            f"{name}: is a {type(items).__name__} without a length, such as a stream; give a list of its examples"
-        ) from error
-
-
-def _pair(item: Any, where: str, inputs: str, targets: str) -> tuple[Any, Any]:
-    """Input and target of an item."""
-    if isinstance(item, Mapping):
-        return _of_column(item, inputs, where), _of_column(item, targets, where)
-    if isinstance(item, tuple | list) and len(item) == 2:
-        return item[0], item[1]
-    raise DataError(f"{where}: is {shown(item)}; it must be a pair (input, target) or a mapping from column names")
-
-
-def _of_column(item: Any, column: str, where: str) -> Any:
-    if not isinstance(item, Mapping):
-        raise DataError(f"{where}: is a {type(item).__name__}, which has no column {column!r}; give users as a list")
-    if column not in item:
-        known = [str(name) for name in item]
-        raise DataError(f"{where}: has no column {column!r}{nearest(column, known)}; there are {', '.join(known)}")
-    return item[column]
 
 
 def _input(value: Any, where: str) -> torch.Tensor:
@@ -272,16 +261,13 @@ def _target(value: Any, where: str) -> torch.Tensor:
 
 
 def _tensor(value: Any, name: str) -> torch.Tensor:
-    """Numbers as a tensor on the CPU."""
-    if isinstance(value, torch.Tensor):
-        tensor = value.detach().cpu()
-    else:
-        try:
-            tensor = torch.from_numpy(np.array(value))
-        except (TypeError, ValueError) as error:
-            raise DataError(
-                f"{name} is {shown(value)}, a {type(value).__name__}; it must be numbers in a regular shape: give transform"
-            ) from error
+    """Real numbers as a tensor on the CPU."""
+    try:
+        tensor = value.detach().cpu() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{name} is {shown(value)}, a {type(value).__name__}; it must be numbers in a regular shape: give transform"
+        ) from error
     if tensor.is_complex():
         raise DataError(f"{name} is complex; it must be real numbers")
     return tensor

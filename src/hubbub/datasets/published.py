@@ -138,17 +138,16 @@ Numbers = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Expected:
-    """The expected shape and type of an array."""
+    """The expected shape and type of an array; an axis of length ``None`` may have any length."""
 
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]
     dtype: str = "uint8"
-    or_shorter: bool = False
 
     def admits(self, shape: tuple[int, ...]) -> bool:
         """Whether a shape is as expected."""
-        if shape == self.shape:
-            return True
-        return self.or_shorter and len(shape) == len(self.shape) and shape[1:] == self.shape[1:] and shape[0] < self.shape[0]
+        return len(shape) == len(self.shape) and all(
+            wanted in (size, None) for size, wanted in zip(shape, self.shape, strict=True)
+        )
 
 
 def read_arrays(file: Path | IO[bytes], arrays: Mapping[str, Expected], name: str, label: object = None) -> dict[str, Numbers]:
@@ -176,6 +175,8 @@ def _member(archive: zipfile.ZipFile, key: str, expected: Expected) -> Numbers:
         if not expected.admits(shape) or dtype != np.dtype(expected.dtype) or fortran_order:
             raise ValueError(f"{key} is {dtype} {shape}, it must be {expected.dtype} {expected.shape}")
         size = math.prod(shape) * dtype.itemsize
+        if size > _LARGEST:
+            raise ValueError(f"{key} holds {size:,} bytes, at most {_LARGEST:,} are read")
         # One byte too many: reads to the end, so that the checksum is compared, and notices content beyond the header's size.
         content = member.read(size + 1)
     if len(content) != size:
