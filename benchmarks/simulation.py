@@ -24,7 +24,6 @@ import _runner
 from _peer_process import DEFAULT_FOLDER, Environment, Peer, Round
 from _peer_turns import Work
 from _runner import Row, Skipped
-from _simulation_gpu import gpu_rows
 from _simulation_privacy import privacy_rows
 from _simulation_scale import memory_rows, plan_rows
 from _simulation_sides import Here, Side, cnn, images, in_turn, mnist_work, ours, plain_loop, population
@@ -226,7 +225,7 @@ def main() -> None:
     images()
     simulation = Simulation(peers)
     with_peers = simulation.cnn_rows, simulation.mlp_rows, simulation.large_rows, simulation.untrained_rows
-    parts = *with_peers, privacy_rows, memory_rows, plan_rows, gpu_rows
+    parts = *with_peers, privacy_rows, memory_rows, plan_rows
     _runner.main(__doc__, *parts, options=own)
 
 
