@@ -6,14 +6,17 @@ A fault is a function of a client's honest reply, which it may spoil, and of a g
 import io
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from flower_arms import Federation, averaging
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed
 from hubbub.flower.messages import NORM_BIT
 from hubbub.noise.lattice import Lattice
 
@@ -225,3 +228,49 @@ def update_of(reply: Message) -> torch.Tensor:
 def steps_of(reply: Message, lattice: Lattice) -> torch.Tensor:
     """What a reply adds to a sum, in whole steps, ``(dim,)``."""
     return lattice.encode(update_of(reply))[0]
+
+
+# Federations of ten clients.
+
+CLIENTS, FAULTY, CLIP = 10, 3, 1.0
+Strategy = DPFedAvgFixed | DPFedAvgAdaptive
+
+
+def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:
+    settings = {"clip_norm": CLIP, "noise_multiplier": 1.0, "num_sampled_clients": clients, "simulation_seed": 3, **settings}
+    return DPFedAvgFixed(averaging(clients), **settings)
+
+
+def adaptive(clients: int = CLIENTS, **settings: Any) -> DPFedAvgAdaptive:
+    settings = {"noise_multiplier": 1.0, "num_sampled_clients": clients, "simulation_seed": 3, **settings}
+    return DPFedAvgAdaptive(averaging(clients), initial_clip_norm=CLIP, **settings)
+
+
+def trained(model: dict[str, Any], index: int) -> dict[str, Any]:
+    """Some updates are longer than the clip norm, some are shorter; NumPy keeps each array's type."""
+    return {name: values + values.dtype.type((-1) ** index * 0.07 * (index + 1)) for name, values in model.items()}
+
+
+def spied(patch: pytest.MonkeyPatch) -> list[tuple[Lattice, torch.Tensor]]:
+    """The sums that are released from now on."""
+    sums: list[tuple[Lattice, torch.Tensor]] = []
+    release = Lattice.release
+
+    def spy(lattice: Lattice, steps: torch.Tensor, row: torch.Tensor | None) -> torch.Tensor:
+        sums.append((lattice, steps.clone()))
+        return release(lattice, steps, row)
+
+    patch.setattr(Lattice, "release", spy)
+    return sums
+
+
+def outcome(make: Callable[[], Strategy], fault: Fault | None, silent: Sequence[int] = ()) -> tuple[Any, ...]:
+    """The model and the clip norm after a round in which client 2 has a fault, bit for bit."""
+    strategy, federation = make(), Federation(CLIENTS, trained, silent=silent)
+    second = federation.grid.get_node_ids()[2]
+    draw = random.Random(1)  # noqa: S311 # of a test
+    if fault is not None:
+        federation.grid.reply_filter = lambda reply: fault(reply, draw) if reply.metadata.src_node_id == second else reply
+    arrays, told = strategy.aggregate_train(1, federation.ask(strategy, MODEL))
+    assert arrays is not None
+    return b"".join(array.data for array in arrays.values()), told, strategy.clip_norm

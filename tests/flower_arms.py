@@ -19,7 +19,7 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, compat
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.mods import clipping_mod, noising_mod
 
@@ -207,13 +207,6 @@ class Flower:
 
     name = "Flower's own"
     clipping_mod = staticmethod(fixedclipping_mod)
-    classes: Any = flower_strategies
-
-    def settings(self, seed: int | None, more: Mapping[str, Any]) -> dict[str, Any]:
-        """What its classes take beside their own arguments: nothing. Its noise comes from NumPy's global generator."""
-        if seed is not None:
-            np.random.seed(seed)  # noqa: NPY002 # as above
-        return {}
 
     def fixed(
         self,
@@ -225,11 +218,17 @@ class Flower:
         seed: int | None = None,
         **more: Any,
     ) -> Strategy:
-        wrap = self.classes.DifferentialPrivacyServerSideFixedClipping
-        return wrap(strategy, noise_multiplier, clip_norm, clients, **self.settings(seed, more))
+        self._seed(seed)
+        wrap = flower_strategies.DifferentialPrivacyServerSideFixedClipping
+        return wrap(strategy, noise_multiplier, clip_norm, clients)
+
+    def _seed(self, seed: int | None) -> None:
+        """Its noise comes from NumPy's global generator."""
+        if seed is not None:
+            np.random.seed(seed)  # noqa: NPY002 # as it is
 
     def trusting(self, strategy: Strategy, *, clip_norm: float, noise_multiplier: float, clients: int) -> Strategy:
-        return self.classes.DifferentialPrivacyClientSideFixedClipping(strategy, noise_multiplier, clip_norm, clients)
+        return flower_strategies.DifferentialPrivacyClientSideFixedClipping(strategy, noise_multiplier, clip_norm, clients)
 
     def adaptive(
         self, strategy: Strategy, *, noise_multiplier: float, clients: int, seed: int | None = None, **more: float
@@ -237,11 +236,12 @@ class Flower:
         start, rate = more.get("start", 0.1), more.get("rate", 0.2)
         # Its quantile is that of the updates that shall be clipped.
         clipped = 1 - more.get("quantile", 0.5)
-        wrap = self.classes.DifferentialPrivacyServerSideAdaptiveClipping
-        return wrap(strategy, noise_multiplier, clients, start, clipped, rate, **self.settings(seed, {}))
+        self._seed(seed)
+        wrap = flower_strategies.DifferentialPrivacyServerSideAdaptiveClipping
+        return wrap(strategy, noise_multiplier, clients, start, clipped, rate)
 
     def counting(self, strategy: Strategy, *, noise_multiplier: float, clients: int) -> Strategy:
-        return self.classes.DifferentialPrivacyClientSideAdaptiveClipping(strategy, noise_multiplier, clients)
+        return flower_strategies.DifferentialPrivacyClientSideAdaptiveClipping(strategy, noise_multiplier, clients)
 
     def clip_norm(self, strategy: Any) -> float:
         return float(strategy.clipping_norm)
@@ -280,14 +280,4 @@ class Flower:
         return epsilon, federation.round(averaging(1), {"w": np.zeros(dim)})[0]["w"]
 
 
-class Twins(Flower):
-    """Ours under Flower's names."""
-
-    name = "hubbub's, under Flower's names"
-    classes = compat
-
-    def settings(self, seed: int | None, more: Mapping[str, Any]) -> dict[str, Any]:
-        return {"simulation_seed": seed, **more}
-
-
-OURS, FLOWERS, TWINS = Hubbub(), Flower(), Twins()
+OURS, FLOWERS = Hubbub(), Flower()

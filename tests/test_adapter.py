@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from hubbub.datasets import Dataset, by_user, from_examples
+from hubbub.datasets import by_user, from_examples
 from hubbub.errors import DataError
 
 
@@ -77,17 +77,6 @@ def test_images_of_pairs_become_floats_with_channels_first() -> None:
     np.testing.assert_allclose(grey.numpy(), GREY[:, np.newaxis] / 255, atol=1e-7)
     black_and_white = from_examples(Pairs(GREY > 99, LABELS), Pairs(GREY > 99, LABELS)).train_inputs
     assert torch.equal(black_and_white, torch.from_numpy(GREY > 99).float().unsqueeze(1))
-
-
-def test_tensors_that_a_library_made_are_taken_as_they_are() -> None:
-    dataset = from_examples(Pairs(COLOR, LABELS, to_tensor), Pairs(COLOR, LABELS, to_tensor))
-    torch.testing.assert_close(dataset.train_inputs, from_examples(Pairs(COLOR, LABELS), Pairs(COLOR, LABELS)).train_inputs)
-
-
-def test_every_item_is_asked_for_once() -> None:
-    train, test = Pairs(COLOR, LABELS), Pairs(COLOR[:2], LABELS[:2])
-    from_examples(train, test)
-    assert (train.asked, test.asked) == ([0, 1, 2, 3, 4], [0, 1])
 
 
 def test_columns_become_inputs_targets_and_users() -> None:
@@ -190,7 +179,3 @@ def test_what_is_wrong_with_the_test_data_is_said_of_them() -> None:
         from_examples([([1], 0)], Split(x=[1], label=[0]))
     with pytest.raises(DataError, match="train_targets: run from 0 to 2"):
         from_examples(Pairs(GREY, LABELS), Pairs(GREY[:1], [1]))
-
-
-def test_a_stream_that_was_listed_is_a_data_set() -> None:
-    assert isinstance(from_examples(list(Stream()), list(Stream())), Dataset)

@@ -173,17 +173,6 @@ def test_settings_that_do_not_go_together_are_refused_by_name(changes: dict[str,
     assert words in str(refusal.value)
 
 
-def test_encrypted_sums_of_the_flower_engine_are_refused_with_the_way_round_it() -> None:
-    encrypted_there = settings(training={"engine": "flower"}, secagg={"scheme": "paillier", "key_bits": 2048})
-    with pytest.raises(ConfigError, match=r"this engine's clients do not learn .* hubbub\.flower\.DPFedAvgAdaptive"):
-        build(encrypted_there)
-
-
-def test_independent_noise_of_dp_ftrl_may_go_with_a_clip_norm_that_moves() -> None:
-    run = build(settings(privacy={"mode": "dp-ftrl", "strategy": "identity"}))
-    assert isinstance(run.plan.clip_norm, AdaptiveClipping)
-
-
 # --- commands ---
 
 
@@ -227,11 +216,3 @@ def test_a_ledger_whose_clip_norms_do_not_follow_from_its_releases_is_no_proof(
     (wrong,) = [check for check in verdict.checks if not check.ok]
     assert wrong.name == "clip norms"
     assert wrong.detail.startswith("round 1 has ")
-
-
-def test_without_its_releases_a_run_is_followed_as_far_as_they_go(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(configs.dump(settings(training={"keep_releases": False, "rounds": 12})))
-    invoke("train", tmp_path / "run.toml", "--out", tmp_path / "run")
-    verdict = verify(tmp_path / "run")
-    assert verdict.ok, verdict
-    assert any(check.name == "clip norms" for check in verdict.checks)

@@ -17,11 +17,28 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 import bad_replies
-from bad_replies import BOUNDED, LIES, MODEL, NO_BIT, NOTHING, Fault, Reply
-from flower_arms import Federation, averaging, entries, record
+from bad_replies import (
+    BOUNDED,
+    CLIENTS,
+    CLIP,
+    FAULTY,
+    LIES,
+    MODEL,
+    NO_BIT,
+    NOTHING,
+    Fault,
+    Reply,
+    Strategy,
+    adaptive,
+    fixed,
+    outcome,
+    spied,
+    trained,
+)
+from flower_arms import Federation, entries, record
 from flower_defects import logged
 from hubbub.errors import SumNotOpenedError
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, LocalGrid, clipping_mod, noising_mod
+from hubbub.flower import DPFedAvgAdaptive, GridPopulation, LocalGrid, clipping_mod, noising_mod
 from hubbub.flower.arrays import Layout
 from hubbub.noise.lattice import Lattice
 from hubbub.secagg import packing, protocol, threshold
@@ -31,39 +48,7 @@ from hubbub.secagg.protocol import Agreement
 from hubbub.training.clipping import clip
 from small_keys import SAFE
 
-CLIENTS, FAULTY, CLIP = 10, 3, 1.0
-Strategy = DPFedAvgFixed | DPFedAvgAdaptive
-
-
 pytestmark = pytest.mark.usefixtures("quiet")
-
-
-def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:
-    settings = {"clip_norm": CLIP, "noise_multiplier": 1.0, "num_sampled_clients": clients, "simulation_seed": 3, **settings}
-    return DPFedAvgFixed(averaging(clients), **settings)
-
-
-def adaptive(clients: int = CLIENTS, **settings: Any) -> DPFedAvgAdaptive:
-    settings = {"noise_multiplier": 1.0, "num_sampled_clients": clients, "simulation_seed": 3, **settings}
-    return DPFedAvgAdaptive(averaging(clients), initial_clip_norm=CLIP, **settings)
-
-
-def trained(model: dict[str, Any], index: int) -> dict[str, Any]:
-    """Some updates are longer than the clip norm, some are shorter; NumPy keeps each array's type."""
-    return {name: values + values.dtype.type((-1) ** index * 0.07 * (index + 1)) for name, values in model.items()}
-
-
-def spied(patch: pytest.MonkeyPatch) -> list[tuple[Lattice, torch.Tensor]]:
-    """The sums that are released from now on."""
-    sums: list[tuple[Lattice, torch.Tensor]] = []
-    release = Lattice.release
-
-    def spy(lattice: Lattice, steps: torch.Tensor, row: torch.Tensor | None) -> torch.Tensor:
-        sums.append((lattice, steps.clone()))
-        return release(lattice, steps, row)
-
-    patch.setattr(Lattice, "release", spy)
-    return sums
 
 
 @dataclass
@@ -309,18 +294,6 @@ def test_cli_6_under_encryption_what_can_be_detected_is_named_or_aborts_the_roun
 
 
 # One at a time.
-
-
-def outcome(make: Callable[[], Strategy], fault: Fault | None, silent: Sequence[int] = ()) -> tuple[Any, ...]:
-    """The model and the clip norm after a round in which client 2 has a fault, bit for bit."""
-    strategy, federation = make(), Federation(CLIENTS, trained, silent=silent)
-    second = federation.grid.get_node_ids()[2]
-    draw = random.Random(1)  # noqa: S311 # of a test
-    if fault is not None:
-        federation.grid.reply_filter = lambda reply: fault(reply, draw) if reply.metadata.src_node_id == second else reply
-    arrays, told = strategy.aggregate_train(1, federation.ask(strategy, MODEL))
-    assert arrays is not None
-    return b"".join(array.data for array in arrays.values()), told, strategy.clip_norm
 
 
 @pytest.mark.parametrize("weight", ["weight 1e12", "weight -8", "weight 0", "weight NaN", "no metrics"])

@@ -9,16 +9,13 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.accounting import guarantee
 from hubbub.accounting.statement import RunFacts
-from hubbub.accounting.wording import cohort_words
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.experiment.planner import planned
-from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import BallsInBinsSampling, CyclicPoissonSampling, FixedEpochs, PoissonSampling
+from hubbub.mechanism.participation import FixedEpochs
 from hubbub.mechanism.strategies import Identity
 from hubbub.training import ExamplePopulation, RunPlan, RunStore, ServerOptimizer, train
 from hubbub.training.simulation.functional import FlatModel
@@ -98,13 +95,6 @@ def test_a_run_is_not_resumed_with_another_cooldown(tmp_path: Path) -> None:
         trained(cooled(server=ServerOptimizer("fedavgm", 0.3, 0.8, cooldown=0.5, cooldown_to=0.2)), store)
 
 
-def test_a_run_without_cooldown_is_recorded_as_before_there_was_one() -> None:
-    plain = cooled(server=ServerOptimizer("fedavgm", 0.3, 0.8)).promise().record()
-    assert "cooldown" not in plain["settings"]
-    assert plain["settings"]["server"] == "ServerOptimizer(name='fedavgm', learning_rate=0.3, momentum=0.8)"
-    assert cooled().promise().record()["settings"]["server"] == plain["settings"]["server"]
-
-
 def test_noise_is_for_the_learning_rates_that_the_server_has() -> None:
     changes = {"mode": "dp-ftrl", "strategy": "banded", "bands": 4}
     plans = [
@@ -124,14 +114,6 @@ def test_noise_is_for_the_learning_rates_that_the_server_has() -> None:
 
 
 # --- settings ---
-
-
-def test_learning_rate_and_momentum_are_those_of_sgd() -> None:
-    plain, moving = (planned(settings(training=more), 1437).server for more in ({}, {"momentum": 0.9}))
-    assert plain == ServerOptimizer("fedavg", 0.5, 0.0)
-    assert moving == ServerOptimizer("fedavgm", 0.5, 0.9)
-    adam = planned(settings(training={"server_optimizer": "fedadam"}), 1437).server
-    assert (adam.name, adam.learning_rate) == ("fedadam", 0.5)
 
 
 @pytest.mark.parametrize(
@@ -166,23 +148,6 @@ def test_a_cooldown_that_cannot_be_is_refused(changes: dict[str, float]) -> None
         ServerOptimizer(**changes)
 
 
-def test_a_gpu_that_is_not_there_is_refused() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("needs a GPU not to be there")
-    with pytest.raises(ConfigError, match="device = 'cuda': torch finds no GPU here"):
-        build(settings(training={"device": "cuda"}))
-
-
-def test_a_batch_beyond_the_data_is_refused_in_examples() -> None:
-    with pytest.raises(ConfigError, match=r"training\.cohort_size = 1401: there are 1400 examples"):
-        planned(settings(training={"cohort_size": 1401}), 1400)
-
-
-def test_where_a_cooldown_ends_is_refused_without_a_cooldown() -> None:
-    with pytest.raises(ConfigError, match=r"training\.cooldown_to = 0\.3: does nothing without training\.cooldown"):
-        settings(training={"cooldown_to": 0.3})
-
-
 # --- what is promised, in words ---
 
 
@@ -209,15 +174,6 @@ def test_a_statement_about_examples_speaks_of_no_client(more: dict[str, dict[str
     text = answer.statement(RunFacts(clip_norm=1.0, expected_cohort_size=100)) + answer.sentence()
     assert "client" not in text
     assert "one example" in text
-
-
-def test_words_about_clients_are_what_they_were() -> None:
-    for participation in (PoissonSampling(0.1), CyclicPoissonSampling(0.1, 3), BallsInBinsSampling(3), FixedEpochs(2, 3)):
-        assert cohort_words(participation, "example").replace("example", "client") == cohort_words(participation)
-    mechanism = Mechanism(Identity(3), PoissonSampling(0.1), 1.0)
-    assert guarantee(mechanism, 1e-5, privacy_unit="client").statement() == guarantee(mechanism, 1e-5).statement()
-    record = Promise(3, mechanism).record()
-    assert Promise(3, mechanism, privacy_unit="example").record() == {**record, "privacy_unit": "example"}
 
 
 def test_a_run_over_examples_records_its_unit_and_no_setting_of_clients() -> None:

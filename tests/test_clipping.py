@@ -25,13 +25,6 @@ def test_no_update_moves_the_sum_by_more_than_the_clip_norm(values: list[float],
         assert torch.equal(bounded, torch.tensor(values, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("hostile", [math.nan, math.inf, -math.inf, 1e30, 3e38, 0.0])
-def test_one_hostile_number_moves_the_sum_by_at_most_the_clip_norm(hostile: float) -> None:
-    update = torch.full((1000,), 0.01)
-    update[17] = hostile
-    assert float(clip(update, 1.0)[0].norm()) <= 1.0
-
-
 def test_a_long_hostile_update_stays_within_the_clip_norm() -> None:
     update = torch.full((1_000_000,), 1e-8)
     update[:16] = 1.0
@@ -45,12 +38,6 @@ def test_clipping_keeps_the_direction_and_the_norm() -> None:
     assert 1 - 2**-19 < float(bounded.norm()) <= 1
     torch.testing.assert_close(bounded / bounded.norm(), torch.tensor([0.6, 0.8], dtype=torch.float64), rtol=1e-12, atol=0)
     assert not clip(update, 5.1)[1]
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_a_clip_norm_that_is_none_is_refused(bad: float) -> None:
-    with pytest.raises(ValueError, match="clip_norm"):
-        clip(torch.ones(2), bad)
 
 
 @given(st.floats(0.05, 50), st.floats(1, 5000), st.floats(1e-3, 1e3), st.booleans())
@@ -79,21 +66,6 @@ def test_an_update_beside_its_indicator_stays_within_the_joint_norm(
     assert int((steps**2).sum()) <= Lattice(joint).radius ** 2
 
 
-@pytest.mark.parametrize("start", [0.1, 10.0])
-@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
-def test_the_clip_norm_reaches_its_quantile(start: float, quantile: float) -> None:
-    generator = torch.Generator().manual_seed(5)
-    norms = torch.exp(0.3 * torch.randn(100, generator=generator))
-    rule = AdaptiveClipping(start, quantile)
-    split, clip_norm = rule.split(1.0, 100), start
-    for _ in range(60):
-        scale = split.count_scale(clip_norm)
-        coordinate = scale * float(((norms <= clip_norm).double() - 0.5).sum())
-        coordinate += scale * split.count_stddev * float(torch.randn((), generator=generator))
-        clip_norm = rule.following(clip_norm, split.fraction(coordinate, clip_norm, 100))
-    assert clip_norm == pytest.approx(float(norms.quantile(quantile)), rel=0.2)
-
-
 @pytest.mark.parametrize("fraction", [-1e300, 1e300, 0.0, 1.0])
 def test_ada_2_ada_3_an_adapted_clip_norm_stays_in_its_bounds(fraction: float) -> None:
     rule, clip_norm = AdaptiveClipping(1.0, 0.5, clip_norm_learning_rate=1e3), 1.0
@@ -106,11 +78,6 @@ def test_ada_2_ada_3_an_adapted_clip_norm_stays_in_its_bounds(fraction: float) -
 def test_ada_5_a_count_that_would_cost_everything_is_refused(stddev: float) -> None:
     with pytest.raises(ValueError, match=r"clip_count_stddev = .*: twice that must be well above noise_multiplier = 1\.0"):
         AdaptiveClipping(clip_count_stddev=stddev).split(1.0, 100)
-
-
-@pytest.mark.parametrize(("z", "cohort"), [(1.0, 10), (2.0, 20), (5.0, 1)])
-def test_the_default_leaves_noise_for_the_updates(z: float, cohort: float) -> None:
-    assert AdaptiveClipping().split(z, cohort).update_multiplier <= z * math.sqrt(4 / 3) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(

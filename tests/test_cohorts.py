@@ -63,11 +63,6 @@ def test_a_rotation_asks_every_client_once_an_epoch_in_the_same_place() -> None:
     assert cohorts[:4] == cohorts[4:]
 
 
-def test_once_means_once() -> None:
-    cohorts = members(SingleParticipation(), 4, 3)
-    assert sorted(itertools.chain.from_iterable(cohorts)) == list(range(CLIENTS))
-
-
 def test_cohorts_of_a_fixed_size_have_it_and_differ() -> None:
     cohorts = members(FixedSizeSampling(4, CLIENTS), 20, 4)
     assert all(len(set(cohort)) == 4 for cohort in cohorts)
@@ -156,24 +151,6 @@ def test_a_new_start_keeps_groups_and_slots_and_tosses_new_coins() -> None:
     bins = BallsInBinsSampling(3)
     assert drawn(bins, 6, range(CLIENTS)) == drawn(bins, 6, range(CLIENTS), KEYS.renewed(bins, bytes([1] * 32)))
     assert KEYS.renewed(MinSeparation(1, 2), bytes([1] * 32)) == KEYS
-
-
-def test_another_run_draws_other_slots() -> None:
-    bins = BallsInBinsSampling(3)
-    assert drawn(bins, 3, range(CLIENTS)) != drawn(bins, 3, range(CLIENTS), CohortKeys(bytes([1] * 32), bytes(32)))
-
-
-@pytest.mark.parametrize(
-    "participation",
-    [TruncatedPoissonSampling(0.5, 4, CLIENTS), CyclicPoissonSampling(0.5, 2), BallsInBinsSampling(3)],
-    ids=repr,
-)
-def test_of_random_cohorts_the_ledger_keeps_no_list(participation: Participation) -> None:
-    ledger = Ledger(Promise(6, Mechanism(Identity(6), participation, 1.0)), bytes(32))
-    for t in range(6):
-        ledger.abort(ledger.begin(t, draw(participation, t, range(CLIENTS), 4, keys=KEYS, ledger=ledger), ""))
-    assert all(ledger.participations(client) == () for client in range(CLIENTS))
-    assert all(ledger.may_join(client, 6) for client in range(CLIENTS))
 
 
 @pytest.mark.parametrize(

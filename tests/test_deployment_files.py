@@ -82,11 +82,6 @@ def test_a_unit_keeps_its_secrets_and_is_one_for_systemd(unit: Path, tmp_path: P
     assert unit.name.partition("@")[0] not in done.stderr, done.stderr
 
 
-def test_what_a_firewall_must_stop_is_where_the_pages_say() -> None:
-    for api in ("control", "fleet"):
-        assert import_module(f"flwr.superlink.routers.{api}.router").router.prefix == f"/v1/{api}"
-
-
 def test_every_flag_of_flower_that_a_page_names_is_one_of_the_installed_version() -> None:
     with warnings.catch_warnings():
         # Of Flower's own use of typer.

@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from bad_replies import spied
 from flower_arms import Federation, averaging
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, LocalGrid, clipping_mod, noising_mod
 from hubbub.mechanism import Mechanism
@@ -25,7 +26,6 @@ from hubbub.noise.steps import share_stddev
 from hubbub.training import RunPlan, train
 from hubbub.training.aggregate import Population
 from replays import Transcript
-from test_bad_clients import spied
 
 CLIENTS, CLIP, Z, DIM = 10, 0.5, 1.3, 160_000
 WITHIN = 0.01

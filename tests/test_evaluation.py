@@ -1,6 +1,5 @@
 """How evenly a model serves its clients: each by its own examples, as one client at a time would measure it."""
 
-import io
 import json
 import math
 import stat
@@ -9,14 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from safetensors import safe_open
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from typer.testing import CliRunner
 
 from hubbub.cli.app import app
-from hubbub.cli.training import _progress
 from hubbub.errors import ConfigError, DataError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
@@ -44,17 +41,6 @@ def test_each_client_is_measured_as_if_it_were_alone(batch_size: int) -> None:
         output = judge(inputs).detach()
         assert accuracies[client] == float((output.argmax(dim=1) == targets).double().mean())
         assert losses[client] == pytest.approx(float(F.cross_entropy(output, targets)), rel=1e-5)
-
-
-def test_a_line_of_progress_shows_no_accuracy_of_an_earlier_line() -> None:
-    told = io.StringIO()
-    measured = {1: {"loss": 2.0, "accuracy": 0.25}, 3: {"loss": 1.0, "accuracy": 0.5}}
-    with _progress(Console(file=told, width=200, highlight=False), 4, 0, "client") as show:
-        for number in range(4):
-            show({"round_index": number, "epsilon": 1.0, "clients_per_second": 1.0, **measured.get(number, {})})
-    lines = told.getvalue().splitlines()
-    assert ["accuracy" in line for line in lines] == [False, True, False, True]
-    assert "accuracy 50.0%" in lines[3]
 
 
 def test_padded_places_of_sequences_are_not_counted() -> None:
@@ -133,21 +119,6 @@ def test_a_run_keeps_what_it_says_of_single_clients_apart_and_marks_it_private(t
     assert "accuracy and loss by client (private-fairness.json), which are exact" in report
     assert "private-fairness.json" in json.dumps(json.loads((tmp_path / "run" / "guarantee.json").read_text())["not_covered"])
     assert verify(tmp_path / "run").ok
-
-
-def test_programs_are_not_told_of_single_clients(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(configs.dump(settings()))
-    done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--json"])
-    assert "worst" not in done.stdout
-    assert json.loads(done.stdout)["private"] is True
-
-
-def test_without_the_setting_nothing_is_computed_kept_or_promised(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(configs.dump(settings(fairness=False)))
-    done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
-    assert not list((tmp_path / "run").glob("private*"))
-    assert build(settings(fairness=False)).plan.not_covered == ()
 
 
 def test_a_server_of_a_federation_cannot_say_it(tmp_path: Path) -> None:

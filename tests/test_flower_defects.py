@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 import pytest
 
-from flower_arms import FLOWERS, OURS, TWINS
+from flower_arms import FLOWERS, OURS
 from flower_defects import QUESTIONS, DefectError, Question, settled
 
 # Versions of Flower that were seen to fail each check.
@@ -21,16 +21,6 @@ pytestmark = pytest.mark.usefixtures("quiet")
 @every_question
 def test_ours_does_what_is_asked(question: Question) -> None:
     question.check(OURS)
-
-
-# Of what the four classes do; the others are of mods and of noise at the clients, and one is long.
-_ELSEWHERE = ("reaches_the_quantile", "mod_lets", "clients_noise", "local_epsilon")
-_OF_THE_CLASSES = [q for q in QUESTIONS if not any(part in q.check.__name__ for part in _ELSEWHERE)]
-
-
-@pytest.mark.parametrize("question", _OF_THE_CLASSES, ids=[q.check.__name__.removeprefix("check_") for q in _OF_THE_CLASSES])
-def test_ours_does_so_under_flowers_names(question: Question) -> None:
-    question.check(TWINS)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 from torch import nn
@@ -196,35 +196,6 @@ def honest_grid(population_of: SimulatedPopulation) -> LocalGrid:
     return LocalGrid(app, num_nodes=CLIENTS)
 
 
-def test_late_doubled_foreign_and_missing_replies_count_as_nothing() -> None:
-    grid, model = honest_grid(population()), linear()
-    ids = grid.get_node_ids()
-    clients = GridPopulation(grid, {f"client {i}": node for i, node in enumerate(ids)})
-    alone = {i: clients.collect([f"client {i}"], model, 0.25, 1).open(None) for i in range(5)}
-    kept: list[Message] = []
-
-    def tamper(reply: Message) -> list[Message]:
-        match ids.index(reply.metadata.src_node_id):
-            case 0:
-                return [reply, reply, reply]
-            case 1:
-                reply.metadata.group_id = "another round's"
-            case 2:
-                return [kept[0]]
-            case 3:
-                return []
-        kept.append(reply)
-        return [reply]
-
-    grid.reply_filter = tamper
-    grid.offline([ids[4]])
-    total = clients.collect([f"client {i}" for i in range(5)], model, 0.25, 1)
-    # Client 2 answers with what client 1 has sent, which is of another round, too.
-    assert torch.equal(total.open(None), alone[0])
-    assert float(alone[0].norm()) > 0
-    assert total.statistics["clipped_fraction"] == 1 / 5
-
-
 def test_num_9_num_11_an_empty_cohort_and_one_that_never_answers_have_a_sum_of_zero() -> None:
     grid = honest_grid(population())
     clients = GridPopulation(grid, grid.get_node_ids())
@@ -251,14 +222,6 @@ def test_a_grid_sums_what_the_process_sums() -> None:
             # Steps add up to the same in any order; numbers in floating point nearly do.
             torch.testing.assert_close(there.total, here.total, rtol=0, atol=0 if lattice else 1e-14)
             assert there.statistics == here.statistics
-
-
-def test_training_a_client_leaves_model_and_generators_as_they_were() -> None:
-    clients, model = population(), linear()
-    before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
-    clients.train_client(3, model, 1)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 def test_a_grid_population_without_sense_is_refused() -> None:
@@ -345,39 +308,7 @@ def test_a_deployment_refuses_what_it_cannot_keep(tmp_path: Path) -> None:
         serve(federation(file), deployed(file, tmp_path / "kept"), file)
 
 
-def test_a_node_answers_who_it_is(tmp_path: Path) -> None:
-    grid = federation(run_file(tmp_path), nodes=3)
-    asked = [Message(RecordDict({"c": ConfigRecord()}), node, "query.partition") for node in grid.get_node_ids()]
-    assert [r.content["partition"]["partition-id"] for r in grid.send_and_receive(asked)] == [0, 1, 2]
-
-
 # The command line
-
-
-def test_the_engine_is_refused_by_name_and_where_flower_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    file = run_file(tmp_path)
-    hubbub("train", file, "--engine", "flour", "--out", tmp_path / "run", expect=2)
-    assert "must be one of process, flower (did you mean 'flower'?)" in capsys.readouterr().err
-    monkeypatch.setattr(apps.importlib.util, "find_spec", lambda name: None)
-    hubbub("train", file, "--engine", "flower", "--out", tmp_path / "run", expect=2)
-    assert "pip install 'hubbub[flower]'" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-def test_help_answers_without_flower() -> None:
-    program = """
-import sys
-from hubbub.cli import main
-try:
-    main(sys.argv[1:])
-except SystemExit:
-    print("flwr" in sys.modules)
-"""
-    for arguments in (["--help"], ["flower", "--help"]):
-        ended = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
-        assert ended.stdout.rstrip().endswith("False")
 
 
 def written(folder: Path) -> dict[str, str]:
@@ -414,15 +345,3 @@ def test_a_new_app_of_another_name_runs_as_its_readme_says(tmp_path: Path) -> No
         assert "Test accuracy: " in shown
         assert f"over {rounds} rounds, by independent Gaussian noise with noise multiplier 1.11" in shown
     assert (folder / "state" / "ledger.jsonl").exists()
-
-
-def test_a_name_that_is_no_package_or_is_taken_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    (tmp_path / "there").mkdir()
-    for name, why in {
-        "Bad-Name": "lower-case letters",
-        "json": "another Python package",
-        "torch": "another Python package",
-        "there": "exists",
-    }.items():
-        hubbub("flower", "new", tmp_path / name, expect=2)
-        assert why in capsys.readouterr().err

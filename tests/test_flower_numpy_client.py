@@ -22,7 +22,6 @@ FALSE_ALARM = 1e-6
 CLIP = {"dpfedavg_clip_norm": 1.0}
 COUNTED = {**CLIP, "dpfedavg_adaptive_clip_enabled": True}
 NOISE = {**CLIP, "dpfedavg_noise_stddev": 0.5}
-BOTH = {**COUNTED, "dpfedavg_noise_stddev": 0.5, "dpfedavg_count_scale": 0.25}
 
 
 class Trainer(NumPyClient):
@@ -79,12 +78,6 @@ def test_a_client_that_trains_in_place_is_clipped_against_what_was_sent() -> Non
     assert norm(arrays, before) == pytest.approx(1, rel=1e-6)
 
 
-@pytest.mark.parametrize("clip_norm", [1, 1.0, np.float32(1)])
-def test_a_whole_number_is_a_clip_norm(clip_norm: Any) -> None:
-    arrays, _, _ = DPNumPyClient(Trainer([np.full(4, 5.0)])).fit([np.zeros(4)], {"dpfedavg_clip_norm": clip_norm})
-    assert norm(arrays, [np.zeros(4)]) == pytest.approx(1, rel=2**-19)
-
-
 def test_num_7_num_8_num_9_a_zero_update_and_one_that_is_not_finite_come_back_as_zero() -> None:
     before = [np.arange(3, dtype=np.float32)]
     for trained, bit in (([before[0].copy()], 1), ([np.array([0, math.nan, 2], np.float32)], 0)):
@@ -108,14 +101,6 @@ def test_shp_1_plain_numbers_in_the_place_of_arrays_are_arrays() -> None:
     assert arrays[0] == pytest.approx(1, rel=2**-19)
 
 
-@pytest.mark.parametrize(("length", "bit"), [(0.999, 1), (1.001, 0)])
-def test_the_bit_is_there_where_it_is_asked_for(length: float, bit: int) -> None:
-    client = DPNumPyClient(Trainer([np.array([length, 0.0])], {"loss": 0.5}))
-    assert client.fit([np.zeros(2)], COUNTED)[2] == {"loss": 0.5, "dpfedavg_norm_bit": bit}
-    assert client.fit([np.zeros(2)], {**CLIP, "dpfedavg_adaptive_clip_enabled": False})[2] == {"loss": 0.5}
-    assert DPNumPyClient(client).fit([np.zeros(2)], COUNTED)[2] == {"loss": 0.5, "dpfedavg_norm_bit": bit}
-
-
 def test_a_share_of_noise_has_the_deviation_that_was_asked_for_and_hides_all_else() -> None:
     """The sum of squares of 2¹⁵ normal numbers is chi-square; a false alarm in a million."""
     count = 2**15
@@ -131,16 +116,6 @@ def test_a_share_of_noise_has_the_deviation_that_was_asked_for_and_hides_all_els
     assert stats.chi2.ppf(FALSE_ALARM / 2, count) < (noise**2).sum() < stats.chi2.isf(FALSE_ALARM / 2, count)
     # Whoever adds the noise takes the request out, so that no wrapped client adds a second share.
     assert trainer.configs == [CLIP]
-
-
-@pytest.mark.parametrize(("length", "bit"), [(0.5, 1), (5.0, 0)])
-def test_the_indicator_is_hidden_with_the_update(length: float, bit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.flower.mods.discrete_gaussian", lambda key, stddev, count: np.full(count, 1000, np.int64))
-    for client in (once := DPNumPyClient(Trainer([np.array([length, 0])])), DPNumPyClient(once)):
-        arrays, _, metrics = client.fit([np.zeros(2)], BOTH)
-        assert list(metrics) == ["dpfedavg_norm_bit"]
-        assert metrics["dpfedavg_norm_bit"] == pytest.approx(0.25 * (bit - 0.5) * 2**24 + 1000, abs=8)
-        np.testing.assert_allclose(arrays[0], [min(length, 1) * 2**24 + 1000, 1000], atol=40)
 
 
 @pytest.mark.parametrize(
@@ -176,12 +151,6 @@ def test_shp_5_shp_6_other_arrays_than_were_sent_are_refused(trained: list[Numbe
         DPNumPyClient(Trainer(trained)).fit([np.zeros(2), np.zeros(3)], config)
 
 
-@pytest.mark.parametrize("bit", [5, 0.5])
-def test_a_bit_that_is_none_is_refused(bit: float) -> None:
-    with pytest.raises((TypeError, ValueError), match="must be 0 or 1"):
-        DPNumPyClient(Trainer([np.zeros(2)], {"dpfedavg_norm_bit": bit})).fit([np.zeros(2)], COUNTED)
-
-
 class Failing(NumPyClient):
     """Says in its exception what its data are."""
 
@@ -204,10 +173,6 @@ def test_all_but_training_is_the_wrapped_clients() -> None:
     assert client.evaluate([], {}) == (0.5, 3, {"accuracy": 0.25})
     assert client.get_properties({}) == {"kind": "trainer"}
     assert np.array_equal(client.get_parameters({})[0], np.ones(2))
-
-
-def test_flower_takes_it_for_a_client() -> None:
-    assert DPNumPyClient(Trainer([])).to_client().numpy_client.client.trained == []
 
 
 @pytest.mark.parametrize("more", [{}, {"noise_at": "clients", "min_survivors": 3}])

@@ -10,7 +10,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import hubbub
-from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgFixed, LocalGrid
 from hubbub.ledger.chain import read_chain
 from hubbub.mechanism.private_evaluation import Histogram, Mean, PrivateEvaluation
@@ -82,10 +81,3 @@ def test_the_word_alone_measures_accuracy_at_a_twentieth_of_rho() -> None:
     result = private.start(federation(30), START, num_rounds=10)
     assert list(result.evaluate_metrics_clientapp) == [10]
     assert set(result.evaluate_metrics_clientapp[10]) == {"accuracy", "accuracy-standard-error"}
-
-
-def test_noise_of_clients_and_other_words_are_refused() -> None:
-    with pytest.raises(ConfigError, match="evaluation: the server reads"):
-        strategy("private", noise_at="clients", min_survivors=3)
-    with pytest.raises(ValueError, match="evaluation = 'privat'"):
-        strategy("privat")

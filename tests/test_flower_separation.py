@@ -4,7 +4,6 @@ import logging
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +17,10 @@ import hubbub
 from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, Paillier, clipping_mod, separation_mod
 from hubbub.flower.separation import FOLDER, separation_config
-from hubbub.ledger.actual_cost import cost_of_run, spent
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling
 from hubbub.mechanism.strategies import Identity, toeplitz
-from hubbub.training.run_folder.record import read_run
 from paillier_nodes import dealt
 
 PATTERN = MinSeparation(3, 3)
@@ -206,24 +203,6 @@ def test_prt_11_a_reply_that_no_device_has_vouched_for_counts_as_nothing(tmp_pat
     noise, moved = models
     # Six updates of norm 1, over six: each number by 1/√5.
     np.testing.assert_allclose(moved - noise, 1 / np.sqrt(5), rtol=1e-4)
-
-
-def test_a_later_run_says_of_an_earlier_one_who_kept_its_pattern(tmp_path: Path) -> None:
-    made = strategy(tmp_path / "state")
-    made.start(federation(tmp_path / "devices", 8, {}, [separation_mod, clipping_mod]), START, num_rounds=2)
-    recorded = read_run(tmp_path / "state")
-    found = spent(recorded.promise, recorded.history)
-    assert not found.warnings()
-    assert found.guarantee.epsilon == made.guarantee().epsilon
-    charge = cost_of_run(recorded.chain, recorded.promise, recorded.history)
-    later = Promise(2, Mechanism(Identity(2), PoissonSampling(0.1), 2.0), earlier=(charge,), neighboring_relation="zero-out")
-    said = [str(one) for one in later.after(2, 1e-5).assumptions]
-    assert any("without a record counts every earlier round" in one for one in said)
-    assert not any("own rounds are counted as they were" in one for one in said)
-    # An earlier one whose ledger kept it is told apart.
-    other = replace(charge, further=(), first="c" * 64)
-    both = [str(one) for one in replace(later, earlier=(charge, other)).after(2, 1e-5).assumptions]
-    assert any("own rounds are counted as they were" in one for one in both)
 
 
 def test_what_no_device_keeps_is_refused() -> None:

@@ -195,22 +195,6 @@ def test_a_number_that_is_none_anywhere_counts_as_nothing(at: int) -> None:
     assert not total.any()
 
 
-def test_a_reply_of_the_round_before_counts_as_nothing() -> None:
-    on, strategy = Clients(4), fixed(4, rounds=4)
-    first = list(strategy.configure_train(1, START, ConfigRecord(), on))
-    late = on.pull_messages(on.push_messages(first))
-    assert strategy.aggregate_train(1, [])[0] is not None
-    second = list(strategy.configure_train(2, START, ConfigRecord(), on))
-    ids = on.push_messages(second)
-    with_late = strategy.aggregate_train(2, [*late, *on.pull_messages(ids)])[0]
-    alone = fixed(4, rounds=4)
-    alone.configure_train(1, START, ConfigRecord(), on)
-    alone.aggregate_train(1, [])
-    again = list(alone.configure_train(2, START, ConfigRecord(), on))
-    without = alone.aggregate_train(2, on.pull_messages(on.push_messages(again)))[0]
-    assert [a.data for a in with_late.values()] == [a.data for a in without.values()]
-
-
 @pytest.mark.parametrize(("goal", "released"), [(7, True), (8, False)])
 def test_a_round_with_fewer_answers_than_its_goal_is_discarded_and_charged(goal: int, released: bool) -> None:
     on = Clients(10, lambda node: 0.0 if node <= 7 else 600.0)

@@ -15,7 +15,6 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
@@ -126,23 +125,6 @@ def test_a_command_gets_the_promise_and_each_round_as_one_line_and_nothing_else_
         True,
         f"{ROUNDS + 1} kept heads in the ledger, in order, the last after 6 of 6 rounds; each is signed by a given key",
     )
-
-
-def test_an_aborted_round_has_a_head_too(tmp_path: Path) -> None:
-    outside = Outside()
-    store = Store(tmp_path / "run", head_hook=outside)
-    with store.locked():
-        path = opened(store)
-        one_round(path, 0, 1)
-        path.abort(path.begin([2], one_sum(), 0.5))
-        assert [rounds for rounds, _ in outside.kept] == [0, 1, 2]
-        assert outside.kept[-1][1] == path.ledger.head
-
-
-def one_sum() -> object:
-    from release_paths import total
-
-    return total()
 
 
 class Server:
@@ -300,11 +282,6 @@ def test_a_server_that_hangs_refuses_or_leads_elsewhere_takes_nothing(server: Se
     assert "refused" in hook.give("0" * 64, 1, "1" * 64)
 
 
-def test_a_command_that_is_not_there_or_fails_says_so() -> None:
-    assert HeadHook(["/nowhere/keep"]).give("0" * 64, 1, "1" * 64) == "/nowhere/keep: No such file or directory"
-    assert HeadHook(["false"]).give("0" * 64, 1, "1" * 64) == "false: exit status 1"
-
-
 @pytest.mark.parametrize(
     "to", ["http://example.org/heads", "ftp://example.org", "keep-head", "", "https://", [], ["", "x"], [1]]
 )
@@ -414,29 +391,6 @@ def test_without_a_signer_bare_heads_do_and_the_rounds_are_compared_all_the_same
         verdict = verify(kept.folder, heads=kept.heads)
         assert not verdict.ok
         assert any(said in check.detail for check in verdict.checks), said
-
-
-def test_a_key_that_replaced_another_is_named_with_it(kept: Kept, tmp_path: Path) -> None:
-    _, other = key_pair(tmp_path, "other")
-    assert "by another key" in kept.ok(signer=other)[1]
-    both = tmp_path / "both.pub"
-    both.write_bytes(other.read_bytes() + kept.public.read_bytes())
-    assert kept.ok(signer=both)[0]
-
-
-def test_the_command_line_compares_a_kept_list(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
-    assert hubbub("verify", kept.folder, "--heads", kept.heads, "--signer", kept.public) == 0
-    assert "passes heads" in capsys.readouterr().out
-    kept.heads.write_bytes(kept.lines[0] + b"0" * 64)
-    assert hubbub("verify", kept.folder, "--heads", kept.heads) == 1
-    for arguments, said in (
-        (("--signer", kept.public), "name heads, too"),
-        (("--heads", kept.folder / "nothing"), "cannot be read"),
-        (("--heads", kept.heads, "--signer", kept.folder / "nothing"), "cannot be read"),
-        (("--heads", kept.heads, "--signer", kept.heads), "is no file of public keys"),
-    ):
-        assert hubbub("verify", kept.folder, *arguments) == 2
-        assert said in capsys.readouterr().err
 
 
 # Keys and signatures.
@@ -553,37 +507,3 @@ def test_a_run_of_the_command_line_gives_its_heads_and_what_it_publishes_is_sign
     assert stated.read_bytes() == whole
     # Without a signer nobody asks for one.
     assert hubbub("verify", public) == 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (["heads.required=true"], "heads: says of no command and no url"),
-        (["heads.url='https://a.example'", 'heads.command=["cat"]'], "give one of the two"),
-        (["heads.url='http://a.example'"], "must begin with https://"),
-        (['heads.command=["cat"]', "heads.key='/nowhere/key'"], "/nowhere/key: cannot be read"),
-    ],
-)
-def test_settings_that_give_heads_to_nobody_are_refused_before_anything_is_written(
-    settings: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "run.toml").write_text("training.rounds = 1\nprivacy.noise_multiplier = 1.0\ndata.clients = 20\n")
-    named = [word for setting in settings for word in ("--set", setting)]
-    assert hubbub("train", tmp_path / "run.toml", *named, "--out", tmp_path / "run", "--allow-import") == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-def test_noise_of_a_run_does_not_hang_on_its_hook(tmp_path: Path) -> None:
-    models = []
-    for hook in (None, Outside()):
-        model = nn.Linear(3, 2)
-        torch.manual_seed(0)
-        with torch.no_grad():
-            for p in model.parameters():
-                p.zero_()
-        simulated = plan(toeplitz.square_root(ROUNDS, 3), noise="simulation")
-        for _ in train(simulated, silent(), model, RunStore(tmp_path / str(hook is None), head_hook=hook)):
-            pass
-        models.append(torch.nn.utils.parameters_to_vector(model.parameters()))
-    assert torch.equal(*models)

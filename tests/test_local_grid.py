@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAdam, FedAvg
+from flwr.serverapp.strategy import FedAdam
 from flwr.supercore.task_identity import TaskIdentity
 
 from hubbub.flower.local_grid import LocalGrid, received
@@ -82,20 +82,6 @@ def federation(nodes: int = 5) -> LocalGrid:
     return LocalGrid(app, num_nodes=nodes)
 
 
-def test_fed_avg_is_the_weighted_average_of_what_clients_trained() -> None:
-    result = FedAvg().start(federation(), record(START), num_rounds=3)
-    expected, weights = START, np.array([1, 2, 3, 4, 5]) / 15
-    for round_index in range(1, 4):
-        trained = [pulled(expected, client) for client in range(5)]
-        expected = {name: sum(w * model[name] for w, model in zip(weights, trained, strict=True)) for name in START}
-        total = sum(float(value.sum()) for value in expected.values())
-        assert result.evaluate_metrics_clientapp[round_index]["sum"] == pytest.approx(total)
-        # Of clients 0 to 4, which weigh 1 to 5.
-        assert result.train_metrics_clientapp[round_index]["loss"] == pytest.approx(40 / 15)
-    for name, value in model_of(result.arrays).items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-12)
-
-
 def test_two_runs_of_the_same_seeds_give_the_same_bytes() -> None:
     def run() -> list[bytes]:
         random.seed(1)
@@ -114,28 +100,6 @@ def test_two_runs_of_the_same_seeds_give_the_same_bytes() -> None:
     first = run()
     assert first == run()
     assert first != [array.data for array in record(START).values()]
-
-
-def test_a_server_app_runs_with_its_lifespan_and_leaves_what_it_likes_in_its_state() -> None:
-    app = ServerApp()
-    order = []
-
-    @app.lifespan()
-    def lifespan(context: Context) -> Any:
-        order.append("begin")
-        yield
-        order.append("end")
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        order.append("main")
-        rounds = int(context.run_config["num-server-rounds"])
-        context.state["arrays"] = FedAvg().start(grid, record(START), num_rounds=rounds).arrays
-
-    kept = federation().run_app(app, {"num-server-rounds": 1}).state["arrays"]
-    assert isinstance(kept, ArrayRecord)
-    assert list(kept) == list(START)
-    assert order == ["begin", "main", "end"]
 
 
 def test_both_sides_see_the_run_s_settings() -> None:
@@ -224,21 +188,6 @@ def test_nothing_that_a_client_does_to_a_message_reaches_the_server_or_another_c
     assert [m.metadata.dst_node_id for m in messages] == [r.metadata.src_node_id for r in replies] == grid.get_node_ids()
 
 
-def test_a_reply_belongs_to_the_server_alone() -> None:
-    shared = everything()
-
-    def same(message: Message, context: Context) -> Message:
-        return Message(shared, reply_to=message)
-
-    first, second = ask(LocalGrid(client(same), num_nodes=2))
-    expected = typed(flowers_own(shared))
-    spoil(first.content)
-    assert typed(second.content) == expected
-    assert typed(flowers_own(shared)) == expected
-    spoil(shared)
-    assert typed(second.content) == expected
-
-
 def test_what_cannot_be_sent_is_refused_before_any_client_works() -> None:
     worked: list[int] = []
     grid = LocalGrid(client(lambda message, context: worked.append(context.node_id)), num_nodes=1)
@@ -294,21 +243,6 @@ def test_clients_draw_their_own_numbers_and_leave_the_server_s() -> None:
 # --- replies ---
 
 
-def test_a_reply_says_to_what_it_replies_and_from_whom() -> None:
-    grid = LocalGrid(client(echo), num_nodes=3)
-    messages = [Message(RecordDict(), node, "query", group_id="g7") for node in reversed(grid.get_node_ids())]
-    ids = grid.push_messages(messages)
-    assert ids == [message.metadata.message_id for message in messages]
-    assert len(set(ids)) == 3
-    replies = grid.pull_messages(ids)
-    assert [r.metadata.reply_to_message_id for r in replies] == ids
-    assert [r.metadata.src_node_id for r in replies] == [m.metadata.dst_node_id for m in messages]
-    assert {r.metadata.dst_node_id for r in replies} == {m.metadata.src_node_id for m in messages}
-    assert {(r.metadata.group_id, r.metadata.message_type) for r in replies} == {("g7", "query")}
-    assert len({r.metadata.message_id for r in replies} | set(ids)) == 6
-    assert grid.pull_messages(ids) == []
-
-
 def test_what_a_client_raises_is_an_error_reply_that_names_it() -> None:
     def fails(message: Message, context: Context) -> Message:
         if context.node_config["partition-id"] == 1:
@@ -320,18 +254,6 @@ def test_what_a_client_raises_is_an_error_reply_that_names_it() -> None:
     assert after.has_content()
     assert (bad.error.code, bad.error.reason) == (2, "<class 'ZeroDivisionError'>:<'no data'>")
     assert (bad.metadata.group_id, partition(bad)) == ("g", 1)
-
-
-def test_an_action_that_no_app_has_is_an_error_reply() -> None:
-    (reply,) = ask(LocalGrid(client(echo), num_nodes=1), kind="train.unheard")
-    assert reply.error.code == 2
-    assert "No train function registered with name 'unheard'" in str(reply.error.reason)
-
-
-def test_an_error_that_a_client_sends_arrives_as_it_is() -> None:
-    grid = LocalGrid(client(lambda message, context: Message(Error(6, "no clip norm"), reply_to=message)), num_nodes=1)
-    (reply,) = ask(grid)
-    assert (reply.error.code, reply.error.reason) == (6, "no clip norm")
 
 
 @pytest.mark.parametrize(
@@ -360,16 +282,6 @@ def test_a_reply_in_another_s_name_does_not_arrive() -> None:
 
     replies = ask(LocalGrid(client(forging), num_nodes=3))
     assert [partition(reply) for reply in replies] == [0]
-
-
-def test_a_client_may_name_another_group_as_on_a_network() -> None:
-    def lying(message: Message, context: Context) -> Message:
-        reply = echo(message, context)
-        reply.metadata.group_id = "another"
-        return reply
-
-    (reply,) = ask(LocalGrid(client(lying), num_nodes=1), group="asked")
-    assert reply.metadata.group_id == "another"
 
 
 def test_a_message_to_an_unknown_node_is_answered_by_the_server_as_unavailable() -> None:
@@ -445,30 +357,6 @@ def test_each_node_keeps_its_own_state_over_messages_and_rounds() -> None:
     assert [reply.content["n"]["n"] for reply in ask(grid)] == [2, 3, 3]
 
 
-def test_mods_run_from_the_outermost_inwards_around_their_own_functions() -> None:
-    order: list[str] = []
-
-    def mod(name: str) -> Any:
-        def around(message: Message, context: Context, call_next: Any) -> Message:
-            order.append(name)
-            message.content["config"]["x"] += 1
-            reply = call_next(message, context)
-            order.append(f"/{name}")
-            return reply
-
-        return around
-
-    app = ClientApp(mods=[mod("all")])
-    app.train("slowly", mods=[mod("outer"), mod("inner")])(echo)
-    app.query()(echo)
-    grid = LocalGrid(app, num_nodes=1)
-    (trained,) = ask(grid, kind="train.slowly")
-    assert order == ["all", "outer", "inner", "/inner", "/outer", "/all"]
-    assert trained.content["config"]["x"] == 4
-    (answered,) = ask(grid, kind="query")
-    assert answered.content["config"]["x"] == 2
-
-
 def test_nodes_are_the_same_in_every_grid_and_known_by_their_keys() -> None:
     small, large = LocalGrid(client(echo), num_nodes=3), LocalGrid(client(echo), num_nodes=5)
     assert large.get_node_ids()[:3] == small.get_node_ids() == sorted(small.get_node_ids())
@@ -480,25 +368,6 @@ def test_nodes_are_the_same_in_every_grid_and_known_by_their_keys() -> None:
     assert {node.public_key for node in LocalGrid(client(echo), num_nodes=3, keys=False).get_nodes()} == {b""}
 
 
-def test_the_grid_tells_its_run() -> None:
-    grid = LocalGrid(client(echo), num_nodes=1, run_config={"lr": 1.0})
-    assert grid.run.run_id == ask(grid)[0].metadata.run_id
-    assert grid.run.override_config == {"lr": 1.0}
-    message = grid.create_message(RecordDict(), "query", grid.get_node_ids()[0], "g", ttl=5.0)
-    assert (message.metadata.group_id, message.metadata.ttl) == ("g", 5.0)
-    grid.set_run("another")
-    assert grid.run == "another"
-
-
-def test_arguments_are_checked() -> None:
-    with pytest.raises(TypeError, match=r"client_app = .*: must be a flwr\.clientapp\.ClientApp"):
-        LocalGrid(ServerApp())  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="num_nodes = 0: must be at least 1"):
-        LocalGrid(client(echo), num_nodes=0)
-    with pytest.raises(TypeError, match=r"server_app = .*: must be a flwr\.serverapp\.ServerApp"):
-        LocalGrid(client(echo)).run_app(client(echo))  # type: ignore[arg-type]
-
-
 def test_a_process_that_nobody_named_can_send_messages_once_it_has_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, None)
@@ -506,10 +375,3 @@ def test_a_process_that_nobody_named_can_send_messages_once_it_has_a_grid(monkey
         Message(RecordDict(), 1001, "query")
     grid = LocalGrid(client(echo), num_nodes=2)
     assert [partition(reply) for reply in ask(grid)] == [0, 1]
-
-
-def test_a_process_that_has_a_name_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaskIdentity, "_run_id", 77)
-    grid = LocalGrid(client(echo), num_nodes=1)
-    assert grid.run.run_id == 77
-    assert [reply.metadata.run_id for reply in ask(grid)] == [77]

@@ -19,7 +19,6 @@ from hubbub.accounting.runs import run_assumptions, run_words
 from hubbub.cli import main
 from hubbub.errors import BudgetError, ConfigError, LedgerError
 from hubbub.experiment import config as configs
-from hubbub.experiment.planner import planned as planned_of
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.multi_run import run_charges
@@ -222,14 +221,6 @@ def test_an_account_of_a_run_tells_its_evaluations_from_its_rounds(trained: Part
     assert ("takes its name" in "".join(other.why for other in after.other_relations)) == cyclic
 
 
-def test_a_client_that_fails_counts_as_one_that_does_not_answer() -> None:
-    bad = clients(10)
-    bad[3] = (bad[3][0], torch.full((4,), 7))
-    population = hubbub.SimulatedPopulation(bad, cross_entropy)
-    answers = population.measure(range(10), nn.Linear(3, 2))
-    assert [values is None for values in answers] == [n == 3 for n in range(10)]
-
-
 def test_examples_are_measured_one_by_one() -> None:
     inputs, targets = torch.eye(2).repeat(200, 1), torch.arange(400) % 2
     population = hubbub.ExamplePopulation(inputs, targets, cross_entropy)
@@ -285,23 +276,3 @@ def test_a_run_by_the_commands_measures_its_clients_resumes_and_verifies(engine:
     # Evaluations alone cost a fifth of the budget's rho.
     alone = epsilon(promised.after(6, 1e-5).events[1:], 1e-5, "add-or-remove-one")
     assert alone == pytest.approx(epsilon_of_share(0.2, 8.0, 1e-5), rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"every": 5}, "does nothing without evaluation.statistics"),
-        ({"statistics": ["width"]}, "width"),
-        ({"statistics": []}, "measures nothing"),
-        ({"statistics": ["loss"], "every": 60}, "evaluate more often"),
-        ({"statistics": ["loss"], "share": 0.1, "noise_multiplier": 3.0}, "give one"),
-        ({"statistics": ["loss"], "share": 1.0}, "above 0 and below 1"),
-    ],
-)
-def test_settings_that_measure_nothing_are_refused(changed: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        planned_of(configs.resolve({"evaluation": changed, "privacy": {"epsilon": 8.0}}), 100)
-    with pytest.raises(ConfigError, match=r"or leave \[evaluation\] out"):
-        planned_of(
-            configs.resolve({"evaluation": {"statistics": ["loss"], "noise_multiplier": 1.0}, "privacy": {"mode": "none"}}), 100
-        )

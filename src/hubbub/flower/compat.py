@@ -9,7 +9,7 @@ Each is :class:`.DPFedAvgFixed` or :class:`.DPFedAvgAdaptive` under another name
 clients, whatever fraction ``strategy`` would sample. Noise is added to the sum before ``strategy`` and its optimizer see it.
 All clients have the same weight, and one that does not answer counts as zero. Metrics and federated evaluation, which have no
 noise, are off (``evaluation``). A model with buffers is refused, or keeps them (``buffers``). A run whose budget is spent makes
-no further rounds.
+no further rounds. Arguments are refused under the names of the class behind.
 """
 
 import copy
@@ -20,10 +20,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid, PrivacyAccountant, PrivacySpent
 from flwr.serverapp.strategy import Strategy
 
-from hubbub._util.checks import finite, integer, positive, scale
 from hubbub.errors import ConfigError
 from hubbub.flower.messages import CLIP_NORM, NORM_BIT
-from hubbub.flower.options import RunArguments
+from hubbub.flower.options import StrategyArguments
 from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed, PrivateStrategy
 
 __all__ = [
@@ -56,7 +55,7 @@ class DifferentialPrivacyServerSideFixedClipping(_FlowersNames, DPFedAvgFixed):
 
     Args:
         strategy: One that averages, such as ``FedAvg(...)``.
-        noise_multiplier: Standard deviation of the noise on the sum, over the clipping norm. 0 gives no privacy and is refused.
+        noise_multiplier: Standard deviation of the noise on the sum, over the clipping norm.
         clipping_norm: The largest L2 norm of a client's update.
         num_sampled_clients: How many clients are asked in a round.
         accountant: Only its budget is used: ``config.max_epsilon`` as ``stop_epsilon``, ``config.target_delta`` as ``delta``.
@@ -83,17 +82,16 @@ class DifferentialPrivacyServerSideFixedClipping(_FlowersNames, DPFedAvgFixed):
         *,
         accountant: PrivacyAccountant | None = None,
         rounds: int = 10_000,
-        **shared: Unpack[RunArguments],
+        **options: Unpack[StrategyArguments],
     ) -> None:
         super().__init__(
             strategy,
-            clip_norm=scale("clipping_norm", clipping_norm),
-            noise_multiplier=_noise_multiplier(noise_multiplier),
-            num_sampled_clients=integer("num_sampled_clients", num_sampled_clients, at_least=1),
+            clip_norm=clipping_norm,
+            noise_multiplier=noise_multiplier,
+            num_sampled_clients=num_sampled_clients,
             rounds=rounds,
-            **_with_budget(accountant, shared),
+            **_with_budget(accountant, options),
         )
-        self.num_sampled_clients = num_sampled_clients
 
     def privacy_spent(self) -> PrivacySpent:
         """The spent budget by the ledger, with or without an ``accountant``; :meth:`guarantee` has the assumptions."""
@@ -129,7 +127,7 @@ class DifferentialPrivacyServerSideAdaptiveClipping(_FlowersNames, DPFedAvgAdapt
 
     Args:
         strategy: One that averages, such as ``FedAvg(...)``.
-        noise_multiplier: Of updates and count together. 0 gives no privacy and is refused.
+        noise_multiplier: Of updates and count together.
         num_sampled_clients: How many clients are asked in a round.
         initial_clipping_norm: Of the first round.
         target_clipped_quantile: The part of the updates that shall be clipped; :class:`.DPFedAvgAdaptive` takes the part that
@@ -157,24 +155,19 @@ class DifferentialPrivacyServerSideAdaptiveClipping(_FlowersNames, DPFedAvgAdapt
         clipped_count_stddev: float | None = None,
         *,
         rounds: int = 10_000,
-        **shared: Unpack[RunArguments],
+        **options: Unpack[StrategyArguments],
     ) -> None:
-        if not 0 <= finite("target_clipped_quantile", target_clipped_quantile) <= 1:
-            raise ValueError(f"target_clipped_quantile = {target_clipped_quantile!r}: must be from 0 to 1")
         super().__init__(
             strategy,
-            noise_multiplier=_noise_multiplier(noise_multiplier),
-            initial_clip_norm=scale("initial_clipping_norm", initial_clipping_norm),
+            noise_multiplier=noise_multiplier,
+            num_sampled_clients=num_sampled_clients,
+            initial_clip_norm=initial_clipping_norm,
             target_quantile=1 - target_clipped_quantile,
-            clip_norm_learning_rate=positive("clip_norm_lr", clip_norm_lr),
-            clip_count_stddev=None if clipped_count_stddev is None else scale("clipped_count_stddev", clipped_count_stddev),
-            num_sampled_clients=integer("num_sampled_clients", num_sampled_clients, at_least=1),
+            clip_norm_learning_rate=clip_norm_lr,
+            clip_count_stddev=clipped_count_stddev,
             rounds=rounds,
-            **shared,
+            **options,
         )
-        self.num_sampled_clients = num_sampled_clients
-        self.target_clipped_quantile = target_clipped_quantile
-        self.clip_norm_lr = clip_norm_lr
 
 
 class DifferentialPrivacyClientSideAdaptiveClipping(_ClientsClip, DifferentialPrivacyServerSideAdaptiveClipping):
@@ -205,37 +198,25 @@ def _with_our_bit(reply: Message) -> Message:
     return reply
 
 
-def _noise_multiplier(value: float) -> float:
-    if finite("noise_multiplier", value) == 0:
-        raise ValueError(
-            "noise_multiplier = 0: would hide nothing, and there would be no guarantee; for clipping without privacy use "
-            "Flower's own class"
-        )
-    return scale("noise_multiplier", value)
-
-
-def _with_budget(accountant: object, shared: RunArguments) -> RunArguments:
-    """The arguments by name, with the budget of an accountant of Flower's."""
+def _with_budget(accountant: PrivacyAccountant | None, options: StrategyArguments) -> StrategyArguments:
+    """The options, with the budget of an accountant of Flower's."""
     if accountant is None:
-        return shared
-    try:
-        config, releases = accountant.config, accountant.num_releases  # type: ignore[attr-defined] # that is what is tried
-        most, target, method = config.max_epsilon, config.target_delta, config.sampling_method
-    except AttributeError as error:
-        raise TypeError(f"accountant = {type(accountant).__name__}: must be a PrivacyAccountant of Flower ({error})") from error
-    if releases:
+        return options
+    config, method = accountant.config, accountant.config.sampling_method
+    if accountant.num_releases:
         raise ConfigError(
-            f"accountant: has counted {releases} releases already, which this run's ledger does not know of; give a fresh one "
-            "with the budget that is left"
+            f"accountant: has counted {accountant.num_releases} releases already, which this run's ledger does not know of; "
+            "give a fresh one with the budget that is left"
         )
     if getattr(method, "value", method) != "no-amplification":
         raise ConfigError(
-            f"accountant: counts with sampling_method = {getattr(method, 'value', method)!r}, while cohorts of a fixed size "
-            "amplify nothing; give one with 'no-amplification', or use hubbub.flower.DPFedAvgFixed with sampling_probability"
+            f"accountant: counts with sampling_method = {method}, while cohorts of a fixed size amplify nothing; give one with "
+            "'no-amplification', or use hubbub.flower.DPFedAvgFixed with sampling_probability"
         )
-    stop, delta = shared.get("stop_epsilon"), shared.get("delta", target)
-    if stop is not None and most is not None:
-        raise ConfigError(f"stop_epsilon = {stop}: the accountant has max_epsilon = {most}; give one of the two")
-    if delta != target:
-        raise ConfigError(f"delta = {delta}: the accountant has target_delta = {target}; leave one of the two out")
-    return {**shared, "stop_epsilon": most if stop is None else stop, "delta": target}
+    stop, delta = options.get("stop_epsilon"), options.get("delta", config.target_delta)
+    if None not in (stop, config.max_epsilon) or delta != config.target_delta:
+        raise ConfigError(
+            f"stop_epsilon = {stop}, delta = {delta}: the accountant has max_epsilon = {config.max_epsilon} and target_delta = "
+            f"{config.target_delta}; say each in one place"
+        )
+    return {**options, "stop_epsilon": config.max_epsilon if stop is None else stop, "delta": delta}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hubbub.flower.secagg import Paillier
     from hubbub.training.encryption import Encryption
 
-__all__ = ["Options", "RunArguments", "StrategyArguments", "independent_noise", "promises", "require_averaging"]
+__all__ = ["Options", "StrategyArguments", "independent_noise", "promises", "require_averaging"]
 
 NoiseAt = Literal["server", "clients"]
 Buffers = Literal["error", "keep"]
@@ -37,9 +37,12 @@ _SHARE = 0.05
 _NOT_AVERAGING = ("Bulyan", "FedMedian", "FedTrimmedAvg", "FedXgbBagging", "FedXgbCyclic", "Krum", "MultiKrum", "QFedAvg")
 
 
-class RunArguments(TypedDict, total=False):
-    """The keyword arguments of every private strategy, of those with Flower's names too."""
+class StrategyArguments(TypedDict, total=False):
+    """The options as keyword arguments, all but ``num_sampled_clients``, for type checkers."""
 
+    sampling_probability: float | None
+    noise_at: NoiseAt
+    min_survivors: int | None
     buffers: Buffers
     on_failure: OnFailure
     deadline: float | None
@@ -54,15 +57,6 @@ class RunArguments(TypedDict, total=False):
     simulation_seed: int | None
     head: str | None
     head_hook: HeadHook | None
-
-
-class StrategyArguments(RunArguments, total=False):
-    """The keyword arguments that the ``DPFedAvg…`` and matrix strategies share."""
-
-    num_sampled_clients: int | None
-    sampling_probability: float | None
-    noise_at: NoiseAt
-    min_survivors: int | None
     secagg: "Paillier | None"
 
 

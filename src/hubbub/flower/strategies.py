@@ -352,10 +352,11 @@ class DPFedAvgFixed(PrivateStrategy):
         *,
         clip_norm: float,
         noise_multiplier: float,
+        num_sampled_clients: int | None = None,
         rounds: int = 10_000,
-        **shared: Unpack[StrategyArguments],
+        **further: Unpack[StrategyArguments],
     ) -> None:
-        options = Options(**shared)
+        options = Options(num_sampled_clients=num_sampled_clients, **further)
         super().__init__(strategy, independent_noise(options, noise_multiplier, rounds), clip_norm, options)
 
 
@@ -397,10 +398,11 @@ class DPFedAvgAdaptive(PrivateStrategy):
         target_quantile: float = 0.5,
         clip_norm_learning_rate: float = 0.2,
         clip_count_stddev: float | None = None,
+        num_sampled_clients: int | None = None,
         rounds: int = 10_000,
-        **shared: Unpack[StrategyArguments],
+        **further: Unpack[StrategyArguments],
     ) -> None:
-        options = Options(**shared)
+        options = Options(num_sampled_clients=num_sampled_clients, **further)
         clipping = AdaptiveClipping(initial_clip_norm, target_quantile, clip_norm_learning_rate, clip_count_stddev)
         super().__init__(strategy, independent_noise(options, noise_multiplier, rounds), clipping, options)
 
@@ -440,9 +442,15 @@ class MatrixFactorizationDP(PrivateStrategy):
     """
 
     def __init__(
-        self, strategy: Strategy, *, mechanism: Mechanism, clip_norm: float, **shared: Unpack[StrategyArguments]
+        self,
+        strategy: Strategy,
+        *,
+        mechanism: Mechanism,
+        clip_norm: float,
+        num_sampled_clients: int | None = None,
+        **further: Unpack[StrategyArguments],
     ) -> None:
         if not isinstance(mechanism, Mechanism):
             raise TypeError(f"mechanism = {type(mechanism).__name__}: must be a hubbub.mechanism.Mechanism")
-        options = Options(**shared)
+        options = Options(num_sampled_clients=num_sampled_clients, **further)
         super().__init__(strategy, replace(mechanism, shares=options.shares()), clip_norm, options)
