@@ -1,22 +1,13 @@
 """hubbub's Paillier under the names of ``phe.paillier``, so that phe's own tests can be run against it.
 
-Ours: primes and keys, encryption, both kinds of randomiser, sums, products, inversion, decryption. phe's own stays
-``EncodedNumber``, which turns a float into a whole number and a public exponent, and its command line. phe's whole numbers are
-residues from 0 to n − 1 and ours lie around zero: that is all that is translated here, beside names and exponents.
-
-As a program it reads the names of tests to leave out and prints, for each test of ``phe.tests`` in the modules named, nothing
-or why it failed or was left out::
-
-    echo '[]' | python phe_layer.py paillier_test math_test
+Ours: primes and keys, encryption, both kinds of randomizer, sums, products, inversion, decryption. phe's own stays
+``EncodedNumber``, which turns a float into a whole number and a public exponent. phe's whole numbers are residues mod n from 0,
+and ours lie around zero: that is all that is translated here, beside names and exponents.
 """
 
-import json
-import math
 import random
 import sys
 import unittest
-from collections import Counter, UserDict
-from collections.abc import Collection, Iterator
 from typing import Any, NoReturn
 
 import phe
@@ -24,10 +15,8 @@ from phe import EncodedNumber
 
 from hubbub.secagg import paillier, primes, textbook
 
-DEFAULT_KEYSIZE = paillier.generate.__defaults__[0]
-# Two keys of one length are enough where a test does not ask for new ones, and long primes take long to find.
-_LONG, _TWO = 1024, 2
-LEFT_OUT = "left out"
+# Short, as the tests run six times.
+DEFAULT_KEYSIZE = 1024
 
 
 class PaillierPublicKey:
@@ -72,12 +61,6 @@ class PaillierPrivateKey:
             raise ValueError("p q is not the n of the public key")
         self.public_key, self.p, self.q = public_key, self.ours.p, self.ours.q
 
-    @staticmethod
-    def from_totient(public_key: PaillierPublicKey, totient: int) -> "PaillierPrivateKey":
-        half = (public_key.n + 1 - totient) // 2
-        distance = math.isqrt(half * half - public_key.n)
-        return PaillierPrivateKey(public_key, half - distance, half + distance)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PaillierPrivateKey) and (self.p, self.q) == (other.p, other.q)
 
@@ -98,19 +81,6 @@ class PaillierPrivateKey:
 
     def decrypt(self, number: "EncryptedNumber") -> Any:
         return self.decrypt_encoded(number).decode()
-
-
-class PaillierPrivateKeyring(UserDict[PaillierPublicKey, PaillierPrivateKey]):
-    def __init__(self, private_keys: list[PaillierPrivateKey] | None = None) -> None:
-        super().__init__({key.public_key: key for key in private_keys or []})
-
-    def add(self, private_key: PaillierPrivateKey) -> None:
-        if not isinstance(private_key, PaillierPrivateKey):
-            raise TypeError(f"private_key is a {type(private_key).__name__}")
-        self[private_key.public_key] = private_key
-
-    def decrypt(self, number: "EncryptedNumber") -> Any:
-        return self[number.public_key].decrypt(number)
 
 
 class EncryptedNumber:
@@ -175,52 +145,14 @@ class EncryptedNumber:
         return self * (1 / divisor)
 
 
-def generate_paillier_keypair(
-    private_keyring: PaillierPrivateKeyring | None = None, n_length: int = DEFAULT_KEYSIZE
-) -> tuple[PaillierPublicKey, PaillierPrivateKey]:
-    public_key, private_key = _pair(n_length)
-    if private_keyring is not None:
-        private_keyring.add(private_key)
-    return public_key, private_key
-
-
-_made: Counter[int] = Counter()
-_kept: dict[tuple[int, int], tuple[PaillierPublicKey, PaillierPrivateKey]] = {}
-
-
-def _pair(bits: int) -> tuple[PaillierPublicKey, PaillierPrivateKey]:
-    place = (bits, _made[bits] % _TWO if bits >= _LONG else _made[bits])
-    _made[bits] += 1
-    if place not in _kept:
-        # The shortest primes that fit short exponents and have their two top bits set have 8 bits.
-        ours = paillier.PrivateKey.from_primes(*((11, 13) if bits < 16 else primes.prime_pair(bits)))
-        public_key = PaillierPublicKey(ours.public_key.n, ours.public_key)
-        _kept[place] = public_key, PaillierPrivateKey(public_key, ours.p, ours.q)
-    return _kept[place]
+def generate_paillier_keypair(n_length: int = DEFAULT_KEYSIZE) -> tuple[PaillierPublicKey, PaillierPrivateKey]:
+    ours = paillier.PrivateKey.from_primes(*primes.prime_pair(n_length))
+    public_key = PaillierPublicKey(ours.public_key.n, ours.public_key)
+    return public_key, PaillierPrivateKey(public_key, ours.p, ours.q)
 
 
 def _forbidden(*arguments: object) -> NoReturn:
     raise AssertionError("phe's own arithmetic was used, not ours")
-
-
-class _Results(unittest.TestResult):
-    """What came of each test, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[str, str] = {}
-
-    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802
-        super().startTest(test)
-        self.found[test.id()] = ""
-
-    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
-        self.found[test.id()] = self._exc_info_to_string(err, test)
-
-    addFailure = addError  # noqa: N815
-
-    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802
-        self.found[test.id()] = f"skipped: {reason}"
 
 
 def take_the_place_of_phe() -> None:
@@ -229,7 +161,6 @@ def take_the_place_of_phe() -> None:
     for name in (
         "EncryptedNumber",
         "PaillierPrivateKey",
-        "PaillierPrivateKeyring",
         "PaillierPublicKey",
         "generate_paillier_keypair",
     ):
@@ -238,29 +169,11 @@ def take_the_place_of_phe() -> None:
         setattr(phe.util, name, _forbidden)
 
 
-def outcomes(names: list[str], left_out: Collection[str] = ()) -> dict[str, str]:
-    """Nothing or why it failed, for every test below these names, those whose class could not be set up included."""
-    # Some tests of phe draw numbers at random; which ones is not to change from run to run.
+def failures(names: list[str]) -> tuple[int, list[str]]:
+    """The number of tests below these names of phe's, and why some failed."""
+    # Some of them draw numbers at random; which ones is not to change from run to run.
     random.seed(0)
-    found = list(_tests(unittest.defaultTestLoader.loadTestsFromNames([f"phe.tests.{name}" for name in names])))
-    results = _Results()
-    unittest.TestSuite(test for test in found if short(test.id()) not in left_out).run(results)
-    ours = {short(name): outcome for name, outcome in results.found.items()}
-    return {short(test.id()): LEFT_OUT for test in found} | ours
-
-
-def short(name: str) -> str:
-    return name.removeprefix("phe.tests.")
-
-
-def _tests(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
-    for test in suite:
-        if isinstance(test, unittest.TestSuite):
-            yield from _tests(test)
-        else:
-            yield test
-
-
-if __name__ == "__main__":
-    take_the_place_of_phe()
-    print(json.dumps(outcomes(sys.argv[1:], json.load(sys.stdin))))  # noqa: T201
+    suite = unittest.defaultTestLoader.loadTestsFromNames([f"phe.tests.{name}" for name in names])
+    results = unittest.TestResult()
+    suite.run(results)
+    return results.testsRun, [why for _, why in (*results.errors, *results.failures)]

@@ -118,12 +118,6 @@ def test_a_reply_has_nothing_but_ciphertexts_whatever_the_app_returned() -> None
         assert clear not in everything
 
 
-def test_the_same_update_is_never_the_same_ciphertext() -> None:
-    replies = [encrypted_vector(ask().content) for _ in range(3)]
-    numbers = {c for data in replies for c in Encrypted.from_bytes(data, 2048, "a client", at_most=9).integers}
-    assert len(numbers) == 3 * agreed(owner().public_key).ciphertexts
-
-
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=SIZE, max_size=SIZE), st.sampled_from([MODS, [encrypting_mod]]))
 def test_what_is_encrypted_is_within_the_clip_norm_exactly_and_in_the_updates_direction(
@@ -171,11 +165,6 @@ def test_the_indicator_is_the_last_number_and_moves_it_by_half_its_scale(mods: l
     assert [opened(reply, agreement)[-1] * STEP for reply in replies] == [0.25, -0.25, -0.25]
 
 
-def test_messages_that_are_not_of_training_pass() -> None:
-    reply = ask(config={}, message_type="query")
-    assert set(reply.content) == {"arrays"}
-
-
 # What does not leave
 
 
@@ -191,17 +180,12 @@ def _other_key() -> Agreement:
     ("config", "message"),
     [
         (lambda: told(hubbub_agreement=None), "no 'hubbub_agreement'"),
-        (lambda: told(hubbub_agreement="text"), "no 'hubbub_agreement'"),
         (lambda: told(hubbub_agreement=b"{}"), "of another version"),
-        (lambda: told(hubbub_agreement=b'{"version": 1, "version": 1}'), "comes twice"),
         (lambda: told(hubbub_agreement=bytes(20_000)), "20000 bytes"),
         (lambda: told(hubbub_agreement=strict_json.canonical({**agreed(owner().public_key).record(), "n": "ff"})), "8 bits"),
         (lambda: told(hubbub_round_index=None), "hubbub_round_index"),
-        (lambda: told(hubbub_round_index=-1), "at least 0"),
-        (lambda: told(hubbub_round_index=True), "whole number"),
         (lambda: told(dpfedavg_clip_norm=None), "no 'dpfedavg_clip_norm'"),
         (lambda: told(dpfedavg_lattice_bits=15), "bits hold 32767"),
-        (lambda: told(dpfedavg_lattice_bits=None), "bits hold 32767"),
         (lambda: told(dpfedavg_adaptive_clip_enabled=True), "how the indicator enters the sum is missing"),
         (lambda: told(dpfedavg_adaptive_clip_enabled=True, dpfedavg_count_scale=0.5), "on 5 numbers, .* has 6"),
         (lambda: told(agreed(owner().public_key, size=4)), "on 4 numbers, .* has 5"),
@@ -249,25 +233,15 @@ def test_the_key_of_a_nodes_own_configuration_is_the_only_one_it_encrypts_under(
 @pytest.mark.parametrize(
     ("mods", "others"),
     [
+        ([encrypting_mod, clipping_mod], NOISED),
         ([clipping_mod, encrypting_mod], {}),
-        ([clipping_mod, encrypting_mod], NOISED),
         ([noising_mod, encrypting_mod], NOISED),
         ([noising_mod, encrypting_mod, clipping_mod], NOISED),
         ([noising_mod, clipping_mod, encrypting_mod], {}),
     ],
 )
-def test_mods_in_a_wrong_order_send_nothing(mods: list[Mod], others: dict[str, Any]) -> None:
+def test_mods_in_a_wrong_order_or_missing_send_nothing(mods: list[Mod], others: dict[str, Any]) -> None:
     reason(ask(told(**others), mods=mods))
-
-
-@pytest.mark.parametrize("mods", [[encrypting_mod], [encrypting_mod, clipping_mod]])
-def test_a_client_that_adds_no_noise_where_noise_is_asked_for_sends_nothing(mods: list[Mod]) -> None:
-    reason(ask(told(**NOISED), mods=mods))
-
-
-def test_noise_that_nobody_asked_for_is_not_taken_for_an_update() -> None:
-    whole = returning({"w": np.ones((2, 2), dtype=np.int64), "b": np.ones(1, dtype=np.int64)})
-    reason(ask(told(), whole, [encrypting_mod]))
 
 
 WORDS = "patient Ada weighs 63.5"
@@ -299,17 +273,6 @@ def test_where_the_app_fails_not_a_word_of_it_reaches_the_server(app: Any, mods:
     why = reason(ask(app=app, mods=mods))
     assert not any(word in why for word in ("Ada", "63", "patient"))
     assert "log" in why
-
-
-def test_the_message_that_the_app_gets_is_the_servers_and_stays_as_it_was() -> None:
-    seen: list[RecordDict] = []
-
-    def app(msg: Message, context: Context) -> Message:
-        seen.append(msg.content)
-        return returning(TRAINED)(msg, context)
-
-    opened(ask(app=app))
-    assert dict(seen[0].config_records["config"]) == told()
 
 
 @pytest.mark.parametrize(

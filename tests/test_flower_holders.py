@@ -16,7 +16,6 @@ from safetensors.numpy import save
 
 from hubbub._util import strict_json
 from hubbub.errors import SumNotOpenedError
-from hubbub.flower import hold
 from hubbub.flower.holder_messages import opened
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.secagg_server import GridHolders
@@ -154,10 +153,8 @@ def test_an_answer_that_is_no_part_of_what_was_asked_is_not_read(tmp_path: Path)
     assert proved(dealt()[0], part)
     for change, message in (
         ({"parts": record["parts"][:-1]}, "parts: has 511 bytes"),
-        ({"parts": "text"}, "parts: must be bytes"),
         ({"holder": 3}, "answers as holder 3"),
         ({"response": bytes(20_000)}, "response: must be bytes, at most"),
-        ({"challenge": 3}, "challenge: must be bytes"),
     ):
         with pytest.raises(ValueError, match=message):
             opened(RecordDict({"paillier": ConfigRecord({**record, **change})}), 2, aggregator, dealt()[0])
@@ -194,17 +191,6 @@ def test_the_owner_of_a_whole_key_opens_sums_alone_and_nobody_beside_it_may_clai
         holders.open(summed(agreement, [ONE, OTHER], 1))
 
 
-def test_plaintexts_that_are_no_sum_of_the_contributions_are_not_believed(tmp_path: Path) -> None:
-    key_files.write_private(tmp_path / "private.json", owner())
-    agreement = agreed(owner().public_key)
-    grid = grid_of([{"paillier-share": str(tmp_path / "private.json")}])
-    holders = GridHolders(lambda: grid, agreement, None, None, TIMEOUT)
-    holders.find()
-    grid.reply_filter = _changed(FIRST, lambda record: {"plaintexts": b"\xff" * len(record["plaintexts"])})
-    with pytest.raises(SumNotOpenedError, match="no sum of 1 to max_clients"):
-        holders.open(summed(agreement, [ONE, OTHER]))
-
-
 # What is not opened
 
 
@@ -226,21 +212,15 @@ def test_a_round_is_opened_once_and_the_same_request_again_by_the_same_numbers_a
             lambda r: {**r, **first(r, round=1)},
             "sent a message of round 1, this is round 2",
         ),
-        (lambda r: {**r, **first(r, round="0")}, "round = '0'"),
-        (lambda r: {**r, **first(r, hubbub_agreement=b"{}")}, "of another version"),
-        (lambda r: {name: record for name, record in r.items() if name != "paillier"}, "no ConfigRecord 'paillier'"),
         (lambda r: {name: record for name, record in r.items() if name != "total"}, "no ConfigRecord 'total'"),
         (lambda r: {name: record for name, record in r.items() if name != "contribution-1"}, "sums of fewer than 2"),
-        (lambda r: {name: record for name, record in r.items() if name != "contribution-0"}, "no ConfigRecord"),
         (lambda r: {**r, "contribution-1": r["contribution-0"]}, "has contributed to this round already"),
         (lambda r: {**r, "contribution-1": ConfigRecord({"data": "x"})}, "must be bytes"),
-        (lambda r: {**r, "contribution-1": ConfigRecord({"data": b"x" * 99})}, "no encrypted vector"),
         (
             lambda r: {**r, **{f"contribution-{i}": r["contribution-0"] for i in range(5)}},
             "at most 4 were agreed on",
         ),
         (lambda r: {**r, **{f"noise-{i}": r["contribution-0"] for i in range(2)}}, "2 records of noise, at most 1"),
-        (lambda r: {**r, "noise-0": r["contribution-0"]}, "sent noise that was not agreed on"),
     ],
 )
 def test_a_request_that_is_none_is_refused_and_the_round_stays_to_be_opened(
@@ -276,9 +256,7 @@ def test_a_holder_keeps_to_what_was_agreed_and_promised_at_the_first_message_of_
         (lambda: told(noised(), "hello"), "or holders add noise and the promise is missing"),
         (lambda: hello(plain(), PROMISE), "there is a promise and no holder adds noise"),
         (lambda: hello(noised(), replace(PROMISE, noise_by="server")), "does not promise that holders add noise"),
-        (lambda: told(noised(), "hello", promise=b"[]", arrays=b""), "is no table"),
         (lambda: told(noised(), "hello", promise=b"{}", arrays=save({})), "the promise of the run cannot be read"),
-        (lambda: told(noised(), "hello", promise="x", arrays=save({})), "must be bytes"),
         (lambda: told(agreed(owner().public_key), "hello"), "this holder has"),
         (lambda: told(plain(min_contributions=1), "hello"), "the key is for sums of at least 2"),
     ],
@@ -324,15 +302,6 @@ def test_a_node_whose_file_is_no_key_tells_its_owner_why_and_the_server_nothing(
     assert str(tmp_path) not in why
     assert str(tmp_path) in caplog.text
     assert "0xabc" not in caplog.text
-
-
-def test_an_app_holds_once_and_is_a_client_app() -> None:
-    app = ClientApp()
-    assert hold(app) is app
-    with pytest.raises(ValueError, match="already registered"):
-        hold(app)
-    with pytest.raises(TypeError, match="ClientApp"):
-        hold("app")  # type: ignore[arg-type]
 
 
 # Noise of the holders
@@ -385,7 +354,6 @@ def test_secret_noise_is_given_once_a_round_and_a_sum_without_it_is_not_opened_w
         ({"round": 3, "clip-norm": 1.0}, "promised to have 3"),
         ({"round": 0, "clip-norm": 0.5}, r"the run promises 1.0"),
         ({"round": 0}, "clip-norm"),
-        ({"round": -1, "clip-norm": 1.0}, "at least 0"),
     ],
 )
 def test_noise_is_given_to_promised_rounds_at_the_promised_clip_norm_alone(
@@ -395,11 +363,6 @@ def test_noise_is_given_to_promised_rounds_at_the_promised_clip_norm_alone(
     to(grid, FIRST, hello(noised(), PROMISE))
     assert message in refusal(to(grid, FIRST, told(noised(), "noise", **others)))
     assert not to(grid, FIRST, told(noised(), "noise", **{"round": 0, "clip-norm": 1.0})).has_error()
-
-
-def test_where_holders_add_no_noise_none_is_given(told_node: tuple[LocalGrid, Path]) -> None:
-    grid, _ = told_node
-    assert "add no noise in this run" in refusal(to(grid, FIRST, told(plain(), "noise", **{"round": 0, "clip-norm": 1.0})))
 
 
 def test_with_a_clip_norm_that_moves_noise_follows_the_servers(tmp_path: Path) -> None:

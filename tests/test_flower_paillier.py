@@ -269,21 +269,8 @@ def tampered(reply: Message, others: list[Message]) -> None:
     record["hubbub_encrypted"] = bytes(data)
 
 
-def cut(reply: Message, others: list[Message]) -> None:
-    record = reply.content.config_records["encrypted"]
-    record["hubbub_encrypted"] = record["hubbub_encrypted"][:-1]  # type: ignore[index]
-
-
 def in_the_clear(reply: Message, others: list[Message]) -> None:
     reply.content = RecordDict({"arrays": START, "metrics": MetricRecord({"num-examples": 1})})
-
-
-def with_arrays_beside(reply: Message, others: list[Message]) -> None:
-    reply.content["arrays"] = START
-
-
-def emptied(reply: Message, others: list[Message]) -> None:
-    reply.content = RecordDict()
 
 
 @pytest.mark.parametrize(
@@ -291,10 +278,7 @@ def emptied(reply: Message, others: list[Message]) -> None:
     [
         (of_another, "sent the message of"),
         (tampered, "its digest is another"),
-        (cut, "cut off"),
         (in_the_clear, "arrays in the clear"),
-        (with_arrays_beside, "arrays in the clear"),
-        (emptied, "no encrypted vector"),
     ],
 )
 def test_a_reply_that_is_not_this_clients_own_is_named_and_not_added(
@@ -316,36 +300,6 @@ def test_a_reply_that_is_not_this_clients_own_is_named_and_not_added(
     assert moved(made) == mean_of(0, 1, 2)
     assert f"counted as nothing: node {last}: " in told()
     assert why in told()
-
-
-def test_a_reply_of_an_earlier_round_is_not_added_again(tmp_path: Path, told: Callable[[], str]) -> None:
-    on, strategy = federation(tmp_path), fixed(whole())
-    kept: list[RecordDict] = []
-
-    def replayed(reply: Message) -> Message:
-        if reply.metadata.src_node_id == on.get_node_ids()[3] and "encrypted" in reply.content:
-            kept.append(reply.content)
-            reply.content = kept[0]
-        return reply
-
-    on.reply_filter = replayed
-    first = one_round(strategy, on)
-    assert moved(first) == mean_of(0, 1, 2, 3)
-    assert first is not None
-    again = one_round(strategy, on, first)
-    assert again is not None
-    assert moved(again) == (np.array(mean_of(0, 1, 2, 3)) + mean_of(0, 1, 2)).tolist()
-    assert "sent a message of round 1, this is round 2" in told()
-
-
-def test_clients_without_the_mod_or_with_another_key_in_mind_stay_out_and_nothing_is_released(
-    tmp_path: Path, told: Callable[[], str]
-) -> None:
-    bare = federation(tmp_path, mods=[clipping_mod])
-    assert one_round(fixed(whole()), bare) is None
-    assert "its app needs encrypting_mod" in told()
-    pinned = federation(tmp_path, **{"paillier-key-id": dealt()[0].public_key.key_id})
-    assert one_round(fixed(whole()), pinned) is None
 
 
 def test_holders_who_lie_are_named_and_cost_the_round_only_where_too_few_are_left(
@@ -458,19 +412,6 @@ def test_pai_17_nodes_that_restart_between_the_exchanges_lose_nothing(tmp_path: 
     assert moved(strategy.aggregate_train(1, replies)[0]) == mean_of(0, 1, 2, 3)
 
 
-def test_a_run_keeps_its_name_over_restarts_so_that_holders_know_it_again(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    for _ in range(2):
-        assert one_round(fixed(whole(), state), federation(tmp_path)) is not None
-    assert len(list(tmp_path.glob("holder-1-*"))) == 1
-    opened = json.loads(next(tmp_path.glob("holder-1-*/opened.json")).read_text())
-    assert opened["next_round"] == 2
-    kept = json.loads((state / "state" / "agreement.json").read_text())
-    other = tmp_path / "other"
-    assert one_round(fixed(whole(), other), federation(tmp_path)) is not None
-    assert json.loads((other / "state" / "agreement.json").read_text())["run"] != kept["run"]
-
-
 def test_a_server_that_was_rolled_back_gets_no_round_opened_twice(tmp_path: Path, told: Callable[[], str]) -> None:
     state, on = tmp_path / "state", federation(tmp_path)
     assert one_round(fixed(whole(), state), on) is not None
@@ -528,10 +469,7 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         (lambda: fixed(whole(noise_by="clients")), "min_survivors: is missing"),
         (lambda: fixed(whole(), min_survivors=3), "min_survivors = 3: belongs to"),
         (lambda: Paillier(key, noise_by="holders"), "who has the whole key and knows all noise"),
-        (lambda: Paillier(key, noise_by="nobody"), "noise_by"),  # type: ignore[arg-type]
-        (lambda: Paillier(key, bits=9), "bits"),
         (lambda: Paillier(key, min_contributions=0), "min_contributions"),
-        (lambda: Paillier(key, timeout=0), "timeout"),
     ]
     for refused, match in refusals:
         with pytest.raises((ConfigError, ValueError), match=match):
@@ -552,12 +490,6 @@ def test_a_key_comes_from_its_file_and_a_shared_one_brings_its_own_least_number(
     assert (terms.holders, terms.threshold, terms.min_contributions, terms.key_bits) == (3, 2, 2, 2048)
     # A survivor is a contribution.
     assert Paillier(owner().public_key, noise_by="clients").encryption(3).min_contributions == 3
-
-
-def test_the_log_says_before_the_first_round_how_sums_are_encrypted(told: Callable[[], str]) -> None:
-    fixed(Paillier(dealt()[0], noise_by="holders"), noise_multiplier=1.5).summary()
-    assert "Encrypted: Paillier, 2048 bits; sums of 2 and more are opened by any 2 of 3 holders" in told()
-    assert "Noise multiplier 1.5, added by the holders" in told()
 
 
 def test_a_sum_that_would_not_be_exact_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import oracle
 from hubbub.secagg import packing
-from hubbub.secagg.packing import FixedPoint, joined, taken_apart
+from hubbub.secagg.packing import joined, taken_apart
 
 ORACLE = oracle("paillier")["packing"]
 PLAN = packing.Packing(bits=8, clip=1.0, max_clients=4, key_bits=256)
@@ -92,12 +92,6 @@ def test_what_is_packed_comes_back_within_the_stated_error(plan, data):
     assert plan.error_bound <= plan.step * 0.500003
 
 
-def test_the_stated_error_is_reached():
-    point = FixedPoint(bits=8, clip=1.0)
-    worst = max(abs(point.decode(point.encode([x]))[0] - x) for x in np.arange(0.5, 127) / 127)
-    assert point.error_bound * 0.9999 <= worst <= point.error_bound
-
-
 @settings(max_examples=60, deadline=None)
 @given(plans(), st.booleans(), st.data())
 def test_as_many_clients_as_promised_fit_at_the_limit_and_one_more_is_refused(plan, negative, data):
@@ -110,13 +104,6 @@ def test_as_many_clients_as_promised_fit_at_the_limit_and_one_more_is_refused(pl
     for more in (1, plan.max_clients, 7 * plan.max_clients, 200 * plan.max_clients):
         with pytest.raises(ValueError, match="no sum of 1 to max_clients"):
             plan.unpack(added(full, [number * more for number in one]))
-
-
-@pytest.mark.parametrize("value", [-1.0, 1.0])
-def test_an_uppermost_slot_that_runs_over_does_not_change_the_count(value):
-    one = PLAN.pack([value] * PLAN.slots)
-    with pytest.raises(ValueError, match="no sum of 1 to max_clients = 4 contributions"):
-        PLAN.contributions([5 * number for number in one])
 
 
 def test_the_noise_reserved_fits_at_the_limit():
@@ -136,23 +123,10 @@ def test_the_noise_reserved_fits_at_the_limit():
         plan.pack([0.0], noise=[0.5])
 
 
-def test_negative_values_do_not_borrow_from_the_neighbour():
-    values = np.tile([-1.0, 1.0, 0.0], 20)[: PLAN.slots]
-    assert PLAN.unpack_steps(PLAN.pack(values)).tolist() == [round(127 * x) for x in values]
-
-
 def test_weights_count_as_so_many_contributions():
     weighted = added([3 * number for number in PLAN.pack([1.0, -0.5])], PLAN.pack([1.0, 1.0]))
     assert PLAN.contributions(weighted) == 4
     assert PLAN.unpack_steps(weighted, 4).tolist() == [4 * 127, -3 * 64 + 127]
-
-
-def test_a_client_that_dropped_out_or_is_counted_twice_shows():
-    one, other = PLAN.pack([0.5]), PLAN.pack([0.25])
-    with pytest.raises(ValueError, match="contributions = 3: the plaintexts hold 2, fewer: one dropped out"):
-        PLAN.unpack(added(one, other), contributions=3)
-    with pytest.raises(ValueError, match="contributions = 2: the plaintexts hold 3, more: one is counted twice"):
-        PLAN.unpack(added(one, other, other), contributions=2)
 
 
 def test_a_plaintext_that_is_doubled_or_missing_in_part_shows():
@@ -241,12 +215,3 @@ def test_a_full_sum_always_leaves_room_below_a_third_of_the_modulus(plan):
     assert plan.guard_bits >= (plan.max_clients - 1).bit_length()
     full = plan.max_clients * max(plan.pack([plan.clip]))
     assert full + plan.noise < 2 ** (plan.key_bits - 3)
-
-
-def test_a_model_of_many_values_is_packed_at_the_stated_size():
-    plan = packing.Packing(bits=16, clip=1.0, max_clients=10, key_bits=2048)
-    values = np.random.default_rng(0).uniform(-1, 1, 21_840).astype(np.float32)
-    whole = plan.pack(values.reshape(60, 364))
-    assert plan.slots == 100
-    assert len(whole) == 219
-    assert np.abs(plan.unpack(whole, contributions=1) - values).max() <= plan.error_bound

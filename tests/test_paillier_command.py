@@ -1,8 +1,6 @@
 """``hubbub paillier``: what each command writes and says, and what it refuses in one line."""
 
-import csv
 import doctest
-import io
 import json
 import re
 import shlex
@@ -106,39 +104,15 @@ def test_what_is_there_is_not_overwritten(refused: Refused) -> None:
             Path("keys", name).unlink()
 
 
-def test_a_file_in_place_of_the_folder_is_named(refused: Refused) -> None:
-    Path("keys").write_text("mine")
-    refused(["paillier", "keygen", "--bits", "2048", "-o", "keys"], "keys: cannot be made a folder of keys")
-    assert Path("keys").read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["keygen", "-o", "keys", "--bits", "1024"], ["bits = 1024: must be at least 2048"]),
-        (["keygen", "-o", "keys", "--bits", "2049"], ["bits = 2049: must be even"]),
-        (["keygen", "-o", "keys", "--bits", "many"], ["--bits", "'many'", "keygen --help"]),
         (["keygen"], ["Missing option '--output'", "keygen --help"]),
-        (["shares", "-o", "keys", "--threshold", "2"], ["Missing option '--holders'"]),
-        (["shares", "-o", "keys", "--holders", "2"], ["Missing option '--threshold'"]),
         (["shares", "-o", "keys", "--holders", "5", "--threshold", "6"], ["threshold = 6: must be at most 5"]),
-        (["shares", "-o", "keys", "--holders", "0", "--threshold", "1"], ["holders = 0: must be at least 1"]),
-        (["shares", "-o", "keys", "--holders", "101", "--threshold", "60"], ["holders = 101: must be at most 100"]),
-        (
-            ["shares", "-o", "keys", "--holders", "5", "--threshold", "3", "--bits", "512"],
-            ["bits = 512: must be at least 2048"],
-        ),
-        (
-            ["shares", "-o", "keys", "--holders", "5", "--threshold", "3", "--min-contributions", "0"],
-            ["--min-contributions = 0: must be at least 1"],
-        ),
         (["bench", "-o", "keys", "--bits", "128"], ["bits = 128: must be at least 256"]),
-        (["bench", "-o", "keys", "--bits", "8192"], ["bits = 8192: must be at most 4096"]),
-        (["bench", "-o", "keys", "--bits", "257"], ["bits = 257: must be even"]),
         (["bench", "-o", "keys", "--sizes", "10,,20"], ["--sizes '10,,20': must be whole numbers with commas"]),
         (["bench", "-o", "keys", "--sizes", "10,1001"], ["--sizes = 1001: must be at most 1000"]),
-        (["bench", "-o", "keys", "--sizes", "1"], ["--sizes = 1: must be at least 2"]),
-        (["nothing"], ["No such command 'nothing'"]),
     ],
 )
 def test_a_command_that_cannot_be_done_is_refused_and_leaves_nothing(
@@ -219,45 +193,29 @@ def test_the_json_of_shares_names_files_and_no_secret(capsys: pytest.CaptureFixt
 def test_bench_writes_nine_plots_and_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("phe")
     text = output(capsys, ["paillier", "bench", "--bits", "256", "--sizes", "200,10", "-o", "out"])
-    assert names_in("out") == ["bench.csv", "bench.json", "bench.png"]
-    rows = list(csv.DictReader(io.StringIO(Path("out/bench.csv").read_text())))
-    assert len(rows) == 2 * 3 * 3 * 2
-    assert {row["implementation"] for row in rows} == {"hubbub", "phe"}
-    assert [row["operand_bits"] for row in rows[:2]] == ["10", "200"]
-    assert all(0 < float(row["seconds"]) < 10 for row in rows)
-    said = json.loads(Path("out/bench.json").read_text())
-    assert [{name: str(value) for name, value in row.items()} for row in said["times"]] == rows
-    assert (said["bits"], said["phe"] is not None) == (256, True)
-    assert matplotlib.image.imread("out/bench.png").shape == (1350, 1650, 4)
+    assert names_in("out") == ["bench.json", "bench.png"]
+    told = json.loads(Path("out/bench.json").read_text())
+    assert (told["bits"], told["phe"] is not None) == (256, True)
     seconds = {
-        (row["implementation"], row["operation"], row["stage"], row["operand_bits"]): float(row["seconds"]) for row in rows
+        (row["implementation"], row["operation"], row["stage"], row["operand_bits"]): row["seconds"] for row in told["times"]
     }
+    assert {name[0] for name in seconds} == {"hubbub", "phe"}
+    assert len(seconds) == 2 * 3 * 3 * 2
     for (name, operation, stage, size), value in seconds.items():
+        assert 0 < value < 10
         # Each stage is the least of its repetitions, so that the total may not be below their sum.
         if stage == "total":
-            parts = [seconds[name, operation, part, size] for part in ("encrypt", "decrypt")]
-            assert value >= sum(parts)
+            assert value >= sum(seconds[name, operation, part, size] for part in ("encrypt", "decrypt"))
+    assert matplotlib.image.imread("out/bench.png").shape == (1350, 1650, 4)
     assert "encrypt  add a constant" in text
-    assert "times as long)" in text
 
 
 def test_bench_says_that_phe_is_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     find = module.importlib.util.find_spec
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None if name == "phe" else find(name))
-    monkeypatch.setattr(
-        "hubbub.report.pictures.draw_operation_times", lambda title, subtitle, sizes, seconds: subtitle.encode()
-    )
     text = output(capsys, ["paillier", "bench", "--bits", "256", "--sizes", "10", "-o", "out"])
     assert "phe is not installed" in text
-    assert "phe is not installed" in Path("out/bench.png").read_text()
-    answer = json.loads(output(capsys, ["paillier", "bench", "--bits", "256", "--sizes", "10", "-o", "out", "--json"]))
-    assert answer["phe"] is None
-    assert {row["implementation"] for row in answer["times"]} == {"hubbub"}
-
-
-def test_bench_measures_up_to_what_a_key_takes_by_default() -> None:
-    assert module._sizes(None, 1024) == [10, *range(50, 1001, 50)]
-    assert max(module._sizes(None, 256)) == 200
+    assert {row["implementation"] for row in json.loads(Path("out/bench.json").read_text())["times"]} == {"hubbub"}
 
 
 def test_a_wrong_result_is_not_measured() -> None:
@@ -284,16 +242,6 @@ def test_the_picture_has_a_panel_for_each_row_and_column(monkeypatch: pytest.Mon
 
 
 # All of them.
-
-
-@pytest.mark.parametrize("command", [[], ["keygen"], ["shares"], ["bench"]])
-def test_each_command_explains_itself(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    text = output(capsys, ["paillier", *command, "--help"])
-    assert f"hubbub paillier {' '.join(command)}".rstrip() in text
-    if command == []:
-        assert all(name in text for name in ("keygen", "shares", "bench"))
-    else:
-        assert "--json" in text
 
 
 def test_pai_16_without_gmpy2_a_command_names_the_extra_in_one_line() -> None:

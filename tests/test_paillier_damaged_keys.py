@@ -8,7 +8,6 @@ from pathlib import Path
 import gmpy2
 import pytest
 
-from hubbub import errors
 from hubbub.errors import KeyFileError
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PublicKey
@@ -167,19 +166,3 @@ def test_what_is_no_regular_file_is_refused(kind: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name in ("link", "pipe", "gone", "."):
         refused(kind, tmp_path / name, "cannot be read")
-
-
-def test_each_reader_refuses_the_files_of_the_others(tmp_path: Path) -> None:
-    for kind in KINDS:
-        write(kind, tmp_path / kind)
-        (tmp_path / kind).chmod(0o600)
-    readers = {"public": {"public", "threshold"}, "private": {"private"}, "share": {"share"}}
-    for reader, own in readers.items():
-        for kind in set(KINDS) - own:
-            refused(reader, tmp_path / kind, "format: is 'hubbub paillier ")
-
-
-def test_the_error_is_in_the_tree_of_errors() -> None:
-    assert "KeyFileError" in errors.__all__
-    assert "KeyFileError" in str(errors.__doc__)
-    assert issubclass(KeyFileError, errors.HubbubError)

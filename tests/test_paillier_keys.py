@@ -1,4 +1,4 @@
-"""Keys as files: read back as they were, never overwritten, and in phe's form."""
+"""Keys as files: read back as they were, and never overwritten."""
 
 import json
 import os
@@ -6,15 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hubbub.errors import KeyFileError
 from hubbub.secagg import key_files, threshold
-from hubbub.secagg.paillier import PrivateKey, PublicKey
+from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.threshold import KeyShare, ThresholdKey
-from small_keys import SAFE, iso, small
+from small_keys import iso, small
 from written_keys import KEY, KINDS, LARGE, SHARE, SHARES, overwrite, refused, write
 
 
@@ -127,86 +126,7 @@ def test_a_large_key_may_not_be_called_insecure(tmp_path: Path) -> None:
     refused("public", tmp_path / "key", "insecure", "2048")
 
 
-# phe's form.
-
-
-def pheutil(*arguments: str) -> None:
-    cli = pytest.importorskip("phe.command_line").cli
-    from click.testing import CliRunner
-
-    result = CliRunner().invoke(cli, list(arguments))
-    assert result.exit_code == 0, result.output
-
-
-def test_keys_of_phes_command_line_are_read(tmp_path: Path) -> None:
-    private_path, public_path, number = (str(tmp_path / name) for name in ("private", "public", "number"))
-    pheutil("genpkey", "--keysize", "2048", private_path)
-    pheutil("extract", private_path, public_path)
-    pheutil("encrypt", "--output", number, public_path, "17")
-    public = key_files.read_public(public_path)
-    assert isinstance(public, PublicKey)
-    assert not public.short_exponents
-    Path(private_path).chmod(0o644)
-    with pytest.raises(KeyFileError, match="chmod 600"):
-        key_files.read_private(private_path)
-    Path(private_path).chmod(0o600)
-    private = key_files.read_private(private_path)
-    assert private.public_key == public
-    said = json.loads(Path(number).read_text())
-    assert private.decrypt(public.ciphertext(int(said["v"]))) * 16 ** said["e"] == 17
-
-
-def test_public_keys_are_written_for_phes_command_line(tmp_path: Path) -> None:
-    key_files.write_phe_public(tmp_path / "public", LARGE.public_key)
-    pheutil("encrypt", "--output", str(tmp_path / "number"), str(tmp_path / "public"), "17")
-    said = json.loads((tmp_path / "number").read_text())
-    assert LARGE.decrypt(LARGE.public_key.ciphertext(int(said["v"]))) * 16 ** said["e"] == 17
-    assert key_files.read_public(tmp_path / "public") == LARGE.public_key
-    with pytest.raises(KeyFileError, match="exists"):
-        key_files.write_phe_public(tmp_path / "public", LARGE.public_key)
-    with pytest.raises(KeyFileError, match="at least 2048"):
-        key_files.write_phe_public(tmp_path / "small", small().public_key)
-
-
-def phe_private(p: int, q: int, n: int) -> dict[str, Any]:
-    text = pytest.importorskip("phe.util").int_to_base64
-    public = {"kty": "DAJ", "alg": "PAI-GN1", "key_ops": ["encrypt"], "n": text(n), "kid": "a key"}
-    return {"kty": "DAJ", "key_ops": ["decrypt"], "p": text(p), "q": text(q), "pub": public, "kid": "a key"}
-
-
-def test_damaged_keys_in_phes_form_are_refused(tmp_path: Path) -> None:
-    said = phe_private(LARGE.p, LARGE.q, LARGE.public_key.n)
-    isos, smalls = (phe_private(key.p, key.q, key.public_key.n) for key in (iso(), small()))
-    overwrite(tmp_path / "key", said)
-    assert key_files.read_private(tmp_path / "key").public_key == LARGE.public_key
-    for field in set(said) - {"kid", "key_ops"}:
-        for wrong in ("", "a", "A", "AAAA", "+/==", 5, None, [], {}, {"n": 1}):
-            overwrite(tmp_path / "key", {**said, field: wrong})
-            refused("private", tmp_path / "key")
-        overwrite(tmp_path / "key", {name: value for name, value in said.items() if name != field})
-        refused("private", tmp_path / "key")
-    for changed, words in (
-        ({**said["pub"], "alg": "PAI"}, "pub.alg: must be 'PAI-GN1'"),
-        ({**said["pub"], "n": isos["pub"]["n"]}, "pub.n: is not the product of p and q"),
-        ({**said["pub"], "more": 1}, "has a field that is not one of pub.alg"),
-        ({**said["pub"], "n": smalls["pub"]["n"]}, "from 2048"),
-    ):
-        overwrite(tmp_path / "key", {**said, "pub": changed})
-        refused("private", tmp_path / "key", words)
-    overwrite(tmp_path / "key", {**said, "d": 1})
-    refused("private", tmp_path / "key", "has a field that is not one of key_ops")
-    overwrite(tmp_path / "key", smalls)
-    refused("private", tmp_path / "key", "from 2048")
-    overwrite(tmp_path / "key", said["pub"])
-    refused("private", tmp_path / "key", "p: is missing")
-
-
 def test_pai_16_without_gmpy2_the_extra_to_install_is_named() -> None:
     code = "import sys; sys.modules['gmpy2'] = None; import hubbub; import hubbub.secagg.paillier"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.rstrip().endswith("ImportError: hubbub.secagg needs gmpy2: pip install 'hubbub[secagg]'")
-
-
-def test_a_private_key_says_what_it_is_made_of() -> None:
-    """The vectors above are of the primes that the helpers say they are."""
-    assert PrivateKey.from_primes(*SAFE).public_key.n == KEY.n

@@ -10,7 +10,7 @@ Read in their sources, as they stood in 2026:
 - TNO, ``distributed_keygen``: asks whether a greatest common divisor is 0, which it never is.
 - phe, FATE: the next prime after a random number, and a public exponent that tells how large a value is.
 - FATE: keys of 1024 bits by default (``test_paillier.py``, small keys are refused), and ``pack_floats``, where a negative
-  number borrows from its neighbour (``test_packing.py``, negative values do not borrow).
+  number borrows from its neighbour (``test_packing.py``).
 - ipcl-python: keys as pickles (``test_paillier.py``, a secret key is in no text, copy or pickle).
 """
 
@@ -35,9 +35,7 @@ import torch
 
 import hubbub.secagg
 from hubbub.secagg import packing, paillier, primes, randomizers, textbook, threshold
-from hubbub.secagg.paillier import PrivateKey, PublicKey
-from hubbub.secagg.proofs import Proof
-from hubbub.secagg.threshold import proved
+from hubbub.secagg.paillier import PrivateKey
 from small_keys import SMALL_SAFE, other, plain, small
 
 SECAGG = Path(hubbub.secagg.__file__).parent
@@ -48,23 +46,14 @@ PUBLIC, SHARES = threshold.deal(*SMALL_SAFE, holders=3, threshold=2)
 
 
 @pytest.mark.parametrize("private", [small(), plain()], ids=["short", "full"])
-@pytest.mark.parametrize("table", [False, True])
-def test_pai_7_a_thousand_encryptions_of_zero_share_no_randomness(private: PrivateKey, table: bool) -> None:
+def test_pai_7_a_thousand_encryptions_of_zero_share_no_randomness(private: PrivateKey) -> None:
     """NVFlare multiplies all plaintexts of a run by one randomiser: a quotient of two ciphertexts then shows m − m'."""
-    public = PublicKey(private.public_key.n, private.public_key.short_exponents)
-    if table:
-        public.prepare(10**6)
+    public = private.public_key
     batch = public.encrypt([0] * 500).integers + tuple(public.encrypt(0).integers[0] for _ in range(500))
     assert len(set(batch)) == 1000
     # c/c' = (1 + n)^(m − m') is what one randomiser would leave; here the quotients are 1 mod n nowhere.
     assert len({c % public.n for c in batch}) == 1000
     assert 1 not in batch
-
-
-def test_encryptions_before_there_is_a_table_share_no_randomness() -> None:
-    n = small().public_key.n
-    made = [c for _ in range(50) for c in PublicKey(n, True).encrypt([0] * 3).integers]
-    assert len({c % n for c in made}) == 150
 
 
 def test_rerandomized_ciphertexts_are_new_each() -> None:
@@ -90,11 +79,10 @@ def reachable(thing: object) -> Iterator[int]:
 
 def test_nothing_public_leads_to_the_primes() -> None:
     """cryptovoting/damgard-jurik keeps φ(n)/4 in its public key."""
-    # A new one, with a table that is still small.
-    private = PrivateKey.from_primes(small().p, small().q)
+    private = small()
     public, n = private.public_key, private.public_key.n
     c = public.encrypt([1] * 3)
-    held = set(reachable([public, c, c + c, c * 3, c.rerandomize()]))
+    held = set(reachable([public, c, c + c, c * 3, c.rerandomize(), randomizers._table(n)]))
     assert {n, n * n, *map(int, c.integers)} <= held
     phi = (private.p - 1) * (private.q - 1)
     for x in held:
@@ -112,10 +100,7 @@ def test_the_base_of_short_exponents_follows_from_n_alone() -> None:
     assert 1 < x < n - 1
     assert math.gcd(x, n) == 1
     assert x == randomizers.hashed_unit(n) != randomizers.hashed_unit(other().public_key.n)
-    base = randomizers.base_from(n, x)
-    assert base == pow(n - x * x % n, n, n * n)
-    (a, b) = (PublicKey(n, True)._source.prepare(1)[0] for _ in range(2))
-    assert a == b == base
+    assert randomizers.base_from(n, x) == pow(n - x * x % n, n, n * n)
 
 
 def seed_everything() -> None:
@@ -130,6 +115,7 @@ DRAWS: dict[str, Callable[[], set[int]]] = {
     "short randomisers": lambda: {int(c) for c in small().public_key.encrypt([1, 1]).integers},
     "full randomisers": lambda: {int(c) for c in plain().public_key.encrypt([1, 1]).integers},
     "rerandomised": lambda: {int(small().public_key.ciphertext(2).rerandomize().integers[0])},
+    "safe primes": lambda: set(primes.safe_prime_pair(128)),
     "shares": lambda: {share.secret for share in threshold.deal(*SMALL_SAFE, holders=3, threshold=2)[1]},
     "base of the proofs": lambda: {threshold.deal(*SMALL_SAFE, holders=1, threshold=1)[0].base},
     "mask of a proof": lambda: {SHARES[0].partial(7).proof.response},
@@ -180,7 +166,7 @@ def test_every_pair_of_primes_is_as_likely_as_any_other() -> None:
     assert sum((found[pair] - 100) ** 2 / 100 for pair in pairs) < 82
 
 
-@pytest.mark.parametrize("bits", [16, 18, 32, 64, 66, 128, 250, 512, 1024])
+@pytest.mark.parametrize("bits", [16, 66, 250, 1024])
 def test_a_modulus_has_exactly_the_bits_that_were_asked_for(bits: int) -> None:
     for _ in range(20):
         p, q = primes.prime_pair(bits)
@@ -189,11 +175,6 @@ def test_a_modulus_has_exactly_the_bits_that_were_asked_for(bits: int) -> None:
         assert p % 4 == q % 4 == 3
         assert math.gcd(p - 1, q - 1) == 2
         assert math.gcd(p * q, (p - 1) * (q - 1)) == 1
-
-
-def test_all_defaults_are_3072_bits() -> None:
-    assert paillier.generate.__defaults__ == (3072,)
-    assert packing.Packing().key_bits == 3072
 
 
 # Checks that can fail, and can pass.
@@ -219,23 +200,6 @@ def test_pai_1_pai_7_what_has_a_factor_in_common_with_n_is_refused_wherever_it_a
             use(bad)
     for good in (2, 5, p + 2, 3 * q + 1):
         use(good)
-
-
-@pytest.mark.parametrize("bad", [*SMALL_SAFE, 0, PUBLIC.n])
-def test_a_proof_about_what_is_no_unit_does_not_hold(bad: int) -> None:
-    honest = SHARES[0].partial(7)
-    assert proved(PUBLIC, honest)
-    assert not proved(PUBLIC, replace(honest, integers=(bad,)))
-    assert not proved(PUBLIC, replace(honest, integers=(bad,), proof=Proof(0, 0)))
-
-
-def test_primes_of_which_one_divides_the_other_less_one_are_refused() -> None:
-    """gcd(n, φ(n)) = 1, or two plaintexts have one ciphertext."""
-    with pytest.raises(ValueError, match="factor in common"):
-        PrivateKey.from_primes(2, 3)
-    with pytest.raises(ValueError, match=r"\(p - 1\)\(q - 1\)"):
-        textbook.decrypt(3, 7, 2)
-    assert textbook.decrypt(5, 7, 1 + 3 * 35) == 3
 
 
 # What goes along in the clear.

@@ -11,15 +11,11 @@ from hypothesis import strategies as st
 import hubbub
 from conftest import oracle
 from hubbub.secagg import textbook
+from small_keys import VECTORS, number
 
-VECTORS = oracle("paillier")
 RAW = VECTORS["raw"]
 P, Q = 293, 433
 N = P * Q
-
-
-def number(text: str) -> int:
-    return int(text, 16)
 
 
 @pytest.mark.parametrize("key", RAW, ids=lambda key: str(key["bits"]))

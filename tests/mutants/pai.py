@@ -66,11 +66,11 @@ MUTANTS: list[Mutant] = [
         "test_paillier.py::test_pai_6_a_modulus_that_cannot_be_one_is_refused[243]",
     ),
     Mutant(
-        "PAI-7: one randomiser for all numbers of a call",
+        "PAI-7: one randomizer for all numbers of a call",
         "ciphertext._hidden",
-        "randomizers",
-        "randomizers[:1] * len(plain)",
-        "test_paillier_peers.py::test_pai_7_a_thousand_encryptions_of_zero_share_no_randomness[False-short]",
+        "public.randomizers(len(plain))",
+        "public.randomizers(1) * len(plain)",
+        "test_paillier_peers.py::test_pai_7_a_thousand_encryptions_of_zero_share_no_randomness[short]",
     ),
     Mutant(
         "PAI-8: ciphertexts of earlier rounds are added again",

@@ -98,7 +98,7 @@ def _shares(
 
 @_paillier.command("bench")
 def _bench(
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="For bench.png, bench.csv and bench.json.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="For bench.png and bench.json.")],
     bits: Annotated[int, typer.Option(metavar="N", help="Length of n, of temporary keys.")] = 1024,
     sizes: Annotated[
         str | None, typer.Option(metavar="N,N,…", help="Bits of the operand; by default from 10 to the most that fit.")

@@ -1,16 +1,14 @@
 """``hubbub paillier``: key files, and the time of encryption, arithmetic and decryption, ours and phe's."""
 
-import csv
 import importlib
 import importlib.util
-import io
 import itertools
 import json
 import operator
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,6 @@ from typing import Any
 
 import gmpy2
 import numpy as np
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hubbub._util import __version__, files
 from hubbub._util.checks import Array, integer, shown
@@ -26,7 +23,7 @@ from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError, KeyFileError
 from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.paillier import PrivateKey
-from hubbub.secagg.primes import expected_candidates, prime_pair
+from hubbub.secagg.primes import prime_pair
 
 __all__ = ["bench", "keygen", "measured", "shares"]
 
@@ -81,7 +78,7 @@ def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int
     # A number of holders out of range is refused below.
     names = [key_files.share_name(i) for i in range(1, min(holders, 100) + 1)]
     _require_free(folder, [key_files.PUBLIC, *names])
-    with _progress(bits) as progress:
+    with _progress() as progress:
         public, dealt = threshold.generate(
             bits, holders=holders, threshold=t, min_contributions=min_contributions, progress=progress
         )
@@ -148,36 +145,23 @@ def _make(folder: Path) -> None:
 
 
 @contextmanager
-def _progress(bits: int) -> Iterator[Callable[[int], None]]:
+def _progress() -> Iterator[Callable[[int], None]]:
     """A live line on a terminal while safe primes are searched."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("searching for two safe primes"),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    screen = console(stderr=True)
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        task = progress.add_task("")
-        yield lambda tested: progress.update(
-            task, description=f"{tested:,} candidates tested, of about {expected_candidates(bits):,}"
-        )
+    with console(stderr=True).status("searching for two safe primes") as status:
+        yield lambda tested: status.update(f"searching for two safe primes: {tested:,} candidates tested")
 
 
 OPERATIONS, STAGES = ("add", "add a constant", "multiply by a constant"), ("encrypt", "decrypt", "total")
-_LEAST_BITS, _MOST_BITS = 256, 4096
 # Bits of a key beyond the operand: a sign, the factor of a product and phe's margin for overflows.
 _ROOM = 24
-_REPEATS, _SHORTEST = 9, 2e-4
-# Numbers in one call of ours, as arrays are encrypted; phe takes them one by one.
+_REPEATS = 9
+# Numbers in one call of ours, as arrays are encrypted.
 _TOGETHER = 16
-# The encryptions that a table of powers is prepared for, before timing.
-_ENCRYPTIONS = 10_000
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One implementation.
+    """One implementation: numbers in a call, and what it does with a list of them.
 
     Args:
         name: Of the implementation.
@@ -195,40 +179,50 @@ class Subject:
 
 
 def bench(folder: Path, bits: int, sizes: str | None, *, as_json: bool) -> None:
-    """Measure with temporary keys, and write ``bench.png``, ``bench.csv`` and ``bench.json``.
+    """Measure with temporary keys, and write ``bench.png`` and ``bench.json``.
 
     Raises:
         ValueError: A number out of range.
         ConfigError: ``sizes`` is no list of numbers.
     """
-    key_bits = integer("bits", bits, at_least=_LEAST_BITS, at_most=_MOST_BITS)
+    from hubbub.report.pictures import draw_operation_times
+
+    key_bits = integer("bits", bits, at_least=256, at_most=4096)
     if key_bits % 2:
         raise ValueError(f"bits = {key_bits}: must be even, for two primes of one length")
     wanted = _sizes(sizes, key_bits)
     files.make_folder(folder)
+    screen = console()
     if not as_json:
-        say(console(), "Measuring with temporary keys: about half a minute at 1024 bits, longer at more")
-    subjects = _subjects(key_bits)
-    seconds = measured(subjects, wanted, key_bits)
-    rows = list(_rows(seconds, wanted))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    about = {
-        "bits": key_bits,
-        "hubbub": __version__,
-        "gmpy2": gmpy2.version(),
-        "gmp": gmpy2.mp_version(),
-        "phe": _phe_version(),
-    }
-    files.write_atomic(folder / "bench.csv", text.getvalue().encode(), mode=0o644)
-    files.write_atomic(folder / "bench.json", json.dumps({**about, "times": rows}, indent=1).encode() + b"\n", mode=0o644)
-    files.write_atomic(folder / "bench.png", _picture(seconds, wanted, key_bits), mode=0o644)
+        say(screen, "Measuring with temporary keys: about half a minute at 1024 bits, longer at more")
+    seconds = measured(_subjects(key_bits), wanted, key_bits)
+    times = [
+        {"implementation": name, "operation": operation, "stage": stage, "operand_bits": size, "seconds": value}
+        for (stage, operation), curves in seconds.items()
+        for name, curve in curves.items()
+        for size, value in zip(wanted, curve.tolist(), strict=True)
+    ]
+    versions = {"hubbub": __version__, "gmpy2": gmpy2.version(), "gmp": gmpy2.mp_version(), "phe": _phe_version()}
+    told = {"bits": key_bits, **versions, "times": times}
+    alone = "" if _phe_version() else "; phe is not installed"
+    subtitle = (
+        f"per number, with a key of {key_bits} bits: CPU time, minimum of {_REPEATS}; ours {_TOGETHER} in a call, none packed; "
+        f"an addition encrypts two{alone}"
+    )
+    picture = draw_operation_times("Paillier: time over the length of the operand", subtitle, wanted, seconds)
+    files.write_atomic(folder / "bench.json", json.dumps(told, indent=1).encode() + b"\n", mode=0o644)
+    files.write_atomic(folder / "bench.png", picture, mode=0o644)
     if as_json:
-        print_json({**about, "times": rows, "folder": str(folder)})
-    else:
-        _print(seconds, folder, key_bits)
+        print_json({**told, "folder": str(folder)})
+        return
+    say(screen, f"A key of {key_bits} bits, one number in a ciphertext; CPU milliseconds per number, median over the sizes:")
+    for (stage, operation), curves in seconds.items():
+        words = ", ".join(f"{name} {1e3 * float(np.median(curve)):.4g}" for name, curve in curves.items())
+        say(screen, f"  {stage:8} {operation:23} {words}")
+    if alone:
+        say(screen, "phe is not installed; pip install phe compares both.")
+    say(screen, "Packing, which puts a hundred numbers and more into one ciphertext, is not measured here.")
+    say(screen, f"Wrote {folder / 'bench.png'} and bench.json; the keys were deleted.")
 
 
 def measured(subjects: Sequence[Subject], sizes: Sequence[int], key_bits: int) -> dict[tuple[str, str], dict[str, Array]]:
@@ -256,44 +250,31 @@ def _once(subject: Subject, operation: str, size: int, key_bits: int) -> tuple[f
     """Seconds per number of encryption, of decryption, and in total with the operation."""
     # A product must fit.
     length = min(size, key_bits - 3 - size) if operation == OPERATIONS[2] else size
-    numbers, constant = [_number(length) for _ in range(subject.together)], _number(size)
-    encrypting, encrypted = _timed(lambda: subject.encrypt(numbers))
-    operand: Any = constant
-    if operation == OPERATIONS[0]:
-        more, operand = _timed(lambda: subject.encrypt([constant] * subject.together))
-        encrypting += more
+    constant = secrets.randbits(size) | 1 << (size - 1)
+    numbers = [secrets.randbits(length) | 1 << (length - 1) for _ in range(subject.together)]
+    started = time.process_time()
+    encrypted = subject.encrypt(numbers)
+    operand = subject.encrypt([constant] * subject.together) if operation == OPERATIONS[0] else constant
+    ready = time.process_time()
     symbol = operator.mul if operation == OPERATIONS[2] else operator.add
-    operating, result = _timed(lambda: subject.apply(symbol, encrypted, operand))
-    decrypting, answers = _timed(lambda: subject.decrypt(result))
+    result = subject.apply(symbol, encrypted, operand)
+    applied = time.process_time()
+    answers = subject.decrypt(result)
+    ended = time.process_time()
     if answers != [symbol(number, constant) for number in numbers]:
         raise RuntimeError(f"{subject.name}: {operation} of numbers of {size} bits came out wrong")
-    stages = encrypting, decrypting, encrypting + operating + decrypting
-    return stages[0] / subject.together, stages[1] / subject.together, stages[2] / subject.together
-
-
-def _timed(action: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of one call, averaged over enough calls for the clock, and its result."""
-    count, begin = 0, time.process_time()
-    while True:
-        result = action()
-        count += 1
-        spent = time.process_time() - begin
-        if spent >= _SHORTEST:
-            return spent / count, result
-
-
-def _number(bits: int) -> int:
-    """A random number of exactly this many bits."""
-    return secrets.randbits(bits) | (1 << (bits - 1))
+    encrypting, decrypting, whole = ready - started, ended - applied, ended - started
+    return encrypting / subject.together, decrypting / subject.together, whole / subject.together
 
 
 def _subjects(key_bits: int) -> list[Subject]:
+    """Ours, and phe's if it is installed, with one key."""
     p, q = prime_pair(key_bits)
     private = PrivateKey.from_primes(p, q)
-    public = private.public_key
-    public.prepare(_ENCRYPTIONS)
-    found = [Subject("hubbub", _TOGETHER, public.encrypt, lambda symbol, a, b: symbol(a, b), private.decrypt)]
-    if _phe_version() is not None:
+    found = [Subject("hubbub", _TOGETHER, private.public_key.encrypt, lambda symbol, a, b: symbol(a, b), private.decrypt)]
+    # The first call makes a table.
+    private.public_key.encrypt(0)
+    if _phe_version():
         phe = importlib.import_module("phe")
         theirs = phe.PaillierPublicKey(p * q)
         opened = phe.PaillierPrivateKey(theirs, p, q)
@@ -324,36 +305,3 @@ def _sizes(text: str | None, key_bits: int) -> list[int]:
     except ValueError:
         raise ConfigError(f"--sizes {shown(text)}: must be whole numbers with commas between, such as 10,100,1000") from None
     return sorted({integer("--sizes", size, at_least=2, at_most=most) for size in asked})
-
-
-def _rows(seconds: Mapping[tuple[str, str], Mapping[str, Array]], sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
-    for (stage, operation), curves in seconds.items():
-        for name, curve in curves.items():
-            for size, value in zip(sizes, curve.tolist(), strict=True):
-                yield {"implementation": name, "operation": operation, "stage": stage, "operand_bits": size, "seconds": value}
-
-
-def _picture(seconds: Mapping[tuple[str, str], Mapping[str, Array]], sizes: Sequence[int], key_bits: int) -> bytes:
-    # Drawing costs a second to import.
-    from hubbub.report.pictures import draw_operation_times
-
-    alone = "" if _phe_version() is not None else "; phe is not installed"
-    subtitle = (
-        f"per number, with a key of {key_bits} bits: CPU time, minimum of {_REPEATS}; ours {_TOGETHER} in a call, none packed; "
-        f"an addition encrypts two{alone}"
-    )
-    return draw_operation_times("Paillier: time over the length of the operand", subtitle, sizes, seconds)
-
-
-def _print(seconds: Mapping[tuple[str, str], Mapping[str, Array]], folder: Path, key_bits: int) -> None:
-    screen = console()
-    say(screen, f"A key of {key_bits} bits, one number in a ciphertext; CPU milliseconds per number, median over the sizes:")
-    for (stage, operation), curves in seconds.items():
-        medians = {name: 1e3 * float(np.median(curve)) for name, curve in curves.items()}
-        words = ", ".join(f"{name} {value:.4g}" for name, value in medians.items())
-        ratio = f"  (phe takes {medians['phe'] / medians['hubbub']:.3g} times as long)" if "phe" in medians else ""
-        say(screen, f"  {stage:8} {operation:23} {words}{ratio}")
-    if _phe_version() is None:
-        say(screen, "phe is not installed; pip install phe compares both.")
-    say(screen, "Packing, which puts a hundred numbers and more into one ciphertext, is not measured here.")
-    say(screen, f"Wrote {folder / 'bench.png'}, bench.csv and bench.json; the keys were deleted.")

@@ -166,7 +166,8 @@ def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients:
     most, private = math.ceil(plan.expected_cohort_size), paillier.generate(terms.key_bits)
     agreement = agreed(plan, terms, private.public_key, parameters, secrets.token_hex(16))
     public, count = agreement.public_key, agreement.ciphertexts
-    public.prepare(plan.rounds * most * count)
+    # The first call makes a table.
+    public.encrypt(0)
     started = time.perf_counter()
     sums = public.encrypt([1] * _TRIED)
     encrypted = time.perf_counter()

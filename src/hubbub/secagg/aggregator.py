@@ -64,7 +64,8 @@ class Aggregator:
         self._kept: dict[str, bytes] = {}
         self._noise: dict[str, bytes] = {}
         self._senders: list[str] = []
-        self._ciphertexts: set[int] = set()
+        # Digests: the ciphertexts themselves would be the memory of all contributions.
+        self._ciphertexts: set[bytes] = set()
         self._total: Ciphertext | None = None
 
     @property
@@ -185,8 +186,8 @@ class Aggregator:
         ciphertext = agreed.public_key.ciphertext(list(message.integers), name=name)
         if any(c % agreed.public_key.n == 1 for c in ciphertext.integers):
             raise ValueError(f"{name}: sent what was encrypted without randomness")
-        fresh = set(ciphertext.integers)
-        digest = hashlib.sha256(b"".join(as_bytes(ciphertext.integers, agreed.public_key.bits))).digest()
+        written = list(as_bytes(ciphertext.integers, agreed.public_key.bits))
+        fresh, digest = {hashlib.sha256(c).digest()[:16] for c in written}, hashlib.sha256(b"".join(written)).digest()
         if len(fresh) < len(ciphertext.integers) or digest in self._earlier or not self._ciphertexts.isdisjoint(fresh):
             raise ValueError(f"{name}: sent a ciphertext that was there before; each is made afresh")
         self._earlier.add(digest)

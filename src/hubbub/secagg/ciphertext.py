@@ -14,7 +14,7 @@ import math
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from multiprocessing import get_context
 from typing import Any, Self
 
@@ -25,14 +25,14 @@ from hubbub._util.checks import integer, shown
 from hubbub._util.processes import follow_parent
 from hubbub.secagg.integers import MOST_WORKERS, flatten, where, whole
 from hubbub.secagg.primes import ROUNDS
-from hubbub.secagg.randomizers import Randomizers
+from hubbub.secagg.randomizers import full_randomizers, short_randomizers
 
 __all__ = ["LARGEST_BITS", "SMALLEST_BITS", "Ciphertext", "PublicKey", "width"]
 
 SMALLEST_BITS, LARGEST_BITS = 2048, 16_384
 # An n from outside has no prime factor below it.
 _SMALL_FACTORS = 2**16
-# Numbers that a process encrypts at a time: an interrupted call waits for this many.
+# Numbers that a process encrypts at a time, for which an interrupted call waits.
 _TASK = 64
 
 
@@ -52,7 +52,6 @@ class PublicKey:
     short_exponents: bool = field(default=False, compare=False)
     n_square: mpz = field(init=False, compare=False)
     key_id: str = field(init=False, compare=False)
-    _source: Randomizers = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         n = whole("n", self.n)
@@ -64,7 +63,6 @@ class PublicKey:
         object.__setattr__(self, "n", n)
         object.__setattr__(self, "n_square", mpz(n) ** 2)
         object.__setattr__(self, "key_id", hashlib.sha256(message).hexdigest()[:32])
-        object.__setattr__(self, "_source", Randomizers(n, self.short_exponents))
 
     @classmethod
     def received(cls, n: int, short_exponents: bool = False) -> Self:
@@ -172,27 +170,7 @@ class PublicKey:
 
     def randomizers(self, count: int) -> list[mpz]:
         """Fresh encryptions of zero as integers, each to be used once and secret until then."""
-        return self._source.draw(count)
-
-    def prepare(self, encryptions: int) -> None:
-        """Build the table of powers for that many encryptions now; otherwise it grows with use."""
-        self._source.prepare(integer("encryptions", encryptions, at_least=1))
-
-    def precompute(self, count: int) -> None:
-        """Compute the randomness of ``count`` encryptions ahead; each then costs two multiplications.
-
-        Each is used once, in this process only: a forked or pickled key has none. An attacker who reads this process's memory
-        can read what is encrypted with them later.
-
-        Args:
-            count: In addition to those in stock; 2·``bits`` bits of memory each.
-        """
-        self._source.store(integer("count", count, at_least=1))
-
-    @property
-    def precomputed(self) -> int:
-        """The number of encryptions with precomputed randomness."""
-        return self._source.stock
+        return short_randomizers(self.n, count) if self.short_exponents else full_randomizers(self.n, count)
 
 
 @dataclass(frozen=True, repr=False)
@@ -303,21 +281,18 @@ def width(key_bits: int) -> int:
 
 
 def _encrypted(public: PublicKey, plain: list[int], workers: int) -> list[mpz]:
-    """The ciphertexts of secret numbers, each with a randomizer of its own, from the stock or fresh.
+    """The ciphertexts of secret numbers, each with a fresh randomizer.
 
-    Fresh ones are computed in worker processes, which get the public key and the numbers through pipes and draw their own
-    randomness; or in this process if one suffices.
+    Worker processes get the public key and the numbers through pipes, and draw their own randomness.
     """
-    stock = public._source.take(len(plain))
-    done, left = _hidden(public, plain[: len(stock)], stock), plain[len(stock) :]
-    share = -(-len(left) // workers)
-    if len(left) <= share:
-        return done + _hidden(public, left, public._source.draw(len(left)))
+    share = -(-len(plain) // workers)
+    if len(plain) <= share:
+        return _hidden(public, plain)
     size = min(share, _TASK)
-    tasks = [left[i : i + size] for i in range(0, len(left), size)]
+    tasks = [plain[i : i + size] for i in range(0, len(plain), size)]
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=follow_parent)
     try:
-        return done + [c for made in pool.map(partial(_task, public, share), tasks) for c in made]
+        return [c for made in pool.map(partial(_hidden, public), tasks) for c in made]
     except BrokenProcessPool:
         raise RuntimeError(
             "a process that encrypted a part of the numbers ended before its work did; do it in one, with workers = 1 "
@@ -327,19 +302,7 @@ def _encrypted(public: PublicKey, plain: list[int], workers: int) -> list[mpz]:
         pool.shutdown(cancel_futures=True)
 
 
-def _task(public: PublicKey, share: int, plain: list[int]) -> list[mpz]:
-    """Ciphertexts, with randomness drawn in this process."""
-    key = _prepared(public, share)
-    return _hidden(key, plain, key._source.make(len(plain)))
-
-
-@lru_cache(maxsize=1)
-def _prepared(public: PublicKey, encryptions: int) -> PublicKey:
-    """The key with its table of powers, built once in a process."""
-    public.prepare(encryptions)
-    return public
-
-
-def _hidden(public: PublicKey, plain: list[int], randomizers: list[mpz]) -> list[mpz]:
+def _hidden(public: PublicKey, plain: list[int]) -> list[mpz]:
     n, n_square = mpz(public.n), public.n_square
+    randomizers = public.randomizers(len(plain))
     return [(1 + n * (m % n)) * rho % n_square for m, rho in zip(plain, randomizers, strict=True)]

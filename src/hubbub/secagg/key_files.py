@@ -7,7 +7,7 @@
     public = key_files.read_public("public-key.json")        # a PublicKey or a ThresholdKey
 
 Compare a public key's ``key_id`` with the one that its owner gives you: nothing in the file proves whose key it is. Secrets are
-stored unencrypted, and no error message quotes a file. Keys of phe's command line (JSON Web Keys of type "DAJ") are read too.
+stored unencrypted, and no error message quotes a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import re
 import secrets
 import shlex
 import stat
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +36,6 @@ __all__ = [
     "read_public",
     "read_share",
     "share_name",
-    "write_phe_public",
     "write_private",
     "write_public",
     "write_share",
@@ -50,9 +48,7 @@ _VERSION = 1
 _PUBLIC, _THRESHOLD = "hubbub paillier public key", "hubbub paillier threshold key"
 _PRIVATE, _SHARE = "hubbub paillier private key", "hubbub paillier key share"
 _INSECURE = "insecure"
-_PHE, _PHE_FORM = "DAJ", "PAI-GN1"
 _HEX = re.compile(r"0x[1-9a-f][0-9a-f]*")
-_BASE64 = re.compile(r"[A-Za-z0-9_-]+")
 # A threshold key of 8192 bits and 100 holders has half a megabyte; the numbers of the longest keys have 32768 bits.
 _MOST_BYTES, _MOST_DIGITS = 2**22, 2 + 2**13
 
@@ -83,17 +79,6 @@ def write_public(path: str | Path, key: PublicKey | ThresholdKey, *, allow_small
     else:
         fields = {**_head(_PUBLIC, key.key_id, key.bits), "n": hex(key.n), "short_exponents": key.short_exponents}
     _create(path, fields, fields["bits"], allow_small=allow_small, mode=0o644)
-
-
-def write_phe_public(path: str | Path, key: PublicKey) -> None:
-    """Write a public key into a new file in the form of phe's command line.
-
-    Raises:
-        KeyFileError: The file exists or cannot be written, or the key is too small.
-    """
-    text = urlsafe_b64encode(key.n.to_bytes((key.bits + 7) // 8, "big")).decode().rstrip("=")
-    fields = {"kty": _PHE, "alg": _PHE_FORM, "key_ops": ["encrypt"], "n": text, "kid": f"hubbub {key.key_id}"}
-    _create(path, fields, key.bits, mode=0o644)
 
 
 def write_private(path: str | Path, key: PrivateKey, *, allow_small: bool = False) -> None:
@@ -136,8 +121,6 @@ def read_public(path: str | Path) -> PublicKey | ThresholdKey:
     """
     with _naming(path):
         fields = _read(Path(path), secret=False)
-        if fields.get("kty") == _PHE:
-            return _phe_public(fields)
         if fields.get("format") == _THRESHOLD:
             return _threshold_key(fields)
         values = _values(fields, _PUBLIC, _THRESHOLD)
@@ -153,14 +136,7 @@ def read_private(path: str | Path) -> PrivateKey:
         KeyFileError: The file is missing, damaged, of another kind or readable by others, or the key is not sound.
     """
     with _naming(path):
-        fields = _read(Path(path), secret=True)
-        if fields.get("kty") == _PHE:
-            values = _parsed(fields, _PHE_PRIVATE, ("kid",))
-            public, key = _phe_public(values["pub"], "pub."), PrivateKey.from_primes(values["p"], values["q"])
-            if key.public_key != public:
-                raise ValueError("pub.n: is not the product of p and q")
-            return key
-        values = _values(fields, _PRIVATE)
+        values = _values(_read(Path(path), secret=True), _PRIVATE)
         key = PrivateKey.from_primes(values["p"], values["q"])
         _require_stated(values, key.public_key.key_id, key.public_key.bits)
         return key
@@ -210,14 +186,6 @@ def _threshold_key(fields: dict[str, Any], prefix: str = "") -> ThresholdKey:
     return key
 
 
-def _phe_public(fields: dict[str, Any], prefix: str = "") -> PublicKey:
-    values = _parsed(fields, _PHE_PUBLIC, ("kid",), prefix)
-    if (values["kty"], values["alg"]) != (_PHE, _PHE_FORM):
-        raise ValueError(f"{prefix}alg: must be {_PHE_FORM!r}, of kty {_PHE!r}")
-    # The file does not say whether the primes fit short exponents.
-    return PublicKey.received(values["n"])
-
-
 def _sound(values: dict[str, Any], n: int, *, short_exponents: bool) -> PublicKey:
     """The public key of n, after the checks that need no primes."""
     make = PublicKey if _INSECURE in values else PublicKey.received
@@ -264,14 +232,6 @@ def _count(value: object) -> int:
     return value
 
 
-def _base64(value: object) -> int:
-    """A number as base64url text without padding."""
-    well_formed = isinstance(value, str) and len(value) <= _MOST_DIGITS and _BASE64.fullmatch(value)
-    if not isinstance(value, str) or not well_formed or len(value) % 4 == 1:
-        raise ValueError("must be a number as text, in base64url")
-    return int.from_bytes(urlsafe_b64decode(value + "=" * (-len(value) % 4)), "big")
-
-
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("must be a JSON object")
@@ -292,8 +252,6 @@ _FIELDS: Mapping[str, _Fields] = {
     _PRIVATE: {**_COMMON, "p": _hex, "q": _hex},
     _SHARE: {**_COMMON, "holder": _count, "secret": _hex, "public": _object},
 }
-_PHE_PUBLIC: _Fields = {"kty": _any, "alg": _any, "key_ops": _any, "n": _base64}
-_PHE_PRIVATE: _Fields = {"kty": _any, "key_ops": _any, "p": _base64, "q": _base64, "pub": _object}
 
 
 def _values(fields: dict[str, Any], *kinds: str, prefix: str = "") -> dict[str, Any]:
@@ -306,13 +264,10 @@ def _values(fields: dict[str, Any], *kinds: str, prefix: str = "") -> dict[str, 
         raise ValueError(f"{prefix}version: must be {_VERSION}: the file was not written by this version of hubbub")
     if fields.get(_INSECURE, True) is not True:
         raise ValueError(f"{prefix}{_INSECURE}: must be true, or left out")
-    return _parsed(fields, _FIELDS[str(kind)], (_INSECURE,), prefix)
-
-
-def _parsed(fields: dict[str, Any], forms: _Fields, optional: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
+    forms = _FIELDS[str(kind)]
     if missing := sorted(set(forms) - set(fields)):
         raise ValueError(f"{prefix}{missing[0]}: is missing")
-    known = sorted({*forms, *optional})
+    known = sorted({*forms, _INSECURE})
     if not set(fields) <= set(known):
         # The unknown name is not shown: in a damaged file it may be a secret.
         raise ValueError(f"has a field that is not one of {', '.join(prefix + name for name in known)}")

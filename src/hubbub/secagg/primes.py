@@ -13,7 +13,6 @@ https://eprint.iacr.org/2003/186; the second test of a safe prime is Pocklington
 Brandt and Damgård 1993, https://doi.org/10.1007/3-540-48071-4_26, for how little a search from a random start discloses.
 """
 
-import math
 import secrets
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -25,7 +24,7 @@ from gmpy2 import mpz
 
 from hubbub._util.checks import integer
 
-__all__ = ["ROUNDS", "expected_candidates", "far_apart", "fit_short_exponents", "prime_pair", "safe_prime_pair"]
+__all__ = ["ROUNDS", "far_apart", "fit_short_exponents", "prime_pair", "safe_prime_pair"]
 
 # Of the probabilistic test: a composite passes with probability at most 4⁻⁴⁰.
 ROUNDS = 40
@@ -70,7 +69,7 @@ def safe_prime_pair(bits: int, progress: Callable[[int], None] | None = None) ->
 
     Args:
         bits: An even number from 64.
-        progress: Called with the number of candidates tested so far, of about :func:`expected_candidates`.
+        progress: Called with the number of candidates tested so far.
     """
     length = integer("bits", bits, at_least=_LEAST_BITS) // 2
     tested = 0
@@ -85,17 +84,6 @@ def safe_prime_pair(bits: int, progress: Callable[[int], None] | None = None) ->
         p, q = _safe_prime(length, count), _safe_prime(length, count)
         if p != q and far_apart(p, q):
             return p, q
-
-
-def expected_candidates(bits: int) -> int:
-    """The expected number of candidates until two safe primes are found.
-
-    Of the candidates without a prime factor up to s, one in (ln p/(e^γ·ln s))² is a safe prime.
-
-    Source: Mertens' third theorem, for p and for (p − 1)/2.
-    """
-    left = bits / 2 * math.log(2) / (math.exp(float(np.euler_gamma)) * math.log(_BOUND))
-    return max(2, round(2 * left**2))
 
 
 def _safe_prime(bits: int, count: Callable[[], None]) -> int:

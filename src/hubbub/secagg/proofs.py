@@ -6,8 +6,7 @@ the same logarithm. The challenge is SHA-256 over everything: key, holder, ciphe
 masked by 128 bits more than the share and the challenge have together: neither its size nor its highest bits reveal the share.
 
 Source: Chaum & Pedersen 1992; Shoup 2000, "Practical threshold signatures", section 2.2 (unknown order, mask); Damgård, Jurik &
-Nielsen 2010, https://doi.org/10.1007/s10207-010-0119-9, section 4.1; Bellare, Garay & Rabin 1998 (random weights, 128 bits);
-Pippenger 1980, https://doi.org/10.1137/0209022 (products of many powers).
+Nielsen 2010, https://doi.org/10.1007/s10207-010-0119-9, section 4.1; Bellare, Garay & Rabin 1998 (random weights, 128 bits).
 """
 
 import hashlib
@@ -103,24 +102,17 @@ def holds(statement: Statement, proof: Proof) -> bool:
 def _joined(units: Sequence[int], digest: bytes, modulus: mpz) -> mpz:
     """The product of all units to the powers of weights that are hashed from the statement.
 
-    By Pippenger's method: for each digit of the weights, the units with the same digit are multiplied first.
+    All units are raised at once: the product so far is squared between one bit of the weights and the next.
     """
     drawn = hashlib.shake_256(b"weights" + digest).digest(_WEIGHT_BYTES * len(units))
     weights = [int.from_bytes(drawn[i : i + _WEIGHT_BYTES], "big") for i in range(0, len(drawn), _WEIGHT_BYTES)]
     weighed = list(zip(map(mpz, units), weights, strict=True))
-    width = min(range(1, 17), key=lambda width: -(-8 * _WEIGHT_BYTES // width) * (len(units) + 2.0 ** (width + 1)))
     joined = mpz(1)
-    for start in reversed(range(0, 8 * _WEIGHT_BYTES, width)):
-        products = [mpz(1)] * (1 << width)
+    for bit in reversed(range(8 * _WEIGHT_BYTES)):
+        joined = joined * joined % modulus
         for unit, weight in weighed:
-            digit = weight >> start & ((1 << width) - 1)
-            products[digit] = products[digit] * unit % modulus
-        # Each product to the power of its digit, by adding up from the largest.
-        running = power = mpz(1)
-        for product in reversed(products[1:]):
-            running = running * product % modulus
-            power = power * running % modulus
-        joined = gmpy2.powmod(joined, 1 << width, modulus) * power % modulus
+            if weight >> bit & 1:
+                joined = joined * unit % modulus
     return joined
 
 

@@ -241,8 +241,7 @@ def generate(
         holders: From 1 to 100.
         threshold: How many decrypt together; more than half keep two groups from decrypting apart.
         min_contributions: The fewest contributions of a sum that holders decrypt.
-        progress: Called with the number of candidates for primes tested so far, of about
-            :func:`hubbub.secagg.primes.expected_candidates`.
+        progress: Called with the number of candidates for primes tested so far.
 
     Returns:
         The public key, and one share for each holder, to be sent in secret.

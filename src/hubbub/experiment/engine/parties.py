@@ -1,6 +1,5 @@
 """Clients, server and key holders of an encrypted run, all in this process, to measure the cost of encryption."""
 
-import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,8 +47,6 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
     first = keys[0]
     public, key = (first.public, first.public.public_key) if isinstance(first, KeyShare) else (None, first.public_key)
     agreement = agreement_of(run, terms, key, secrets.token_hex(16))
-    # All clients share one table of powers here.
-    key.prepare(run.plan.rounds * math.ceil(run.plan.expected_cohort_size) * agreement.ciphertexts)
     holders = [Holder(one, agreement) for one in keys]
     return EncryptedPopulation(
         clients_of(run.population),
