@@ -22,7 +22,7 @@ from hubbub.accounting.events import (
     FixedSizeSampled,
 )
 from hubbub.accounting.groups import group_epsilon, group_noise_multiplier
-from hubbub.accounting.rdp import rdp_epsilon
+from hubbub.accounting.renyi import rdp_epsilon
 from hubbub.mechanism import gaussian
 
 ACCOUNTING = oracle("accounting")

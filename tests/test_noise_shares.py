@@ -31,7 +31,7 @@ from hubbub.accounting import (
     trade_off,
 )
 from hubbub.accounting.events_of_mechanism import mechanism_events
-from hubbub.accounting.rdp import added_delta, distance
+from hubbub.accounting.renyi import added_delta, distance
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.promise import Promise
@@ -51,7 +51,7 @@ SHARES = NoiseShares(clients=3, dim=DIM)
 MECHANISM = Mechanism(Identity(ROUNDS), PATTERN, 2.0, SHARES)
 PROMISE = Promise(ROUNDS, MECHANISM, settings={"clip_norm": CLIP})
 # The module, which has the name of its function.
-RDP = sys.modules["hubbub.accounting.rdp"]
+RDP = sys.modules["hubbub.accounting.renyi"]
 
 
 # What a sum of shares costs.

@@ -24,7 +24,7 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.accounting.moments import log_expm1
-from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp, rdp_delta, rdp_epsilon
+from hubbub.accounting.renyi import DEFAULT_ORDERS, rdp, rdp_delta, rdp_epsilon
 from hubbub.mechanism import gaussian
 
 ACCOUNTING = oracle("accounting")

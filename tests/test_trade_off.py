@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
 from hubbub.accounting.events import Gaussian, PoissonSampled, TreeAggregation
-from hubbub.accounting.trade_off import gdp_mu, trade_off, trade_off_from_profile
+from hubbub.accounting.trade_offs import gdp_mu, trade_off, trade_off_from_profile
 from hubbub.mechanism import gaussian
 
 RATES = (1e-300, 1e-12, 1e-3, 0.05, 0.5, 0.9, 1 - 1e-9)

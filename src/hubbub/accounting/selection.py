@@ -21,7 +21,7 @@ from hubbub._util.roots import bracket, grown
 from hubbub.accounting.composition import by_divergences
 from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp
 from hubbub.accounting.events import Event, counted, require_relation
-from hubbub.accounting.rdp import DEFAULT_ORDERS, rdp_of_all
+from hubbub.accounting.renyi import DEFAULT_ORDERS, rdp_of_all
 
 __all__ = ["TRIAL_LAWS", "selection_epsilon"]
 

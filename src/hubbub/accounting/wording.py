@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from hubbub._util.checks import one_of, shown
 from hubbub.accounting.events import NeighboringRelation
-from hubbub.mechanism import Mechanism
+from hubbub.mechanism import Mechanism, strategies
 from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
@@ -20,7 +20,7 @@ from hubbub.mechanism.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
-from hubbub.mechanism.strategies import Described, Identity, Strategy, own
+from hubbub.mechanism.strategies import Identity, Strategy, own
 
 __all__ = [
     "EACH_RUN",
@@ -243,7 +243,7 @@ def describe(mechanism: Mechanism, privacy_unit: str = "client") -> str:
 
 
 def _family(strategy: Strategy) -> str:
-    if type(strategy) is Described:
+    if type(strategy) is strategies.Described:
         return strategy.origin.rpartition(".")[2]
     said = own(strategy)
     return said.words if said else type(strategy).__name__

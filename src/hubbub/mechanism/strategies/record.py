@@ -9,7 +9,6 @@ import numpy as np
 from hubbub._util.checks import Array, one_of
 from hubbub.mechanism import strategies
 from hubbub.mechanism.strategies import OWN
-from hubbub.mechanism.strategies.matrix_only import Described
 from hubbub.mechanism.strategies.strategy import Strategy
 
 __all__ = ["from_parts", "strategy_arrays", "strategy_numbers"]
@@ -34,8 +33,8 @@ def strategy_numbers(strategy: Strategy) -> dict[str, Any]:
     """
     kind = type(strategy)
     if kind not in OWN:
-        origin = strategy.origin if isinstance(strategy, Described) else f"{kind.__module__}.{kind.__qualname__}"
-        return {"name": Described.__name__, "origin": origin, "rounds": strategy.rounds}
+        origin = strategy.origin if isinstance(strategy, strategies.Described) else f"{kind.__module__}.{kind.__qualname__}"
+        return {"name": "Described", "origin": origin, "rounds": strategy.rounds}
     return {
         "name": kind.__name__,
         **{name: v for name, v in _values(strategy).items() if not isinstance(v, tuple | np.ndarray)},
@@ -48,7 +47,7 @@ def from_parts(parts: Mapping[str, Any]) -> Strategy:
     Raises:
         ValueError, TypeError: An unknown strategy, or invalid fields.
     """
-    kind = getattr(strategies, one_of("strategy.name", parts.get("name"), (*OWN.names, Described.__name__)))
+    kind = getattr(strategies, one_of("strategy.name", parts.get("name"), (*OWN.names, "Described")))
     strategy: Strategy = kind(**{name: value for name, value in parts.items() if name != "name"})
     return strategy
 
