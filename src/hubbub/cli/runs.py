@@ -13,10 +13,10 @@ from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import RunFacts, no_less
 from hubbub.cli.output import console, print_json, printable, say
 from hubbub.errors import ConfigError
-from hubbub.ledger.actual_cost import Spent, spent
+from hubbub.ledger.actual_cost import Recorded, Spent, spent
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import end_run
-from hubbub.ledger.multi_run import Recorded, compose_runs, run_charges
+from hubbub.ledger.multi_run import compose_runs, run_charges
 from hubbub.ledger.promise import Promise
 from hubbub.training import RunStore
 from hubbub.training.run_folder.record import ledger_of, read_run

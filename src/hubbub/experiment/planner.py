@@ -20,7 +20,6 @@ from hubbub.experiment.settings import (
     server_of,
 )
 from hubbub.factorization.families import Family, strategy_of
-from hubbub.ledger.multi_run import costs_of_ended_runs
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.participation import Participation
@@ -167,6 +166,7 @@ def _earlier(config: Config) -> tuple[RunCharge, ...]:
     if not folders:
         return ()
     # Loads torch, which nothing else here needs.
+    from hubbub.ledger.multi_run import costs_of_ended_runs
     from hubbub.training.run_folder.record import read_run
 
     runs = costs_of_ended_runs([read_run(Path(folder).expanduser()) for folder in folders])

@@ -13,7 +13,8 @@ from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.config import Config
 from hubbub.experiment.settings import clipping_of, server_of
-from hubbub.ledger.multi_run import Recorded, costs_of_ended_runs
+from hubbub.ledger.actual_cost import Recorded
+from hubbub.ledger.multi_run import costs_of_ended_runs
 from hubbub.ledger.promise import Extends
 from hubbub.training import RunPlan, RunStore
 from hubbub.training.clipping import ClipNorms

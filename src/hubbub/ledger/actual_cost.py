@@ -22,7 +22,7 @@ from hubbub.mechanism.sensitivity import Sensitivity, of_sets
 from hubbub.mechanism.strategies import OWN, Identity
 from hubbub.mechanism.strategies.strategy import WithLeadingPart
 
-__all__ = ["Breaches", "Spent", "breaches", "cost_of_run", "spent"]
+__all__ = ["Breaches", "Recorded", "Spent", "breaches", "cost_of_run", "spent"]
 
 # Up to this many rounds and participations the cost of every client's rounds is computed, beyond it that of clients that broke
 # the pattern.
@@ -30,6 +30,30 @@ _MOST_ROUNDS = 2048
 _MOST_PARTICIPATIONS = 10**6
 # What follows it names a client.
 _EXAMPLE = ", such as "
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run as its folder records it.
+
+    Args:
+        name: For messages.
+        chain: Its ledger.
+        promise: What that promises.
+        history: What happened.
+        alone: Whether nothing lay next to the ledger that shows how far the run went: then its end may have been cut off.
+    """
+
+    name: str
+    chain: Chain
+    promise: Promise
+    history: History
+    alone: bool = False
+
+    @property
+    def rounds_left(self) -> int:
+        """How many rounds it may still do; zero once it was closed."""
+        return 0 if self.history.closed else max(0, self.promise.rounds - len(self.history.rounds))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hubbub._util.checks import one_of, open_unit
 from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon
@@ -11,36 +10,9 @@ from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.runs import RunCharge, events_of, require_together, run_participations
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, not_covered
 from hubbub.errors import ConfigError, LedgerError
-from hubbub.ledger.actual_cost import cost_of_run
-from hubbub.ledger.chain import Chain
-from hubbub.ledger.history import History
-from hubbub.ledger.promise import Promise
+from hubbub.ledger.actual_cost import Recorded, cost_of_run
 
-__all__ = ["Recorded", "compose_runs", "costs_of_ended_runs", "run_charges"]
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A run as its folder records it.
-
-    Args:
-        name: For messages.
-        chain: Its ledger.
-        promise: What that promises.
-        history: What happened.
-        alone: Whether nothing lay next to the ledger that shows how far the run went: then its end may have been cut off.
-    """
-
-    name: str
-    chain: Chain
-    promise: Promise
-    history: History
-    alone: bool = False
-
-    @property
-    def rounds_left(self) -> int:
-        """How many rounds it may still do; zero once it was closed."""
-        return 0 if self.history.closed else max(0, self.promise.rounds - len(self.history.rounds))
+__all__ = ["compose_runs", "costs_of_ended_runs", "run_charges"]
 
 
 def costs_of_ended_runs(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:

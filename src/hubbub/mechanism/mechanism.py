@@ -22,9 +22,8 @@ from hubbub.mechanism.participation import (
     SingleParticipation,
     require_participation,
 )
-from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
+from hubbub.mechanism.sensitivity import Sensitivity, is_triangular, of_matrix
 from hubbub.mechanism.strategies import OWN, Identity
-from hubbub.mechanism.strategies.matrices import is_triangular
 from hubbub.mechanism.strategies.strategy import Strategy, WithLeadingPart
 
 __all__ = ["MOST_STDDEV", "Mechanism", "NoiseBy", "NoiseShares", "whole_share"]

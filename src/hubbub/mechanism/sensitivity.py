@@ -31,6 +31,7 @@ __all__ = [
     "count_sets",
     "every_set",
     "is_balanced",
+    "is_triangular",
     "of_columns",
     "of_matrix",
     "of_sets",
@@ -350,3 +351,13 @@ def every_set(n: int, separation: int, most: int) -> Iterator[list[int]]:
         yield rounds
         if len(rounds) < most:
             stack.extend([*rounds, j] for j in range(rounds[-1] + separation, n))
+
+
+def is_triangular(C: Array) -> bool:
+    """Whether C is square and lower triangular.
+
+    Example:
+        >>> is_triangular(np.array([[1.0, 0.0], [0.5, 1.0]])), is_triangular(np.ones((3, 2)))
+        (True, False)
+    """
+    return C.shape[0] == C.shape[1] and not np.triu(C, 1).any()

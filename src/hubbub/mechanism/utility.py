@@ -12,8 +12,8 @@ from scipy.linalg import solve_triangular
 
 from hubbub._util.checks import Array
 from hubbub.mechanism.mechanism import Mechanism
+from hubbub.mechanism.sensitivity import is_triangular
 from hubbub.mechanism.strategies.identity import Identity
-from hubbub.mechanism.strategies.matrices import is_triangular
 from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.mechanism.workloads import Workload
 

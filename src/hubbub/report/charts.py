@@ -11,9 +11,7 @@ from hubbub._util.checks import Array
 from hubbub.accounting import rounded_up
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.utility import noising_matrix
-from hubbub.report.audit import draw_bounds, draw_scores
 from hubbub.report.drawing import INK, MARKERS, SERIES, figure, legible, look, shown, styled
-from hubbub.report.pictures import signed_image
 from hubbub.report.summary import RunSummary, whose
 
 __all__ = ["Chart", "charts", "draw_accuracy", "draw_epsilon", "draw_over_rounds"]
@@ -65,6 +63,8 @@ def charts(runs: Sequence[RunSummary], *, public: bool = False) -> Iterator[Char
         yield from _matrices(run, f" of {run.name}" if len(runs) > 1 else "")
     for run in runs:
         if run.audit is not None:
+            from hubbub.report.audit import draw_bounds
+
             about = "Lower bounds from canaries. A narrow bar beyond the line of the stated epsilon disproves the guarantee."
             of = f" of {run.name}" if len(runs) > 1 else ""
             yield _chart(f"Audit{of}", partial(draw_bounds, found=run.audit), about)
@@ -92,6 +92,8 @@ def _private(runs: Sequence[RunSummary]) -> Iterator[Chart]:
             about = f"Promised: {run.guarantee.cohorts}.{gap}"
             yield _chart(f"Participation{of}", partial(_draw_counts, run=run), about, private=True)
         if run.audit is not None:
+            from hubbub.report.audit import draw_scores
+
             about = "Scores of present and of absent canaries, and their distributions according to the guarantee."
             title = f"What an adversary sees{of}"
             yield _chart(title, partial(draw_scores, found=run.audit), about, private=True, height=3.2)
@@ -244,6 +246,8 @@ def _matrices(run: RunSummary, of: str) -> Iterator[Chart]:
 
 
 def _matrix(title: str, matrix: Array, name: str, about: str) -> Chart:
+    from hubbub.report.pictures import signed_image
+
     def draw(axes: Any) -> str:
         signed_image(axes.figure, axes, matrix, most=300)
         axes.set_title(f"{name}, {matrix.shape[0]:,} × {matrix.shape[1]:,}", loc="left", fontsize=9)

@@ -7,7 +7,6 @@ from typing import Any
 
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import library_versions, no_less, zcdp_standing
-from hubbub.report.audit import audit_rows
 from hubbub.report.charts import Chart, charts
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.summary import RunSummary, some, whose
@@ -106,6 +105,8 @@ def _run(run: RunSummary, *, public: bool) -> dict[str, Any]:
 
 def _audit(run: RunSummary, found: Any) -> dict[str, Any]:
     """The values of an audit in the template."""
+    from hubbub.report.audit import audit_rows
+
     return {
         "sentence": found["sentence"],
         "broken": found["verdict"] != "holds",

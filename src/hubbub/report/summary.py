@@ -17,8 +17,7 @@ from hubbub._util.checks import Array
 from hubbub._util.files import read
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.errors import RunFolderError
-from hubbub.ledger.actual_cost import Spent, spent
-from hubbub.ledger.multi_run import Recorded
+from hubbub.ledger.actual_cost import Recorded, Spent, spent
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Identity

@@ -18,10 +18,10 @@ from torch import nn
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError, HubbubError, LedgerError, RunFolderError
-from hubbub.ledger.actual_cost import cost_of_run
+from hubbub.ledger.actual_cost import Recorded, cost_of_run
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
-from hubbub.ledger.multi_run import Recorded, costs_of_ended_runs
+from hubbub.ledger.multi_run import costs_of_ended_runs
 from hubbub.ledger.promise import Extends, Promise
 from hubbub.training.plan import RunPlan
 from hubbub.training.rounds import server_step

@@ -20,9 +20,8 @@ from hubbub.errors import RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import client_side
 from hubbub.experiment.config import Config
-from hubbub.ledger.actual_cost import spent
+from hubbub.ledger.actual_cost import Recorded, spent
 from hubbub.ledger.ledger import add_record
-from hubbub.ledger.multi_run import Recorded
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.page import page
 from hubbub.report.summary import RunSummary, summary

@@ -19,8 +19,8 @@ from hubbub.errors import ConfigError, HubbubError, LedgerError
 from hubbub.experiment.config import Config
 from hubbub.experiment.sweep.grid import CELLS, SEED, Cell, SweepRecord
 from hubbub.experiment.sweep.work import current_scores
-from hubbub.ledger.actual_cost import spent
-from hubbub.ledger.multi_run import Recorded, compose_runs, run_charges
+from hubbub.ledger.actual_cost import Recorded, spent
+from hubbub.ledger.multi_run import compose_runs, run_charges
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import Traces, read_run
 

@@ -19,7 +19,7 @@ from hubbub._util.checks import finite
 from hubbub.errors import HubbubError, RunFolderError
 from hubbub.experiment import engine
 from hubbub.experiment.config import Config
-from hubbub.ledger.multi_run import Recorded
+from hubbub.ledger.actual_cost import Recorded
 
 __all__ = ["Scores", "Task", "current_scores", "finish", "finish_all"]
 

@@ -34,7 +34,6 @@ __all__ = [
     "first_column",
     "gram_root",
     "inverse",
-    "is_triangular",
     "matrix",
     "multiply",
     "require_equal_rates",
@@ -66,16 +65,6 @@ def root_series(momentum: float, length: int, power: float = 0.5) -> Array:
     """
     series = binomial(1.0, -power, length)
     return multiply(series, binomial(momentum, -power, length), length) if momentum else series
-
-
-def is_triangular(C: Array) -> bool:
-    """Whether C is square and lower triangular.
-
-    Example:
-        >>> is_triangular(np.array([[1.0, 0.0], [0.5, 1.0]])), is_triangular(np.ones((3, 2)))
-        (True, False)
-    """
-    return C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
 
 
 def require_invertible(place: str, diagonal: Array) -> None:

@@ -18,8 +18,8 @@ from scipy.linalg import block_diag
 
 from hubbub._util.checks import Array, integer, real_array, rounds_count
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering
-from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
-from hubbub.mechanism.strategies.matrices import checked_triangular, is_triangular, triangular_form
+from hubbub.mechanism.sensitivity import Sensitivity, is_triangular, of_columns, of_matrix
+from hubbub.mechanism.strategies.matrices import checked_triangular, triangular_form
 from hubbub.mechanism.strategies.strategy import (
     Description,
     Draw,

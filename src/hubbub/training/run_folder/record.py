@@ -21,9 +21,9 @@ from typing import Any
 from hubbub._util import files, strict_json
 from hubbub._util.checks import finite, integer, non_negative, one_of, table
 from hubbub.errors import LedgerError, RunFolderError
+from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
-from hubbub.ledger.multi_run import Recorded
 from hubbub.ledger.promise import Promise
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import refusing
