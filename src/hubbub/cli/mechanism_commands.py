@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -71,8 +71,7 @@ def account(
             raise typer.BadParameter(f"--{flag}: describes a mechanism; the ledgers of runs state theirs, leave it out")
         account_runs(runs, delta, neighboring_relation, accountant, as_json=as_json, in_full=in_full)
         return
-    multipliers = noise_multiplier, clip_noise_multiplier
-    accounts.account(accounts.MechanismFlags.of(context.params), multipliers, as_json=as_json, in_full=in_full)
+    accounts.account(_given(context), as_json=as_json, in_full=in_full)
 
 
 def calibrate(
@@ -108,10 +107,16 @@ def calibrate(
     """
     from hubbub.cli import accounts
 
-    accounts.calibrate(accounts.MechanismFlags.of(context.params), epsilon, as_json=as_json)
+    accounts.calibrate(_given(context), epsilon, as_json=as_json)
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """The flags that were given, by the names of their parameters."""
+    return {name: value for name, value in context.params.items() if value is not None}
 
 
 def factorize(
+    context: typer.Context,
     family: flags.Family,
     rounds: Annotated[int | None, flags.whole_option("Number of rounds; of a file by default all.")] = None,
     bands: flags.MostBands = None,
@@ -144,10 +149,10 @@ def factorize(
     from hubbub.cli import factorize as command
     from hubbub.factorization.families import Family
 
-    read, separation, rotation = matrix is not None, (min_separation, max_participations), (epochs, rounds_per_epoch)
+    read = matrix is not None
     command.factorize(
         Family(family, None if read else bands, buffers, objective, matrix),  # type: ignore[arg-type] # it checks
-        command.SettingFlags(rounds, momentum, learning_rates, separation, rotation),
+        _given(context),
         b_matrix,
         bands if read else None,
         command.Outputs(output, plot, as_json, " ".join(["hubbub", *sys.argv[1:]])),
@@ -155,6 +160,7 @@ def factorize(
 
 
 def compare(
+    context: typer.Context,
     rounds: flags.Rounds,
     bands: flags.MostBands = None,
     buffers: flags.Buffers = None,
@@ -177,10 +183,8 @@ def compare(
     """
     from hubbub.cli import factorize as command
 
-    separation, rotation = (min_separation, max_participations), (epochs, rounds_per_epoch)
-    setting = command.SettingFlags(rounds, momentum, learning_rates, separation, rotation).setting()
-    knobs = {"bands": bands, "buffers": buffers, "objective": objective}
-    command.compare(setting, knobs, only, plot=plot, as_json=as_json)
+    options = {"bands": bands, "buffers": buffers, "objective": objective}
+    command.compare(command.setting_of(_given(context)), options, only, plot=plot, as_json=as_json)
 
 
 def gaussian(

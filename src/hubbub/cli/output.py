@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from hubbub._util import strict_json
 
-__all__ = ["console", "print_columns", "print_json", "print_table", "print_whole", "printable", "say"]
+__all__ = ["console", "grid", "print_columns", "print_json", "print_table", "printable", "say"]
 
 _LONGEST = 2000
 # Quotations and commands are not broken at their blanks, so that they can be copied.
@@ -75,10 +75,26 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
     print_columns(table)
 
 
-def print_columns(table: Table) -> None:
-    """Print a table as wide as the terminal; without one, as wide as its cells, without trailing blanks."""
+def grid(names: Iterable[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
+    """A table of unbroken cells, each column under its name; all but the first ``left`` are aligned to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(names):
+        table.add_column(name, justify="left" if number < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def print_columns(table: Table, at_least: int = 0) -> None:
+    """Print a table as wide as the terminal; without one, as wide as its cells, without trailing blanks.
+
+    Args:
+        table: Of any number of columns.
+        at_least: A width; a narrower terminal wraps the lines of the table and cuts no digit.
+    """
     screen = console()
     if screen.is_terminal:
+        screen.width = max(screen.width, at_least)
         screen.print(table)
         return
     screen.width = _LONGEST
@@ -86,10 +102,3 @@ def print_columns(table: Table) -> None:
         screen.print(table)
     for line in captured.get().splitlines():
         screen.print(line.rstrip())
-
-
-def print_whole(table: Table, width: int) -> None:
-    """Print a table of at least this width: a narrower terminal wraps its lines and cuts no digit."""
-    screen = console()
-    screen.width = max(screen.width, width)
-    screen.print(table)
