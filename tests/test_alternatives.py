@@ -19,7 +19,6 @@ from hubbub.experiment.alternatives import Alternative, Alternatives, alternativ
 from hubbub.experiment.build import build
 from hubbub.experiment.config import Config
 from hubbub.experiment.planner import planned, strategy_word, workload_of
-from hubbub.factorization.families import Family
 from hubbub.mechanism.participation import CyclicPoissonSampling
 from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import prefix_sum
@@ -138,7 +137,7 @@ def test_amplification_is_for_small_budgets_and_correlation_for_large_ones() -> 
 def test_options_are_in_order_and_no_mechanism_is_there_twice(found: tuple[Config, Alternatives]) -> None:
     options = found[1].options
     assert [one.error for one in options] == sorted(one.error for one in options)
-    assert not any(one.same_as(other) for i, one in enumerate(options) for other in options[:i])
+    assert len({(one.strategy, one.plan.participation, one.memory_rows) for one in options}) == len(options)
     assert sum(not one.changes for one in options) == 1
 
 
@@ -190,29 +189,34 @@ def test_patterns_of_random_runs_are_tried_under_a_relation_that_covers_both_and
     assert {one.cohorts for one in both.options} == {"pattern", "poisson", "fixed-size", "cyclic-poisson"}
     random = around(settings(RUNS["poisson"]))
     assert all(one.cohorts != "pattern" for one in random.options)
-    assert "follow a pattern" in random.left_out["cohorts by a pattern"]
+    assert "follow a pattern" in random.left_out["independent noise, cohorts by a pattern"]
 
 
-def test_where_sums_are_encrypted_random_cohorts_are_left_out() -> None:
+MOVING: Layer = {"privacy": {"clipping": "adaptive", "epsilon": 6.0, "neighboring_relation": "zero-out"}}
+EVERYONE: Layer = {
+    "privacy": {"mode": "dp-ftrl", "strategy": "identity", "epsilon": 6.0},
+    "training": {"cohort_size": 80},
+    "participation": {"pattern": "every-round"},
+}
+
+
+@pytest.mark.parametrize(
+    ("layers", "left_out", "reason"),
+    [
+        ((RUNS["pattern"], {"secagg": {"scheme": "paillier"}}), "identity, poisson", "whoever opens the sums sees"),
+        ((MOVING,), "correlated noise, cohorts by a pattern", "clip norm"),
+        ((EVERYONE,), "random cohorts", "nothing to amplify"),
+    ],
+    ids=["encrypted", "adaptive clipping", "everybody in every round"],
+)
+def test_what_the_settings_rule_out_is_left_out_with_the_reason(layers: tuple[Layer, ...], left_out: str, reason: str) -> None:
     pytest.importorskip("gmpy2")
-    among = around(settings(RUNS["pattern"], {"secagg": {"scheme": "paillier"}}))
-    assert {one.cohorts for one in among.options} == {"pattern"}
-    assert "whoever opens the sums sees" in among.left_out["identity, poisson"]
-
-
-def test_where_the_clip_norm_moves_correlated_noise_is_left_out() -> None:
-    layer: Layer = {"privacy": {"clipping": "adaptive", "epsilon": 6.0, "neighboring_relation": "zero-out"}}
-    among = around(settings(layer))
-    assert {one.strategy for one in among.options} == {"identity"}
-    assert "clip norm" in among.left_out["correlated noise, cohorts by a pattern"]
-
-
-def test_everybody_in_every_round_is_amplified_by_nothing() -> None:
-    layer: Layer = {"privacy": {"mode": "dp-ftrl", "strategy": "identity", "epsilon": 6.0}}
-    everyone: Layer = {"training": {"cohort_size": 80}, "participation": {"pattern": "every-round"}}
-    among = around(settings(layer, everyone))
-    assert {one.cohorts for one in among.options} == {"pattern"}
-    assert "nothing to amplify" in among.left_out["random cohorts"]
+    among = around(settings(*layers))
+    assert reason in among.left_out[left_out]
+    if left_out.startswith("correlated"):
+        assert {one.strategy for one in among.options} == {"identity"}
+    else:
+        assert {one.cohorts for one in among.options} == {"pattern"}
 
 
 @pytest.mark.parametrize(
@@ -227,26 +231,6 @@ def test_a_run_without_noise_or_with_an_end_of_its_own_is_not_compared(layer: La
         around(settings(layer))
 
 
-def test_long_runs_are_compared_by_quick_families_and_thorough_ones_by_more() -> None:
-    quick, slow = (
-        {
-            family.name
-            for family in module._pattern_families(
-                planned(settings(RUNS["fixed epochs"]), 80).participation, 2000, thorough=thorough
-            )
-        }  # type: ignore[arg-type] # a pattern
-        for thorough in (False, True)
-    )
-    assert quick == {"optimal-toeplitz", "blt"}
-    assert quick < slow
-    assert "banded" not in slow
-
-
-@pytest.mark.parametrize(("most", "counts"), [(1, []), (2, [2]), (7, [2, 7]), (100, [2, 8, 32, 100])])
-def test_a_few_band_counts_of_cyclic_cohorts_are_tried(most: int, counts: list[int]) -> None:
-    assert list(module._search_bands(most, float, refinements=0)) == counts
-
-
 # Taking settings back
 
 
@@ -258,18 +242,6 @@ def test_the_word_default_takes_a_setting_back_and_nothing_at_all_is_still_refus
         configs.resolve(file, configs.overrides(["privacy.band=default"]))
     with pytest.raises(ConfigError, match=r"privacy.bands = '': must be a whole number"):
         configs.resolve(file, configs.overrides(["privacy.bands="]))
-
-
-def test_changes_as_flags_and_back_are_the_same_settings() -> None:
-    config = settings(RUNS["fixed epochs"])
-    cohorts = module._cohorts_of("poisson")
-    changes = module._changed(config, Family("identity"), cohorts, epsilon=3.25, relation="zero-out")
-    flags = module.assignments(changes)
-    assert "participation.epochs=default" in flags
-    assert "privacy.buffers=default" in flags
-    direct = configs.resolve(configs.layer_of(config), changes)
-    assert configs.resolve(configs.layer_of(config), configs.overrides(flags)) == direct
-    assert (direct.privacy.epsilon, direct.privacy.noise_multiplier) == (3.25, None)
 
 
 # On the command line

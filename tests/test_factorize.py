@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from matplotlib.image import imread
 
 import refusals
 from conftest import oracle
 from hubbub import factorization
 from hubbub._util.tensor_proto import read_tensor_proto
-from hubbub.cli.app import app
 from hubbub.errors import DataError
 from hubbub.factorization import published, strategy_file
 from hubbub.factorization.families import DESCRIPTIONS
@@ -62,8 +60,6 @@ def test_each_family_is_printed_with_the_error_that_its_file_has(capsys: pytest.
     assert found["lower_bound"] <= found["squared_error"] * (1 + 1e-12)
     assert (found["family"], found["strategy"]) == (family, type(strategy).__name__)
     assert found["memory_rows"] == strategy.memory_rows
-    assert min(found["cpu_seconds"], found["wall_seconds"]) > 0
-    assert 10e6 < found["peak_memory_bytes"] < 100e9
 
 
 def test_a_file_says_what_it_was_made_for_and_how(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,24 +77,23 @@ def test_a_file_says_what_it_was_made_for_and_how(capsys: pytest.CaptureFixture[
 
 def test_the_table_says_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     shown = output(capsys, "factorize banded --rounds 24 --min-separation 6 --max-participations 3 -o s.safetensors".split())
-    for words in (
-        "banded of least error", "prefix sums", "up to 3 rounds of each client, at least 6 apart", "lower bound", "gap",
-        "L2 sensitivity", "exact", "rows of noise kept", "s of CPU time", "MiB", "s.safetensors",
-    ):  # fmt: skip
+    participation = "each client in at most 3 rounds at least 6 apart"
+    for words in ("banded of least error", "prefix sums", participation, "lower bound", "exact", "s.safetensors"):
         assert words in shown, words
 
 
-def test_one_written_file_is_read_again_with_what_it_was_made_for(capsys: pytest.CaptureFixture[str]) -> None:
-    for objective in ("mean", "max"):
-        made = facts(
-            capsys,
-            f"factorize banded --rounds 24 --min-separation 6 --max-participations 3 --objective {objective} -o s.safetensors",
-        )
-        again = facts(capsys, "factorize file --matrix s.safetensors")
+def test_a_file_of_this_command_is_read_again_and_flags_change_only_what_they_name(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "factorize banded --rounds 24 --min-separation 6 --max-participations 3 --objective max -o s.safetensors"
+    stated = facts(capsys, asked)
+    for flags in ("", "--rounds 24", "--momentum 0", "--max-participations 3 --min-separation 6"):
+        again = facts(capsys, f"factorize file --matrix s.safetensors {flags}")
         assert again["participation"] == {"name": "MinSeparation", "min_separation": 6, "max_participations": 3}
-        assert again["objective"] == objective
-        assert again["squared_error"] == pytest.approx(made["squared_error"], rel=1e-9)
-        assert again["bound_family"] == "every strategy"
+        assert again["objective"] == "max"
+        assert again["squared_error"] == pytest.approx(stated["squared_error"], rel=1e-9)
+        assert "stated error" in again["checks"]
+    other = facts(capsys, "factorize file --matrix s.safetensors --momentum 0.5")
+    assert (other["participation"], other["momentum"]) == (stated["participation"], 0.5)
+    assert other["checks"]["setting"] == "different from that of the file"
     other = facts(capsys, "factorize file --matrix s.safetensors --rounds 12 --max-participations 1")
     C = strategy_file.load("s.safetensors").matrix()[:12, :12]
     B = np.tri(12) @ np.linalg.inv(C)
@@ -126,45 +121,25 @@ def test_what_a_file_says_is_shown_and_not_obeyed(capsys: pytest.CaptureFixture[
     [
         ("factorize bandet --rounds 5", ["'bandet'", "did you mean 'banded'"]),
         ("factorize banded", ["--rounds", "missing"]),
-        ("factorize banded --rounds 0", ["rounds = 0"]),
-        ("factorize banded --rounds 5 --bands 6", ["bands = 6", "5"]),
-        ("factorize banded --rounds 8 --bands 4 --min-separation 2", ["bands = 4", "2"]),
-        ("factorize tree --rounds 5 --bands 2", ["bands = 2", "'tree'"]),
         ("factorize banded --rounds 5 --buffers 2", ["buffers = 2", "blt"]),
-        ("factorize banded --rounds 5 --objective median", ["objective = 'median'", "mean, max"]),
-        ("factorize banded --rounds 5 --momentum 1", ["momentum = 1.0"]),
-        ("factorize banded --rounds 5 --momentum much", ["--momentum", "'much'"]),
-        ("factorize banded --rounds 5 --learning-rates nowhere", ["nowhere", "No such file"]),
         ("factorize banded --rounds 5 --learning-rates rates.npy", ["--learning-rates rates.npy", "4 entries", "5 rounds"]),
         ("factorize banded --rounds 4 --learning-rates zero.npy", ["zero.npy", "learning_rates[2] = 0.0", "above 0"]),
-        ("factorize banded --rounds 4 --learning-rates c.npy", ["c.npy", "shape (4, 4)"]),
         ("factorize identity --rounds 10000000", ["rounds = 10000000", "20,000", "blt"]),
-        ("factorize banded --rounds 10000000", ["bands = 10000000", "use fewer bands"]),
         ("factorize banded --rounds 8 --epochs 2", ["--epochs", "--rounds-per-epoch"]),
-        ("factorize banded --rounds 8 --rounds-per-epoch 0", ["--rounds-per-epoch = 0"]),
-        ("factorize banded --rounds 8 --min-separation 0", ["--min-separation = 0"]),
-        ("factorize banded --rounds 8 --max-participations 0", ["--max-participations = 0"]),
         ("factorize banded --rounds 8 --min-separation 2 --epochs 2", ["--min-separation", "--epochs", "one of them"]),
         ("factorize dense --rounds 8 --min-separation 2", ["min_separation=2", "banded.optimize"]),
         ("factorize banded --rounds 8 -o s.npy", ["--output s.npy", ".safetensors"]),
         ("factorize banded --rounds 8 -o no/s.safetensors", ["--output no/s.safetensors", "no folder no"]),
         ("factorize banded --rounds 8 --plot s.pdf", ["--plot s.pdf", ".png"]),
         ("factorize blt --rounds 100000 --plot s.png", ["--plot s.png", "100,000", "4,096", "leave it out"]),
-        ("factorize banded --rounds 8 --matrix c.npy", ["matrix = 'c.npy'", "'banded'"]),
         ("factorize banded --rounds 8 --b-matrix b.npy", ["--b-matrix b.npy", "--matrix"]),
         ("factorize file", ["needs matrix"]),
-        ("factorize file --matrix nowhere.safetensors", ["nowhere.safetensors", "No such file"]),
         ("factorize file --matrix good.toml", ["good.toml"]),
         ("factorize file --matrix c.npy --rounds 5", ["c.npy", "4 rounds"]),
-        ("factorize file --matrix c.npy --objective max", ["objective = 'max'", "'file'"]),
-        ("compare", ["--rounds"]),
-        ("compare --rounds 0", ["rounds = 0"]),
         ("compare --rounds 5 --families banded,tee", ["--families = 'tee'", "did you mean 'tree'"]),
-        ("compare --rounds 5 --families file", ["--families = 'file'"]),
         ("compare --rounds 8 --min-separation 2 --families dense,time-varying", ["none", "dense", "min_separation=2"]),
         ("compare --rounds 5 --objective median", ["objective = 'median'"]),
         ("compare --rounds 5 --bands 0", ["bands = 0"]),
-        ("compare --rounds 5 --plot no/s.png", ["no folder no"]),
         ("compare --rounds 100000 --plot s.png", ["--plot s.png", "4,096"]),
     ],
 )
@@ -211,12 +186,9 @@ def test_a_published_matrix_is_verified_and_its_sensitivity_computed(
     [
         ("--bands 5", ["c_pb: C[5, 0]", "0 in a matrix of 5 bands", "it has 6"]),
         ("--b-matrix b_pb", ["b_pb: B·C differs from the workload", "1e-06", "learning rates"]),
-        ("--b-matrix b_pb --learning-rates lr_pb --momentum 0.1", ["b_pb: B·C differs from the workload"]),
         ("--b-matrix b_pb --rounds 12", ["b_pb: B has shape (24, 24)", "12 rounds"]),
-        ("--b-matrix lr_pb", ["lr_pb: B has shape (24,)"]),
         ("--learning-rates b_pb", ["b_pb: has shape (24, 24)"]),
         ("--b-matrix nan_pb --learning-rates lr_pb", ["nan_pb: B·C differs from the workload by inf"]),
-        ("--b-matrix nowhere", ["nowhere", "No such file"]),
     ],
 )
 def test_a_published_matrix_that_is_not_what_is_said_is_refused(
@@ -224,17 +196,6 @@ def test_a_published_matrix_that_is_not_what_is_said_is_refused(
 ) -> None:
     Path("nan_pb").write_bytes(proto(np.full((24, 24), np.nan)))
     refused(["factorize", "file", "--matrix", "c_pb", *flags.split()], *words)
-
-
-@pytest.mark.parametrize(("i", "j", "value"), [(0, 1, 1e-9), (3, 3, 0.0), (5, 2, np.nan), (5, 2, np.inf)])
-def test_a_published_matrix_that_is_no_strategy_is_refused_with_the_entry(
-    files: Workload, i: int, j: int, value: float
-) -> None:
-    C = published.verified("c_pb").strategy.matrix().copy()
-    C[i, j] = value
-    Path("c_pb").write_bytes(proto(C))
-    with pytest.raises(DataError, match=rf"c_pb: C\[{i}, {j}\] = "):
-        published.verified("c_pb")
 
 
 def test_a_decoder_of_float32_is_near_enough_and_another_in_the_sixth_digit_is_not(files: Workload) -> None:
@@ -260,7 +221,6 @@ def test_strategies_are_compared_in_the_order_of_their_errors(capsys: pytest.Cap
     rows = {row["family"]: row for row in found["strategies"]}
     errors = [row["root_mean_squared_error"] for row in found["strategies"]]
     assert errors == sorted(errors)
-    assert next(iter(rows)) == "banded"
     assert set(rows) | set(found["left_out"]) == set(FAMILIES)
     assert set(found["left_out"]) == {"dense", "time-varying"}
     # Independent noise, by hand: a client of 4 rounds, and a mean of (1 + … + 64) / 64.
@@ -268,10 +228,11 @@ def test_strategies_are_compared_in_the_order_of_their_errors(capsys: pytest.Cap
     assert rows["identity"]["root_max_squared_error"] == pytest.approx((4 * 64) ** 0.5)
     assert rows["identity"]["relative_to_best"] == pytest.approx((4 * 65 / 2) ** 0.5 / errors[0])
     assert all(row["relative_to_bound"] >= 1 for row in found["strategies"])
-    assert all(row["root_max_squared_error"] >= row["root_mean_squared_error"] for row in found["strategies"])
     assert rows["banded"]["memory_rows"] == 15
-    again = facts(capsys, "factorize banded --rounds 64 --min-separation 16 --max-participations 4")
-    assert rows["banded"]["root_mean_squared_error"] == pytest.approx(again["root_squared_error"], rel=1e-9)
+    found = facts(capsys, "compare --rounds 40 --bands 3 --buffers 2 --objective max --families identity,banded,blt")
+    assert {row["family"]: row["memory_rows"] for row in found["strategies"]} == {"identity": 0, "banded": 2, "blt": 2}
+    largest = [row["root_max_squared_error"] for row in found["strategies"]]
+    assert largest == sorted(largest)
 
 
 def test_the_best_of_all_meets_the_bound_and_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,14 +242,6 @@ def test_the_best_of_all_meets_the_bound_and_the_reference(capsys: pytest.Captur
     assert first["root_mean_squared_error"] ** 2 == pytest.approx(reference["mean_sq_error"], rel=1e-8)
     assert first["relative_to_bound"] == pytest.approx(1, abs=1e-8)
     assert (first["family"], last["family"]) == ("dense", "identity")
-
-
-def test_knobs_go_to_the_families_that_have_them(capsys: pytest.CaptureFixture[str]) -> None:
-    found = facts(capsys, "compare --rounds 40 --bands 3 --buffers 2 --objective max --families identity,banded,blt")
-    rows = {row["family"]: row for row in found["strategies"]}
-    assert {name: row["memory_rows"] for name, row in rows.items()} == {"identity": 0, "banded": 2, "blt": 2}
-    largest = [row["root_max_squared_error"] for row in found["strategies"]]
-    assert largest == sorted(largest)
 
 
 def test_the_table_names_what_was_left_out_and_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -329,22 +282,11 @@ def test_help_names_every_family_in_any_width(
 # Pictures
 
 
-def test_the_four_matrices_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    for family in ("banded", "tree"):
-        output(capsys, ["factorize", family, "--rounds", "20", "--plot", f"{family}.png"])
-        pixels = imread(f"{family}.png")
-        assert pixels.shape[0] > pixels.shape[1] > 1000
-        assert pixels.std() > 0.1
-
-
-def test_the_errors_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    output(capsys, "compare --rounds 20 --families tree,banded --plot e.png".split())
-    assert imread("e.png").std() > 0.05
-
-
-def test_one_round_is_drawn_too(capsys: pytest.CaptureFixture[str]) -> None:
-    output(capsys, "factorize identity --rounds 1 --plot m.png".split())
-    output(capsys, "compare --rounds 1 --families identity,tree --plot e.png".split())
+def test_matrices_and_errors_are_drawn_of_one_round_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for rounds in ("1", "20"):
+        output(capsys, ["factorize", "tree", "--rounds", rounds, "--plot", "m.png"])
+        output(capsys, ["compare", "--rounds", rounds, "--families", "tree,banded", "--plot", "e.png"])
+        assert min(imread("m.png").std(), imread("e.png").std()) > 0.02
 
 
 def test_a_diagonal_is_not_lost_where_a_matrix_is_drawn_small() -> None:
@@ -361,19 +303,3 @@ def test_only_curves_that_jump_are_smoothed() -> None:
     assert smoothed(calm) is calm
     np.testing.assert_allclose(smoothed(jumping)[20:-20], 5, rtol=0.05)
     assert draw_errors("a", "b", {"calm": calm, "jumping": jumping})[:4] == b"\x89PNG"
-
-
-def test_the_commands_are_there() -> None:
-    assert {"factorize", "compare"} <= set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-
-
-def test_a_flag_beside_a_file_leaves_the_rest_of_its_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    stated = facts(capsys, "factorize banded --rounds 24 --min-separation 6 --max-participations 3 -o kept.safetensors")
-    for flags in ("", "--rounds 24", "--momentum 0", "--max-participations 3 --min-separation 6"):
-        again = facts(capsys, f"factorize file --matrix kept.safetensors {flags}")
-        assert again["participation"] == stated["participation"]
-        assert again["squared_error"] == pytest.approx(stated["squared_error"], rel=1e-12)
-        assert "stated error" in again["checks"]
-    other = facts(capsys, "factorize file --matrix kept.safetensors --momentum 0.5")
-    assert (other["participation"], other["momentum"]) == (stated["participation"], 0.5)
-    assert other["checks"]["setting"] == "different from that of the file"

@@ -87,8 +87,9 @@ def account(flags: Flags, *, as_json: bool, in_full: bool) -> None:
     else:
         _print(answer, mechanism.participation, flags, run)
         if run is not None:
-            same = "That is" if of_run and not _given(flags, *_STATED) else "That is not"
-            say(console(), f"{same} what the run promised; hubbub account {run} says what it spent")
+            same = of_run and not _given(flags, *_STATED)
+            whose = "That is what the run promised" if same else "That is not what the run promised"
+            say(console(), f"{whose}; hubbub account {run} says what it spent")
 
 
 def calibrate(flags: Flags, epsilon: float, *, as_json: bool) -> None:
@@ -136,7 +137,7 @@ def _print(answer: PrivacyGuarantee, participation: Participation, flags: Flags,
 def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:
     """The guarantee as rows of a table, each number in full."""
     if not answer.private:
-        return {"epsilon": "infinite: nothing is promised"}
+        return {"epsilon": "infinite: this run promises nothing"}
     covered = "of the whole run" + (" and the earlier ones" if answer.earlier else "")
     standing = "exact" if answer.sensitivity_exact else "a bound"
     return {

@@ -30,7 +30,7 @@ app = typer.Typer(
 
 
 def _doctor(as_json: AsJson = False) -> None:
-    """Check this machine: versions, device, randomness, disk, speed."""
+    """Check this machine: versions, device, randomness, disk, encryption."""
     from hubbub.cli import doctor
 
     raise typer.Exit(doctor.doctor(as_json=as_json))

@@ -1,10 +1,9 @@
-"""``hubbub doctor``: a check of this machine in about three seconds."""
+"""``hubbub doctor``: a check of this machine."""
 
 import os
 import platform
 import tempfile
 import time
-import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +16,6 @@ __all__ = ["doctor"]
 
 _LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "cryptography")
 _OPTIONAL = {"flwr": "pip install 'hubbub[flower]' for federations", "gmpy2": "pip install 'hubbub[secagg]' for encrypted sums"}
-_NUMBERS = 1_000_000
 # Seconds of a synced append: below, it cannot have reached a disk; above, it slows each round.
 _QUICKEST_SYNC, _SLOW_SYNC = 2e-6, 0.1
 _OLDEST_TORCH = (2, 10)
@@ -34,7 +32,7 @@ class Finding:
 
 def doctor(*, as_json: bool) -> int:
     """Print the findings; returns the exit status, 1 if one is bad."""
-    found = [_guarded(look) for look in (_versions, _device, _randomness, _sampler, _disk, _noise, _training, _encryption)]
+    found = [_guarded(look) for look in (_versions, _device, _randomness, _sampler, _disk, _encryption)]
     findings = [finding for part in found for finding in part]
     bad = sum(finding.state == "bad" for finding in findings)
     if as_json:
@@ -129,45 +127,6 @@ def _disk() -> Iterator[Finding]:
         yield Finding("disk", "note" if median > _SLOW_SYNC else "good", words)
 
 
-def _noise() -> Iterator[Finding]:
-    import torch
-
-    from hubbub.noise import SecureSource
-    from hubbub.noise.lattice import Lattice
-
-    # As in a run.
-    torch.set_num_threads(1)
-    row = torch.empty(_NUMBERS, dtype=torch.float64)
-
-    def made() -> None:
-        fill = SecureSource(os.urandom(32)).segments(0, 0)
-        length = SecureSource.segment_length(row.device)
-        for first in range(0, _NUMBERS, length):
-            fill(row[first : first + length])
-
-    update = torch.randn(_NUMBERS)
-    yield Finding("noise", "good", f"{1000 * _seconds(made):.0f} ms a million secret numbers on one core")
-    yield Finding("clipping", "good", f"{1000 * _seconds(lambda: Lattice(1.0).encode(update)):.0f} ms a million numbers")
-
-
-def _training() -> Iterator[Finding]:
-    """Small clients: 100 images, one epoch in batches of 10, the perceptron of the examples."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from hubbub.models import Mlp
-    from hubbub.training import LocalTraining, SimulatedPopulation
-
-    clients = [(torch.randn(100, 8, 8), torch.randint(0, 10, (100,))) for _ in range(20)]
-    population, model = SimulatedPopulation(clients, cross_entropy, LocalTraining()), Mlp((8, 8), 10)
-    # As in a run.
-    torch.set_num_threads(1)
-    population.collect(range(20), model, 1.0, 0)
-    seconds = _seconds(lambda: population.collect(range(20), model, 1.0, 1))
-    text = f"{20 / seconds:,.0f} clients a second (100 images of 8 × 8 each), one by one; a run looks for a faster way"
-    yield Finding("training", "good", text)
-
-
 def _encryption() -> Iterator[Finding]:
     try:
         version("gmpy2")
@@ -183,8 +142,3 @@ def _encryption() -> Iterator[Finding]:
         yield Finding("encryption", "good", "a published answer comes out, and sums under a fresh key are right")
     else:
         yield Finding("encryption", "bad", "Paillier computes wrongly with this gmpy2: encrypt nothing on this machine")
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    """The minimum of three."""
-    return min(timeit.repeat(call, number=1, repeat=3))

@@ -7,19 +7,17 @@ only. The time of the run is measured with ``--measure``.
 import math
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from hubbub._util import files
 from hubbub.accounting import PrivacyGuarantee, rounded_up
-from hubbub.accounting.statement import no_less, zcdp_standing
 from hubbub.accounting.wording import crude_delta
+from hubbub.cli.accounts import guarantee_rows
 from hubbub.cli.factorize import require_output
-from hubbub.cli.output import console, print_columns, print_json, print_table, printable, say
+from hubbub.cli.output import console, grid, print_columns, print_json, print_table, printable, say
 from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
 from hubbub.experiment import estimates
@@ -38,6 +36,11 @@ __all__ = ["Asked", "plan"]
 # Clients, or examples, whose training is timed: as many as are trained at once.
 _TRIED = 40
 _TRIED_EXAMPLES = 512
+_LONGEST, _TABLE = 300, 90
+# Points of the curve of epsilon.
+_PARTS = 24
+# Bytes below which free memory is not checked.
+_LARGE = 2**30
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,6 @@ class _Planned:
     parameters: int | None
     seconds: float | None = None
 
-    @property
-    def unit(self) -> str:
-        """The privacy unit in a word."""
-        return self.plan.privacy_unit
-
 
 def plan(file: Path, assignments: list[str], asked: Asked) -> None:
     """Print privacy, noise and cost of the run that a config and ``--set`` flags describe, and its alternatives.
@@ -88,19 +86,32 @@ def plan(file: Path, assignments: list[str], asked: Asked) -> None:
         if given and not asked.alternatives:
             raise ConfigError(f"{flag} with --no-alternatives: concerns alternatives; leave one of them out")
     require_output("--plot", asked.plot, ".png")
-    made = _planned(_settings(file, assignments, asked), allow_import=asked.allow_import, measure=asked.measure)
+    layer, named = configs.load(file), configs.overrides(assignments)
+    if line := configs.replaced(layer, named, str(file)):
+        say(console(stderr=asked.as_json), line)
+    made = _planned(configs.resolve(layer, named), allow_import=asked.allow_import, measure=asked.measure)
     promised = made.plan.promise().after(made.plan.rounds, made.plan.delta)
     costs = _costs(made)
     found = _found(made, asked) if asked.alternatives else None
     if found is not None and asked.plot is not None:
-        _draw(asked.plot, file.stem, found, made.plan)
+        _draw(asked.plot, file.stem, found, made)
     if asked.as_json:
-        print_json({**promised.as_json(), **costs, **({} if found is None else found.as_json(file, assignments))})
+        compared = {} if found is None else _compared_json(found, made, file, assignments)
+        print_json({**promised.as_json(), **costs, **compared})
         return
-    print_table("Privacy", _privacy_rows(promised))
-    screen = console()
+    _print(promised, costs, made)
+    if found is not None:
+        _show(found, made, file, assignments)
+    if not asked.measure:
+        say(console())
+        say(console(), "With --measure: how long the run takes, from the data and the model.")
+
+
+def _print(promised: PrivacyGuarantee, costs: dict[str, Any], made: _Planned) -> None:
+    screen, unit = console(), made.plan.privacy_unit
+    print_table("Privacy", guarantee_rows(promised))
     remarks = [promised.sentence()]
-    if promised.private and (remark := crude_delta(made.plan.delta, made.clients, made.unit)):
+    if promised.private and (remark := crude_delta(made.plan.delta, made.clients, unit)):
         remarks.append(f"WARNING: {remark}")
     if promised.setting:
         remarks.append(f"Who is trusted with what: {promised.setting}")
@@ -108,155 +119,22 @@ def plan(file: Path, assignments: list[str], asked: Asked) -> None:
         say(screen)
         say(screen, remark)
     say(screen)
-    print_table("Noise", _noise_rows(costs))
+    print_table("Noise", dict(_noise_rows(costs)))
     say(screen)
-    print_table("Cost", _cost_rows(costs, made))
-    if found is not None:
-        _show(found, file, assignments)
-    if not asked.measure:
-        say(screen)
-        say(screen, "With --measure: how long the run takes, from the data and the model.")
-
-
-def _settings(file: Path, assignments: list[str], asked: Asked) -> Config:
-    """The settings of the file and the flags; prints which budget or noise of the file a flag replaces."""
-    layer, named = configs.load(file), configs.overrides(assignments)
-    if line := configs.replaced(layer, named, str(file)):
-        say(console(stderr=asked.as_json), line)
-    return configs.resolve(layer, named)
+    print_table("Cost", dict(_cost_rows(costs, unit)))
 
 
 def _planned(config: Config, *, allow_import: bool, measure: bool) -> _Planned:
-    clients = units_of(config)
-    if measure or clients is None:
-        from hubbub.experiment.build import build
+    clients, started = units_of(config), time.process_time()
+    if clients is not None and not measure:
+        made = planned(config, clients, allow_import=allow_import)
+        return _Planned(config, made, clients, time.process_time() - started, parameters_of(config))
+    from hubbub.experiment.build import build
 
-        started = time.process_time()
-        run = build(config, allow_import=allow_import)
-        planning = time.process_time() - started
-        parameters, seconds = _measured(run) if measure else (parameters_of(config), None)
-        return _Planned(config, run.plan, len(run.population.clients), planning, parameters, seconds)
-    started = time.process_time()
-    made = planned(config, clients, allow_import=allow_import)
-    return _Planned(config, made, clients, time.process_time() - started, parameters_of(config))
-
-
-def _costs(made: _Planned) -> dict[str, Any]:
-    """The cost by JSON key; ``None`` is unknown or absent."""
-    plan, parameters, seconds = made.plan, made.parameters, made.seconds
-    terms = encryption_of(made.config, plan.expected_cohort_size)
-    noise = estimates.noise_estimate(plan, workload_of(made.config), parameters, terms.noise_rows if terms else 0)
-    numbers = None if parameters is None else parameters + plan.clip_norms.further
-    rows = estimates.remembered_rows(plan)
-    encryption = estimates.encryption_costs(plan, terms, parameters, made.clients) if terms and parameters else {}
-    if seconds is not None:
-        each = sum(encryption.get(key, 0.0) for key in ("add_seconds", "open_seconds"))
-        each += encryption.get("encrypt_seconds", 0.0) * plan.expected_cohort_size
-        seconds += each * plan.rounds
-    return {
-        "rounds": plan.rounds,
-        "clients": made.clients,
-        "expected_cohort_size": plan.expected_cohort_size,
-        "clip_norm": plan.clip_norms.first,
-        "clip_norm_moves": bool(plan.clip_norms.further),
-        "update_noise_multiplier": plan.clip_norms.split.update_multiplier if plan.clip_norms.split else None,
-        "epsilon_after": estimates.epsilons(plan.promise(), plan.delta) if plan.mechanism else None,
-        "noise_stddev_on_mean": noise.mean_stddev if noise else None,
-        "noise": asdict(noise) if noise else None,
-        "noise_rows": rows,
-        "parameters": parameters,
-        "noise_memory_bytes": None if numbers is None else estimates.remembered_bytes(rows, numbers),
-        "releases_bytes": plan.release_bytes(parameters) * plan.rounds
-        if parameters and made.config.training.keep_releases
-        else None,
-        "planning_cpu_seconds": made.cpu_seconds,
-        "estimated_seconds": seconds,
-        **encryption,
-    }
-
-
-def _privacy_rows(promised: PrivacyGuarantee) -> dict[str, str]:
-    """Rows of the table of privacy; privacy costs are rounded up."""
-    if not promised.private:
-        return {"epsilon": "infinite: this run promises nothing"}
-    covered = "of the whole run" + (" and the earlier ones" if promised.earlier else "")
-    of = f"of {promised.sensitivity_of}, {'exact' if promised.sensitivity_exact else 'a bound'}"
-    numbers = (
-        ("zCDP rho", promised.unamplified_zcdp_rho, rounded_up, f"{covered}{zcdp_standing(promised)}"),
-        ("L2 sensitivity", promised.l2_sensitivity, rounded_up, of),
-        ("noise multiplier", promised.noise_multiplier, "{:.6g}".format, "over clip norm × largest column norm"),
-        ("clip noise multiplier", promised.clip_noise_multiplier, "{:.6g}".format, "over the clip norm"),
-    )
-    return {
-        "epsilon": rounded_up(promised.epsilon),
-        "delta": no_less(promised.delta),
-        **{name: f"{shown(value)} ({what})" for name, value, shown, what in numbers if value is not None},
-        "privacy unit": promised.privacy_unit,
-        "neighboring relation": promised.neighboring_relation,
-        "accountant": promised.accountant,
-    }
-
-
-def _noise_rows(costs: dict[str, Any]) -> dict[str, str]:
-    """Rows of the table of noise."""
-    noise, after = costs["noise"], costs["epsilon_after"]
-    if after is None:
-        return {"noise": "none"}
-    rows = {"epsilon after rounds": ", ".join(f"{rounds:,}: {rounded_up(epsilon)}" for rounds, epsilon in after)}
-    if noise is None:
-        return {**rows, "noise in each round": "not computed for this many rounds of this strategy"}
-    first = " (first round's)" if costs["clip_norm_moves"] else ""
-    rows[f"clip norm{first}"] = f"{costs['clip_norm']:g}"
-    if costs["clip_norm_moves"]:
-        rows["noise multiplier of the updates"] = f"{costs['update_noise_multiplier']:.6g}, next to that of the count"
-    rows["noise, standard deviation"] = f"{noise['sum_stddev']:.4g} on each parameter of a sum"
-    rows["of a mean over the cohort"] = f"{noise['mean_stddev']:.4g} on each parameter{_ratio(noise, '')}"
-    rows["of the model after all rounds"] = f"{noise['model_stddev']:.4g} on each parameter{_ratio(noise, 'final_')}"
-    return rows
-
-
-def _ratio(noise: dict[str, Any], when: str) -> str:
-    """The norm of the noise and the signal-to-noise ratio, if the number of parameters is known."""
-    norm, ratio = noise[f"{when}norm_over_clip"], noise[f"{when}signal_to_noise"]
-    if norm is None:
-        return ""
-    return f"\nin norm {norm:.3g} clip norms; signal to noise ≤ {ratio:.3g}, for a cohort of the expected size"
-
-
-def _cost_rows(costs: dict[str, Any], made: _Planned) -> dict[str, str]:
-    """Rows of the table of cost."""
-    words = {"rounds": f"{costs['rounds']:,} of {costs['expected_cohort_size']:g} of {costs['clients']:,} {made.unit}s"}
-    rows, kept = costs["noise_rows"], costs["releases_bytes"]
-    if made.parameters is None:
-        words["parameters"] = "not known before the model is loaded (--measure)"
-        words["memory of the noise"] = f"{rows:,} rows of the model's length"
-    else:
-        words["parameters"] = f"{made.parameters:,}"
-        words["memory of the noise"] = (
-            f"{_size(costs['noise_memory_bytes'])}: {rows:,} row{'' if rows == 1 else 's'}" if rows else "none"
-        )
-        words["disk for all releases"] = "none: they are not kept" if kept is None else _size(kept)
-    words |= _encryption_rows(costs)
-    if made.seconds is None:
-        words["to optimize and calibrate"] = f"{costs['planning_cpu_seconds']:.2g} CPU seconds, measured"
-    else:
-        words["time without evaluation"] = f"about {_duration(costs['estimated_seconds'])}"
-    return words
-
-
-def _encryption_rows(costs: dict[str, Any]) -> dict[str, str]:
-    """Rows about encryption."""
-    if "upload_bytes" not in costs:
-        return {}
-    return {
-        "each client and round": f"sends {_size(costs['upload_bytes'])} in {costs['ciphertexts']:,} ciphertexts,\ngets "
-        f"{_size(costs['download_bytes'])} (the model, 4 bytes a parameter)",
-        "each holder and round": f"gets {_size(costs['request_bytes'])}",
-        "to encrypt, one client and round": f"{costs['encrypt_seconds']:.2g} seconds",
-        "to add, one round": f"{costs['add_seconds']:.2g} seconds",
-        "to decrypt, one round": f"{costs['open_seconds']:.2g} seconds, with noise and all holders in turn",
-        "these seconds": "measured now, on 8 ciphertexts,\nunder a temporary key",
-    }
+    run = build(config, allow_import=allow_import)
+    planning = time.process_time() - started
+    parameters, seconds = _measured(run) if measure else (parameters_of(config), None)
+    return _Planned(config, run.plan, len(run.population.clients), planning, parameters, seconds)
 
 
 def _measured(run: "Run") -> tuple[int, float]:
@@ -276,62 +154,112 @@ def _measured(run: "Run") -> tuple[int, float]:
     return FlatModel(run.model).dim, each * run.plan.expected_cohort_size * run.plan.rounds
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+def _costs(made: _Planned) -> dict[str, Any]:
+    """The cost by JSON key; ``None`` is unknown or absent."""
+    plan, parameters, seconds = made.plan, made.parameters, made.seconds
+    terms = encryption_of(made.config, plan.expected_cohort_size)
+    noise = estimates.noise_estimate(plan, workload_of(made.config), parameters, terms.noise_rows if terms else 0)
+    rows = estimates.remembered_rows(plan)
+    encryption = estimates.encryption_costs(plan, terms, parameters, made.clients) if terms and parameters else {}
+    if seconds is not None and encryption:
+        each = encryption["encrypt_seconds"] * plan.expected_cohort_size
+        seconds += (each + encryption["add_seconds"] + encryption["open_seconds"]) * plan.rounds
+    kept = plan.rounds if made.config.training.keep_releases else 0
+    return {
+        "rounds": plan.rounds,
+        "clients": made.clients,
+        "expected_cohort_size": plan.expected_cohort_size,
+        "clip_norm": plan.clip_norms.first,
+        "clip_norm_moves": bool(plan.clip_norms.further),
+        "update_noise_multiplier": plan.clip_norms.split.update_multiplier if plan.clip_norms.split else None,
+        "epsilon_after": estimates.epsilons(plan.promise(), plan.delta) if plan.mechanism else None,
+        "noise_stddev_on_mean": noise.mean_stddev if noise else None,
+        "noise": asdict(noise) if noise else None,
+        "noise_rows": rows,
+        "parameters": parameters,
+        "noise_memory_bytes": estimates.remembered_bytes(rows, plan, parameters),
+        "releases_bytes": kept * plan.release_bytes(parameters) if kept and parameters else None,
+        "planning_cpu_seconds": made.cpu_seconds,
+        "estimated_seconds": seconds,
+        **encryption,
+    }
 
 
-_TABLE, _LONGEST = 110, 300
-WHAT = "standard deviation of the noise in a coordinate of the model, over rounds, in clip norms and for steps of size 1"
-# Points of the curve of epsilon.
-_PARTS = 24
-# Bytes below which free memory is not checked.
-_LARGE = 2**30
+def _noise_rows(costs: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Rows of the table of noise; privacy costs are rounded up."""
+    noise, after = costs["noise"], costs["epsilon_after"]
+    if after is None:
+        yield "noise", "none"
+        return
+    yield "epsilon after rounds", ", ".join(f"{rounds:,}: {rounded_up(epsilon)}" for rounds, epsilon in after)
+    if noise is None:
+        yield "noise in each round", "not computed for this many rounds of this strategy"
+        return
+    yield "first clip norm" if costs["clip_norm_moves"] else "clip norm", f"{costs['clip_norm']:g}"
+    yield "noise, standard deviation", f"{noise['sum_stddev']:.4g} on each parameter of a sum"
+    for name, key, prefix in (
+        ("of a mean over the cohort", "mean_stddev", ""),
+        ("of the model after all rounds", "model_stddev", "final_"),
+    ):
+        ratio = noise[f"{prefix}signal_to_noise"]
+        signal = "" if ratio is None else f"; signal to noise ≤ {ratio:.3g}"
+        yield name, f"{noise[key]:.4g} on each parameter{signal}"
+
+
+def _cost_rows(costs: dict[str, Any], unit: str) -> Iterator[tuple[str, str]]:
+    """Rows of the table of cost."""
+    yield "rounds", f"{costs['rounds']:,} of {costs['expected_cohort_size']:g} of {costs['clients']:,} {unit}s"
+    if costs["parameters"] is None:
+        yield "parameters", "not known before the model is loaded (--measure)"
+    else:
+        yield "parameters", f"{costs['parameters']:,}"
+    yield "memory of the noise", _memory(costs["noise_rows"], costs["noise_memory_bytes"])
+    if costs["releases_bytes"] is not None:
+        yield "disk for all releases", _size(costs["releases_bytes"])
+    if "upload_bytes" in costs:
+        yield "each client and round", f"sends {_size(costs['upload_bytes'])} in {costs['ciphertexts']:,} ciphertexts"
+        yield "each holder and round", f"gets {_size(costs['request_bytes'])}"
+        for name, key in (
+            ("to encrypt, one client and round", "encrypt_seconds"),
+            ("to add, one round", "add_seconds"),
+            ("to decrypt, one round", "open_seconds"),
+        ):
+            yield name, f"{costs[key]:.2g} seconds, measured now on a few ciphertexts"
+    if costs["estimated_seconds"] is None:
+        yield "to optimize and calibrate", f"{costs['planning_cpu_seconds']:.2g} CPU seconds, measured"
+    else:
+        yield "time without evaluation", f"about {costs['estimated_seconds']:,.0f} seconds"
+
+
+def _size(count: float) -> str:
+    """Bytes with their unit."""
+    for unit, least in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= least:
+            return f"{count / least:,.1f} {unit}"
+    return f"{count:,.0f} bytes"
+
+
+def _memory(rows: int | None, needed: int | None) -> str:
+    if rows is None:
+        return "unknown"
+    if needed is None:
+        return f"{rows:,} row{'' if rows == 1 else 's'}"
+    return _size(needed) if needed else "none"
+
+
+# Alternatives
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """A run's alternatives, the recommended one and why; ``instead`` is a better one with other cohorts."""
+class _Found:
+    """A run's alternatives, and the recommended one and why."""
 
     among: Alternatives
-    parameters: int | None
     best: Alternative | None
     why: str
-    instead: Alternative | None
-
-    def as_json(self, file: Path, assignments: Sequence[str]) -> dict[str, Any]:
-        """Entries of a JSON object."""
-        best = None
-        if self.best is not None:
-            best = {"set": flags_of(self.best.changes), "command": _command(self.best, file, assignments)}
-        return {
-            "neighbours": [self.facts(one) for one in self.among.options],
-            "recommended": best,
-            "why": self.why,
-            "left_out": dict(self.among.left_out),
-        }
-
-    def facts(self, one: Alternative) -> dict[str, Any]:
-        """The JSON object of one alternative."""
-        rows = one.memory_rows
-        return {
-            "strategy": one.strategy,
-            "name": one.name,
-            "sampling": one.cohorts,
-            "noise_multiplier": one.noise_multiplier,
-            "epsilon": one.epsilon,
-            "error": one.error,
-            "relative_to_own": one.error / self.among.own.error if self.among.own else None,
-            "memory_rows": rows,
-            "memory_bytes": _bytes(one, self.parameters),
-            "cpu_seconds": one.cpu_seconds,
-            "set": flags_of(one.changes),
-            "recommended": one is self.best,
-        }
 
 
-def _found(made: _Planned, asked: Asked) -> Found | None:
+def _found(made: _Planned, asked: Asked) -> _Found | None:
     """The alternatives of a run; ``None`` for a run without noise.
 
     Raises:
@@ -355,124 +283,7 @@ def _found(made: _Planned, asked: Asked) -> Found | None:
             if asked.plot is not None:
                 raise
             among = Alternatives(None, (), {"all alternatives": str(refusal)})
-    best, why = recommended(among, lambda one: _fits(one, made.parameters))
-    others = [one for one in among.options if best is None or one.error < best.error / (1 + 0.02)]
-    instead = next((one for one in others if _fits(one, made.parameters)), None)
-    return Found(among, made.parameters, best, why, instead if best is not None and instead is not best else None)
-
-
-def _command(one: Alternative, file: Path, assignments: Sequence[str]) -> str:
-    """The command that trains with an alternative."""
-    changes = flags_of(one.changes)
-    keys = {flag.partition("=")[0] for flag in changes}
-    if "privacy.epsilon" in keys:
-        keys.add("privacy.noise_multiplier")
-    kept = [flag for flag in assignments if flag.partition("=")[0].strip() not in keys]
-    return " ".join(["hubbub train", shlex.quote(str(file)), *(f"--set {shlex.quote(flag)}" for flag in (*kept, *changes))])
-
-
-def _show(found: Found, file: Path, assignments: Sequence[str]) -> None:
-    """Print the alternatives as a table, the recommendation, and the command that follows it."""
-    screen, own = console(), found.among.own
-    if not found.among.options:
-        _say_left_out(found)
-        return
-    epsilon = found.best.epsilon if found.best else max(one.epsilon for one in found.among.options)
-    say(screen)
-    say(screen, f"Alternatives, all calibrated to the same epsilon ({rounded_up(epsilon)}) and delta, by their error")
-    narrow = screen.is_terminal and screen.width < _TABLE
-    print_columns(_table(found, own, narrow=narrow))
-    times = "--json has their epsilons and times" if narrow else "CPU s: to optimize the strategy and calibrate its noise"
-    say(screen, f"error: {WHAT}. {times}. *: recommended.")
-    _say_left_out(found)
-    _recommend(found, file, assignments)
-
-
-def _table(found: Found, own: Alternative | None, *, narrow: bool) -> Table:
-    """One line for each alternative; a narrow terminal omits epsilon and time."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0) if narrow else (0, 1))
-    table.add_column("strategy")
-    table.add_column("cohorts", no_wrap=True)
-    numbers = ["noise\nmultiplier", "error", "change", "memory"]
-    if not narrow:
-        numbers = ["noise multiplier", "epsilon", *numbers[1:], "CPU s"]
-    for column in (*numbers, ""):
-        table.add_column(column, justify="right", no_wrap=True)
-    for one in found.among.options:
-        cells = [
-            one.name,
-            one.cohorts,
-            f"{one.noise_multiplier:.5g}",
-            f"{one.error:.4g}",
-            "-" if own is None else "as it is" if one is own else f"{100 * (one.error / own.error - 1):+.1f} %",
-            _memory(one, found.parameters),
-        ]
-        if not narrow:
-            cells = [*cells[:3], rounded_up(one.epsilon), *cells[3:], f"{one.cpu_seconds:.2f}"]
-        table.add_row(*cells, "*" if one is found.best else "")
-    return table
-
-
-def _say_left_out(found: Found) -> None:
-    for name, reason in found.among.left_out.items():
-        say(console(), f"Left out, {name}: {printable(reason, _LONGEST)}")
-
-
-def _recommend(found: Found, file: Path, assignments: Sequence[str]) -> None:
-    screen = console()
-    say(screen)
-    if found.best is None:
-        say(screen, f"Recommended: none of these; {found.why}.")
-        return
-    if found.best is found.among.own:
-        say(screen, f"Recommended: the settings as they are; {found.why}.")
-    else:
-        say(screen, f"Recommended: {found.best.name} ({found.best.cohorts}); {found.why}:")
-        say(screen, f"  {_command(found.best, file, assignments)}")
-    if found.instead is not None:
-        less = 100 * (1 - found.instead.error / found.best.error)
-        say(
-            screen,
-            f"With random cohorts that stay secret and that nobody can check afterwards ({found.instead.cohorts}), "
-            f"{found.instead.name} has {less:.0f} % less error:",
-        )
-        say(screen, f"  {_command(found.instead, file, assignments)}")
-
-
-def _draw(path: Path, name: str, found: Found, plan: RunPlan) -> None:
-    """Draw the alternatives and epsilon over rounds."""
-    # Drawing costs a second to import.
-    from hubbub.report.pictures import Alternative as Bar
-    from hubbub.report.pictures import draw_alternatives
-
-    marks = [
-        Bar(f"{one.name} ({one.cohorts})", one.error, _memory(one, found.parameters), one is found.among.own, one is found.best)
-        for one in found.among.options
-    ]
-    spent = estimates.epsilons(plan.promise(), plan.delta, _PARTS)
-    files.write_atomic(path, draw_alternatives(name, marks, spent), mode=0o644)
-
-
-def _size(count: float) -> str:
-    """Bytes with their unit."""
-    for unit, least in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= least:
-            return f"{count / least:,.1f} {unit}"
-    return f"{count:,.0f} bytes"
-
-
-def _bytes(one: Alternative, parameters: int | None) -> int | None:
-    rows = one.memory_rows
-    if rows is None or parameters is None:
-        return None
-    return estimates.remembered_bytes(rows, parameters + one.plan.clip_norms.further)
-
-
-def _memory(one: Alternative, parameters: int | None) -> str:
-    needed = _bytes(one, parameters)
-    if needed is not None:
-        return _size(needed) if needed else "none"
-    return "unknown" if one.memory_rows is None else f"{one.memory_rows:,} rows"
+    return _Found(among, *recommended(among, lambda one: _fits(one, made.parameters)))
 
 
 def _fits(one: Alternative, parameters: int | None) -> bool:
@@ -489,3 +300,104 @@ def _fits(one: Alternative, parameters: int | None) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def _bytes(one: Alternative, parameters: int | None) -> int | None:
+    return estimates.remembered_bytes(one.memory_rows, one.plan, parameters)
+
+
+def _compared_json(found: _Found, made: _Planned, file: Path, assignments: Sequence[str]) -> dict[str, Any]:
+    """Entries of the JSON object."""
+    own, best = found.among.own, found.best
+    facts = [
+        {
+            "strategy": one.strategy,
+            "name": one.name,
+            "sampling": one.cohorts,
+            "noise_multiplier": one.noise_multiplier,
+            "epsilon": one.epsilon,
+            "error": one.error,
+            "relative_to_own": one.error / own.error if own else None,
+            "memory_rows": one.memory_rows,
+            "memory_bytes": _bytes(one, made.parameters),
+            "cpu_seconds": one.cpu_seconds,
+            "set": flags_of(one.changes),
+            "recommended": one is best,
+        }
+        for one in found.among.options
+    ]
+    return {
+        "neighbours": facts,
+        "recommended": best and {"set": flags_of(best.changes), "command": _command(best, file, assignments)},
+        "why": found.why,
+        "left_out": dict(found.among.left_out),
+    }
+
+
+def _command(one: Alternative, file: Path, assignments: Sequence[str]) -> str:
+    """The command that trains with an alternative."""
+    changes = flags_of(one.changes)
+    keys = {flag.partition("=")[0] for flag in changes}
+    if "privacy.epsilon" in keys:
+        keys.add("privacy.noise_multiplier")
+    kept = [flag for flag in assignments if flag.partition("=")[0].strip() not in keys]
+    return " ".join(["hubbub train", shlex.quote(str(file)), *(f"--set {shlex.quote(flag)}" for flag in (*kept, *changes))])
+
+
+def _show(found: _Found, made: _Planned, file: Path, assignments: Sequence[str]) -> None:
+    """Print the alternatives as a table, the recommendation, and the command that follows it."""
+    screen, own, best = console(), found.among.own, found.best
+    if found.among.options:
+        epsilon = best.epsilon if best else max(one.epsilon for one in found.among.options)
+        rows = [
+            (
+                one.name,
+                one.cohorts,
+                f"{one.noise_multiplier:.5g}",
+                f"{one.error:.4g}",
+                "-" if own is None else "as it is" if one is own else f"{100 * (one.error / own.error - 1):+.1f} %",
+                _memory(one.memory_rows, _bytes(one, made.parameters)),
+                "*" if one is best else "",
+            )
+            for one in found.among.options
+        ]
+        say(screen)
+        say(screen, f"Alternatives, all calibrated to the same epsilon ({rounded_up(epsilon)}) and delta, by their error")
+        print_columns(grid(("strategy", "cohorts", "noise\nmultiplier", "error", "change", "memory", ""), rows, left=2), _TABLE)
+        say(
+            screen,
+            "error: standard deviation of the noise in a coordinate of the model, over rounds, in clip norms and for steps of "
+            "size 1. *: recommended.",
+        )
+    for name, reason in found.among.left_out.items():
+        say(screen, f"Left out, {name}: {printable(reason, _LONGEST)}")
+    if not found.among.options:
+        return
+    say(screen)
+    if best is None:
+        say(screen, f"Recommended: none of these; {found.why}.")
+    elif best is own:
+        say(screen, f"Recommended: the settings as they are; {found.why}.")
+    else:
+        say(screen, f"Recommended: {best.name} ({best.cohorts}); {found.why}:")
+        say(screen, f"  {_command(best, file, assignments)}")
+
+
+def _draw(path: Path, name: str, found: _Found, made: _Planned) -> None:
+    """Draw the alternatives and epsilon over rounds."""
+    # Drawing costs a second to import.
+    from hubbub.report.pictures import Alternative as Bar
+    from hubbub.report.pictures import draw_alternatives
+
+    marks = [
+        Bar(
+            f"{one.name} ({one.cohorts})",
+            one.error,
+            _memory(one.memory_rows, _bytes(one, made.parameters)),
+            one is found.among.own,
+            one is found.best,
+        )
+        for one in found.among.options
+    ]
+    spent = estimates.epsilons(made.plan.promise(), made.plan.delta, _PARTS)
+    files.write_atomic(path, draw_alternatives(name, marks, spent), mode=0o644)

@@ -5,13 +5,14 @@ same neighboring relation, its cohorts are drawn from the same number of clients
 that run. Alternatives that no theorem covers or that cannot be sampled are left out, with the reason.
 """
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
+from hubbub.accounting import PrivacyGuarantee
 from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.experiment.config import Config, Layer, ParticipationConfig, layer_of, resolve
@@ -36,25 +37,23 @@ __all__ = ["Alternative", "Alternatives", "alternatives", "assignments", "recomm
 
 # Errors that differ by less are equal; then the alternative with less memory is better.
 _SAME = 0.02
-# Relative difference of a number that was computed twice.
-_ROUNDING = 1e-6
 _MOST_BANDS = 512
-# The largest product of rounds and bands for which Toeplitz coefficients are optimized in some tenths of a second, in seconds.
-_QUICK_TOEPLITZ, _SLOW_TOEPLITZ = 200_000, 5_000_000
-# The largest number of rounds for families whose time depends on the rounds alone.
-_QUICK = {"tree-full": 1024, "blt": 10_000, "banded-inverse": 1024, "banded": 128, "dense": 128}
-_SLOW = {
-    "tree-full": MOST_ROUNDS,
-    "blt": 100_000,
-    "banded-inverse": MOST_ROUNDS,
-    "normalized-toeplitz": MOST_ROUNDS,
-    "banded": 512,
-    "dense": 512,
-    "time-varying": 1024,
+_TOO_LONG = "its error takes long to compute for so many rounds"
+# The largest product of rounds and bands of optimized Toeplitz coefficients, for a quick search (tenths of a second) and a
+# thorough one (seconds); the largest number of rounds of families whose time depends on the rounds alone; and the ratio of
+# the band counts that are tried with cyclic Poisson cohorts.
+_TOEPLITZ = (200_000, 5_000_000)
+_ROUNDS = {
+    "tree-full": (1024, MOST_ROUNDS),
+    "blt": (10_000, 100_000),
+    "banded-inverse": (1024, MOST_ROUNDS),
+    "normalized-toeplitz": (0, MOST_ROUNDS),
+    "banded": (128, 512),
+    "dense": (128, 512),
+    "time-varying": (0, 1024),
 }
+_RATIOS = (4.0, 2**0.5)
 _WITH_OBJECTIVE = ("optimal-toeplitz", "banded", "banded-inverse", "blt", "time-varying", "dense")
-# Of a thorough search for the band count of cyclic cohorts; each halves the logarithm of the ratio between candidates.
-_REFINEMENTS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +101,6 @@ class Alternative:
             if count is not None and not isinstance(made, Dense):
                 return f"{self.strategy}, {count} {part if count > 1 else part[:-1]}"
         return self.strategy
-
-    def same_as(self, other: "Alternative") -> bool:
-        """Whether both are the same mechanism."""
-        alike = (self.strategy, self.plan.participation, self.memory_rows) == (
-            other.strategy,
-            other.plan.participation,
-            other.memory_rows,
-        )
-        return alike and math.isclose(self.error, other.error, rel_tol=_ROUNDING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,22 +156,17 @@ def alternatives(
             f"privacy.stop_epsilon = {config.privacy.stop_epsilon}: ends this run after {plan.rounds} rounds, and others after "
             f"other ones; to compare, say training.rounds = {plan.rounds} and privacy.epsilon in its place"
         )
-    # Loading this once is not part of the time of a search.
-    import scipy.signal  # noqa: F401
-
-    left_out: dict[str, str] = {}
     own = _judged(config, strategy_word(config), {}, plan, cpu_seconds)
+    search = _Search(config, clients, plan, thorough, progress)
     if own is None:
-        left_out["the run as it is"] = "its error takes long to compute for so many rounds"
-    stated = plan.promise().after(plan.rounds, plan.delta)
-    search = _Search(config, clients, plan, (stated.epsilon, stated.neighboring_relation), thorough, progress, [], left_out)
+        search.left_out["the run as it is"] = _TOO_LONG
     search.add_own()
     search.add_others()
-    options: list[Alternative] = [] if own is None else [own]
-    for one in search.found:
-        if not any(one.same_as(other) for other in options):
-            options.append(one)
-    return Alternatives(own, tuple(sorted(options, key=lambda one: one.error)), search.left_out)
+    # One of each mechanism, the run itself first.
+    options: dict[Any, Alternative] = {}
+    for one in (*([] if own is None else [own]), *search.found):
+        options.setdefault((one.strategy, one.plan.participation, one.memory_rows), one)
+    return Alternatives(own, tuple(sorted(options.values(), key=lambda one: one.error)), search.left_out)
 
 
 def recommended(
@@ -225,16 +210,20 @@ def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_se
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """A search in progress; ``stated`` is the epsilon and the neighboring relation that all alternatives must meet."""
+    """A search in progress."""
 
     config: Config
     clients: int
     plan: RunPlan
-    stated: tuple[float, str]
     thorough: bool
     progress: Callable[[str], object]
-    found: list[Alternative]
-    left_out: dict[str, str]
+    found: list[Alternative] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def stated(self) -> PrivacyGuarantee:
+        """The guarantee whose epsilon and neighboring relation all alternatives must meet."""
+        return self.plan.promise().after(self.plan.rounds, self.plan.delta)
 
     def add_own(self) -> None:
         """Strategies for the run's own cohorts."""
@@ -242,7 +231,7 @@ class _Search:
         if isinstance(own, CyclicPoissonSampling):
             most = min(own.cycle_length, self.plan.rounds)
             for bands in sorted({most, most // 2} - {0, 1}, reverse=True):
-                self.add(Family("optimal-toeplitz", bands), {})
+                self.add("the same cohorts", Family("optimal-toeplitz", bands), {})
         elif not isinstance(own, RandomParticipation):
             self.add_pattern("the same cohorts", own, {})
 
@@ -253,60 +242,54 @@ class _Search:
         cycle = min(self.plan.rounds, self.clients // size)
         if isinstance(self.plan.participation, RandomParticipation):
             wanted = MinSeparation(cycle, math.ceil(self.plan.rounds / cycle))
-            numbers = {"min_separation": wanted.min_separation, "max_participations": wanted.max_participations}
-            self.add_pattern("cohorts by a pattern", wanted, self._sized("pattern", size, pattern="min-separation", **numbers))
+            cohorts = self.sized("pattern", size, pattern="min-separation", **asdict(wanted))
+            self.add_pattern("cohorts by a pattern", wanted, cohorts)
         if size >= self.clients:
             self.left_out["random cohorts"] = "every client takes part in every round, so that there is nothing to amplify"
             return
         for kind in ("poisson", "fixed-size"):
-            self.add(Family("identity"), self._sized(kind, size))
+            self.add(kind, Family("identity"), self.sized(kind, size))
         self.add_cyclic(cycle, size)
 
     def add_pattern(self, name: str, pattern: Pattern, cohorts: Layer) -> None:
         """All families for a pattern, unless the cheapest of independent or of correlated noise is refused."""
-        for noise, family in (("", Family("identity")), ("correlated noise, ", Family("banded-toeplitz"))):
-            one, reason = self.made(family, cohorts)
-            if one is None:
-                self.left_out[f"{noise}{name}"] = reason
-                return
-            self.found.append(one)
+        if not (
+            self.add(name, Family("identity"), cohorts, "independent noise")
+            and self.add(name, Family("banded-toeplitz"), cohorts, "correlated noise")
+        ):
+            return
         for family in _pattern_families(pattern, self.plan.rounds, thorough=self.thorough):
-            self.add(family, cohorts)
+            self.add(name, family, cohorts)
 
     def add_cyclic(self, cycle: int, size: int) -> None:
         """Banded noise for cyclic Poisson cohorts, with the band count of least error."""
-        tried: dict[int, Alternative] = {}
+        ratio, name = _RATIOS[self.thorough], "cyclic-poisson"
+        counts = sorted({min(cycle, round(2 * ratio**i)) for i in range(64)} - {1})
+        tried = {n: self.made(Family("optimal-toeplitz", n), self.sized(name, size, cycle_length=n)) for n in counts}
+        possible = {n: one for n, (one, _) in tried.items() if one is not None}
+        if possible:
+            bands = min(possible, key=lambda n: possible[n].error)
+            self.found.append(possible[bands])
+            if self.thorough and self.plan.rounds <= MOST_ROUNDS:
+                self.add(name, Family("normalized-toeplitz", bands), self.sized(name, size, cycle_length=bands))
+        elif tried:
+            self.left_out[f"optimal-toeplitz, {name}"] = tried[counts[-1]][1]
 
-        def error(bands: int) -> float:
-            one, reason = self.made(Family("optimal-toeplitz", bands), self._sized("cyclic-poisson", size, cycle_length=bands))
-            if one is None:
-                self.left_out["optimal-toeplitz, cyclic-poisson"] = reason
-                return math.inf
-            return tried.setdefault(bands, one).error
-
-        _search_bands(cycle, error, _REFINEMENTS if self.thorough else 0)
-        if tried:
-            self.left_out.pop("optimal-toeplitz, cyclic-poisson", None)
-            bands, best = min(tried.items(), key=lambda one: one[1].error)
-            self.found.append(best)
-            if self.thorough and self.plan.rounds <= _SLOW["normalized-toeplitz"]:
-                self.add(Family("normalized-toeplitz", bands), self._sized("cyclic-poisson", size, cycle_length=bands))
-
-    def add(self, family: Family, cohorts: Layer) -> None:
-        """Add an alternative, or the reason against it."""
+    def add(self, cohort_name: str, family: Family, cohorts: Layer, name: str = "") -> bool:
+        """Add an alternative, or the reason against it under a name; returns whether it was added."""
         one, reason = self.made(family, cohorts)
-        if one is not None:
-            self.found.append(one)
-            return
-        bands = "" if family.bands is None else f" of {family.bands} bands"
-        sampling = cohorts.get("privacy", {}).get("sampling", "the same cohorts")
-        self.left_out[f"{family.name}{bands}, {sampling}"] = reason
+        if one is None:
+            bands = "" if family.bands is None else f" of {family.bands} bands"
+            self.left_out[f"{name or family.name + bands}, {cohort_name}"] = reason
+            return False
+        self.found.append(one)
+        return True
 
     def made(self, family: Family, cohorts: Layer) -> tuple[Alternative | None, str]:
         """An alternative, or ``None`` and the reason against it."""
         self.progress(family.name)
-        epsilon, relation = self.stated
-        changes = _changed(self.config, family, cohorts, epsilon=epsilon, relation=relation)
+        relation = self.stated.neighboring_relation
+        changes = _changed(self.config, family, cohorts, epsilon=self.stated.epsilon, relation=relation)
         started = time.process_time()
         try:
             plan = planned(resolve(layer_of(self.config), changes), self.clients, earlier=self.plan.earlier)
@@ -317,24 +300,22 @@ class _Search:
             # The default says it.
             changes.get("privacy", {}).pop("neighboring_relation", None)
         one = _judged(self.config, family.name, changes, plan, seconds)
-        return one, "" if one else "its error takes long to compute for so many rounds"
+        return one, "" if one else _TOO_LONG
 
-    def _sized(self, sampling: str, size: int, **numbers: Any) -> Layer:
-        """The settings of cohorts of a kind and a size; the size is left out if it is the default."""
+    def sized(self, sampling: str, size: int, **numbers: Any) -> Layer:
+        """The settings of cohorts of a kind and a size, which is left out if it is the default.
+
+        Args:
+            sampling: The kind, as in ``privacy.sampling``.
+            size: The expected size.
+            numbers: Settings of ``[participation]``; all others are reset.
+        """
         default = self.config.training.cohort_size or max(1, self.clients // 10)
-        sized: Layer = {} if default == size else {"training": {"cohort_size": size}}
-        return {**_cohorts_of(sampling, **numbers), **sized}
-
-
-def _cohorts_of(sampling: str, **numbers: Any) -> Layer:
-    """The settings of cohorts of a kind.
-
-    Args:
-        sampling: The kind, as in ``privacy.sampling``.
-        numbers: Settings of ``[participation]``; all others are reset.
-    """
-    none = dict.fromkeys(asdict(ParticipationConfig()))
-    return {"privacy": {"sampling": sampling}, "participation": {**none, **numbers}}
+        return {
+            "privacy": {"sampling": sampling},
+            "participation": {**dict.fromkeys(asdict(ParticipationConfig())), **numbers},
+            **({} if default == size else {"training": {"cohort_size": size}}),
+        }
 
 
 def _changed(config: Config, family: Family, cohorts: Layer, *, epsilon: float, relation: str) -> Layer:
@@ -343,7 +324,7 @@ def _changed(config: Config, family: Family, cohorts: Layer, *, epsilon: float, 
     Args:
         config: The run's settings.
         family: The other strategy.
-        cohorts: As :func:`_cohorts_of`, or empty for the run's own.
+        cohorts: Settings of other cohorts, or empty for the run's own.
         epsilon: The budget, if the settings give a noise multiplier in its place.
         relation: The neighboring relation, if other cohorts have another default.
     """
@@ -390,35 +371,22 @@ def assignments(changes: Layer) -> list[str]:
 
 
 def _pattern_families(pattern: Pattern, rounds: int, *, thorough: bool) -> Iterator[Family]:
-    """Families for a pattern that together are optimized in about a second; with ``thorough`` in a minute."""
+    """Families for a pattern that together are optimized in about a second; with ``thorough`` in a minute.
+
+    Example:
+        >>> [family.name for family in _pattern_families(MinSeparation(20, 100), 2000, thorough=False)]
+        ['optimal-toeplitz', 'optimal-toeplitz', 'optimal-toeplitz', 'blt']
+    """
     top = min(default_bands(pattern, rounds), _MOST_BANDS)
-    most = _SLOW_TOEPLITZ if thorough else _QUICK_TOEPLITZ
     for bands in sorted({top, top // 2, top // 4, top // 16} - {0, 1}, reverse=True):
-        if rounds * bands <= most:
+        if rounds * bands <= _TOEPLITZ[thorough]:
             yield Family("optimal-toeplitz", bands)
-    longest = _SLOW if thorough else _QUICK
-    fixed = isinstance(pattern, SingleParticipation | FixedEpochs)
-    for name, length in longest.items():
-        dense = name == "dense"
-        if rounds > length or (dense and not fixed) or (name == "time-varying" and pattern != SingleParticipation()):
+    for name, most in _ROUNDS.items():
+        unfit = (name == "dense" and not isinstance(pattern, SingleParticipation | FixedEpochs)) or (
+            name == "time-varying" and pattern != SingleParticipation()
+        )
+        if rounds > most[thorough] or unfit:
             continue
         if name == "blt" and thorough:
             yield Family("blt", buffers=2)
         yield Family(name)
-
-
-def _search_bands(most: int, error: Callable[[int], float], refinements: int) -> dict[int, float]:
-    """The errors of a few band counts from 2 to ``most``, each four times the one before, then ever nearer to the best.
-
-    Example:
-        >>> list(_search_bands(100, lambda bands: abs(bands - 20), refinements=1))
-        [2, 8, 32, 100, 4, 16]
-    """
-    ladder = [*itertools.takewhile(lambda bands: bands < most, (2 * 4**i for i in itertools.count())), most] if most > 1 else []
-    known = {bands: error(bands) for bands in ladder}
-    for _ in range(refinements if ladder else 0):
-        least = min(range(len(ladder)), key=lambda i: known[ladder[i]])
-        near = ladder[max(0, least - 1) : least + 2]
-        ladder = sorted({*near, *(math.isqrt(a * b) for a, b in itertools.pairwise(near))})
-        known |= {bands: error(bands) for bands in ladder if bands not in known}
-    return known

@@ -6,6 +6,7 @@ Letters: A workload, C strategy, N noising matrix ``(rounds, rows)`` with N·C =
 import math
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from hubbub.ledger.promise import Promise
 from hubbub.mechanism.strategies import Identity, Strategy
 from hubbub.mechanism.strategies.banded_inverse import BandedInverse
 from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
+from hubbub.mechanism.strategies.matrices import is_triangular
 from hubbub.mechanism.strategies.strategy import memory_rows, progress
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
 from hubbub.mechanism.utility import largest_deviation, noising_matrix
@@ -112,11 +114,8 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
         return None
     z = deviation(plan, noise_rows)
     each, last = z * float(levels.releases.max()), z * float(levels.models[plan.rounds - 1])
-    # The expected norm of a vector of independent standard normal numbers.
-    norm = (
-        None if parameters is None else math.sqrt(2) * math.exp(math.lgamma((parameters + 1) / 2) - math.lgamma(parameters / 2))
-    )
-    most = float(_models(workload, np.ones(workload.rounds))[plan.rounds - 1])
+    norm = None if parameters is None else _expected_norm(parameters)
+    most = float(_models(workload, np.ones((workload.rounds, 1)))[plan.rounds - 1, 0])
     return NoiseEstimate(
         sum_stddev=each * clip * plan.expected_cohort_size,
         mean_stddev=each * clip,
@@ -129,6 +128,11 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
     )
 
 
+def _expected_norm(length: int) -> float:
+    """Of a vector of independent standard normal numbers."""
+    return math.sqrt(2) * math.exp(math.lgamma((length + 1) / 2) - math.lgamma(length / 2))
+
+
 def remembered_rows(plan: RunPlan) -> int:
     """The largest number of rows of noise in memory, as the strategy says, or found by its first steps."""
     if plan.mechanism is None:
@@ -139,14 +143,17 @@ def remembered_rows(plan: RunPlan) -> int:
     return progress(plan.mechanism.strategy, min(plan.rounds, 4096)).most_remembered
 
 
-def remembered_bytes(rows: int, parameters: int) -> int:
-    """The memory of rows of noise, each as long as the model.
+def remembered_bytes(rows: int | None, plan: RunPlan, parameters: int | None) -> int | None:
+    """The memory of rows of noise, each as long as a release; ``None`` if the rows or the parameters are unknown.
 
     Example:
-        >>> remembered_bytes(rows=3, parameters=1000)
+        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> remembered_bytes(3, RunPlan(8, PoissonSampling(0.1), expected_cohort_size=10), parameters=1000)
         24000
     """
-    return NUMBER_BYTES * rows * parameters
+    if rows is None or parameters is None:
+        return None
+    return NUMBER_BYTES * rows * (parameters + plan.clip_norms.further)
 
 
 def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients: int) -> dict[str, float]:
@@ -267,28 +274,27 @@ def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
     first = _first_column(strategy)
     if first is not None and workload.toeplitz:
-        return NoiseLevels(_running_norms(first), _running_norms(_models(workload, first)))
+        models = _models(workload, first[:, None])[:, 0]
+        return NoiseLevels(np.sqrt(np.cumsum(np.square(first))), np.sqrt(np.cumsum(np.square(models))))
     if workload.rounds > MOST_ROUNDS:
         return None
     C = np.asarray(strategy.matrix(), dtype=np.float64)
-    triangular = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
-    N = np.asarray(solve_triangular(C, np.eye(len(C)), lower=True)) if triangular else noising_matrix(strategy)
-    return NoiseLevels(np.linalg.norm(N, axis=1), _added_up(workload, N))
+    N = solve_triangular(C, np.eye(len(C)), lower=True) if is_triangular(C) else noising_matrix(strategy)
+    return NoiseLevels(np.linalg.norm(N, axis=1), np.linalg.norm(_models(workload, N), axis=1))
 
 
 def _first_column(strategy: Strategy) -> Array | None:
     """The first column of N, ``(rounds,)``, if N is Toeplitz; else ``None``."""
-    n = strategy.rounds
+    unit = np.eye(strategy.rounds, 1)
     match strategy:
         case Identity():
-            return np.asarray(np.eye(1, n)[0])
+            return unit[:, 0]
         case BandedToeplitz(coefficients=c):
-            lower = np.tile(np.array(c)[:, None], n)
-            return np.asarray(solve_banded((len(c) - 1, 0), lower, np.eye(1, n)[0]))
+            return _solved(c, unit)[:, 0]
         case BufferedLinearToeplitz():
             return _response(strategy)
         case BandedInverse():
-            return np.concatenate([strategy.noising_coefficients, np.zeros(n - strategy.bands)])
+            return np.concatenate([strategy.noising_coefficients, np.zeros(strategy.rounds - strategy.bands)])
         case _:
             return None
 
@@ -301,31 +307,19 @@ def _response(strategy: Strategy) -> Array:
     return answers
 
 
+def _solved(coefficients: Sequence[float], releases: Array) -> Array:
+    """The inverse of the lower triangular Toeplitz matrix of these coefficients, times ``(rounds, columns)``."""
+    bands = np.tile(np.array(coefficients)[:, None], len(releases))
+    return np.asarray(solve_banded((len(coefficients) - 1, 0), bands, releases))
+
+
 def _models(workload: Workload, releases: Array) -> Array:
-    """A times a vector of one number a round, ``(rounds,)``: the models of the optimizer.
+    """A times a matrix, ``(rounds, columns)``: the models of the optimizer, of the releases of each column.
 
     Example:
-        >>> _models(Workload(3, momentum=0.5, learning_rates=(1.0, 1.0, 2.0)), np.ones(3))
+        >>> _models(Workload(3, momentum=0.5, learning_rates=(1.0, 1.0, 2.0)), np.ones((3, 1))).ravel()
         array([1. , 2.5, 6. ])
     """
     rates = np.ones(workload.rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates)
     # Each buffer minus β times the buffer before it is the release of its round.
-    return np.asarray(
-        np.cumsum(rates * solve_banded((1, 0), [[1.0], [-workload.momentum]] * np.ones(workload.rounds), releases))
-    )
-
-
-def _running_norms(column: Array) -> Array:
-    return np.asarray(np.sqrt(np.cumsum(np.square(column))))
-
-
-def _added_up(workload: Workload, N: Array) -> Array:
-    """The norms of the rows of A·N, by the steps of the optimizer whose workload A is."""
-    rates = np.ones(workload.rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates)
-    buffer, model = np.zeros(N.shape[1]), np.zeros(N.shape[1])
-    norms = np.empty(workload.rounds)
-    for t, row in enumerate(N):
-        buffer = workload.momentum * buffer + row
-        model += rates[t] * buffer
-        norms[t] = np.linalg.norm(model)
-    return norms
+    return np.asarray(np.cumsum(rates[:, None] * _solved((1.0, -workload.momentum), releases), axis=0))

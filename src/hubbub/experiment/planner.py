@@ -1,8 +1,9 @@
 """The plan of a run from its settings: strategy, participation, and the noise that meets a budget. No data or model needed."""
 
+import bisect
 import importlib
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from hubbub.training.encryption import Encryption
 
 __all__ = [
-    "DATA",
+    "EXAMPLES",
     "PARAMETERS",
-    "Size",
+    "USERS",
     "default_strategy",
     "made",
     "parameters_of",
@@ -258,13 +259,7 @@ def _rounds_within(promise: Promise, budget: float, delta: float) -> int:
     """The largest number of rounds whose epsilon is within the budget; it depends on no data, so it may be stated."""
     if promise.earlier and (before := promise.after(0, delta).epsilon) >= budget:
         raise BudgetError(f"privacy.stop_epsilon = {budget}: the earlier runs alone cost {rounded_up(before)}; raise it")
-    fits, exceeds = 0, promise.rounds + 1
-    while exceeds - fits > 1:
-        middle = (fits + exceeds) // 2
-        if promise.after(middle, delta).epsilon <= budget:
-            fits = middle
-        else:
-            exceeds = middle
+    fits = bisect.bisect_right(range(1, promise.rounds + 1), budget, key=lambda rounds: promise.after(rounds, delta).epsilon)
     if not fits:
         raise BudgetError(
             f"privacy.stop_epsilon = {budget}: the first round alone costs {promise.after(1, delta).epsilon:.4g}; "
@@ -273,30 +268,10 @@ def _rounds_within(promise: Promise, budget: float, delta: float) -> int:
     return fits
 
 
-@dataclass(frozen=True)
-class Size:
-    """The size of a named data set; loading it refuses any other file.
-
-    Args:
-        examples: The number of training examples.
-        shape: The shape of one input.
-        classes: The number of classes.
-        users: The number of people whom the training examples belong to; ``None`` if unknown.
-    """
-
-    examples: int
-    shape: tuple[int, ...]
-    classes: int
-    users: int | None = None
-
-
-DATA = {
-    "cifar10": Size(50_000, (3, 32, 32), 10),
-    "digits": Size(1437, (1, 8, 8), 10),
-    "fashion-mnist": Size(60_000, (1, 28, 28), 10),
-    "mnist": Size(60_000, (1, 28, 28), 10),
-    "shakespeare": Size(11_954, (80,), 65, users=264),
-}
+# The numbers of training examples of the named data sets, and of the people whom they belong to, if known; a file of any
+# other size is refused when it is loaded.
+EXAMPLES = {"cifar10": 50_000, "digits": 1437, "fashion-mnist": 60_000, "mnist": 60_000, "shakespeare": 11_954}
+USERS = {"shakespeare": 264}
 # The number of parameters of each model that fits a data set.
 PARAMETERS = {
     ("char-lstm", "shakespeare"): 211_657,
@@ -337,14 +312,15 @@ def units_of(config: Config) -> int | None:
         >>> units_of(Config())
         100
     """
-    size, held = DATA.get(config.data.name), config.training.validation
-    # As Dataset.without_test takes them away.
-    examples = None if size is None else size.examples - (max(1, round(held * size.examples)) if held else 0)
+    examples, held = EXAMPLES.get(config.data.name), config.training.validation
+    if examples is not None and held:
+        # As Dataset.without_test takes them away.
+        examples -= max(1, round(held * examples))
     if config.privacy.unit == "example":
         return examples
     if config.data.partition == "user":
         # Only the data say whom the held-out examples belong to.
-        return None if size is None or held else size.users
+        return None if held else USERS.get(config.data.name)
     clients = config.data.clients
     if examples is not None and clients > examples:
         raise ConfigError(
