@@ -15,10 +15,10 @@ from scipy.linalg import solve_banded, solve_triangular
 
 from hubbub._util.checks import Array
 from hubbub.ledger.promise import Promise
+from hubbub.mechanism.sensitivity import is_triangular
 from hubbub.mechanism.strategies import Identity, Strategy
 from hubbub.mechanism.strategies.banded_inverse import BandedInverse
 from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
-from hubbub.mechanism.strategies.matrices import is_triangular
 from hubbub.mechanism.strategies.strategy import memory_rows, progress
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
 from hubbub.mechanism.utility import largest_deviation, noising_matrix
