@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, LocalGrid
-from hubbub.flower.streaming import Streaming
+from hubbub.flower.summing import Streaming
 from hubbub.noise.lattice import Lattice
 
 DIM = 30_000

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import paillier_nodes
 from hubbub._util import strict_json
-from hubbub.flower.arrays import Change, Layout
+from hubbub.flower.arrays import Layout, difference
 from hubbub.flower.holder_messages import Held, agreement_of, request_of, round_of
 from hubbub.flower.holders import HolderFolder
 from hubbub.flower.messages import encrypted_vector, single_arrays
@@ -49,10 +49,10 @@ def case(what: str, function: str, do: Callable[[], object], *words: Word) -> Ca
 def replies(run: Run) -> Iterator[Case]:  # noqa: C901 # one kind after another
     """Arrays of a client that are not the model's."""
     layout = Layout.of(record(MODEL))
-    change = Change(layout.views(record(MODEL)))
+    before = layout.views(record(MODEL))
 
     def reply(what: str, arrays: dict[str, Any], *words: Word) -> Case:
-        return case(what, "update", lambda: change.to(layout.views(record(arrays))).vector(), *words)
+        return case(what, "update", lambda: difference(layout.views(record(arrays)), before), *words)
 
     def bias(what: str, made: Any, *words: Word) -> Case:
         return reply(f"a bias: {what}", {**MODEL, "a.bias": made}, *words)

@@ -11,7 +11,7 @@ MUTANTS: list[Mutant] = [
         "updates that clients should have clipped are summed as they come",
         "Summing._add",
         "self.lattice.add(update, total, buffer)",
-        "total.add_((update.vector() / self.lattice.step).round())",
+        "total.add_((update.double() / self.lattice.step).round())",
         f"{REPLIES}::test_cli_1_no_client_moves_the_release_by_more_than_the_clip_norm[None-just above]",
     ),
     Mutant(

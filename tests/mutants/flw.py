@@ -47,14 +47,14 @@ MUTANTS: list[Mutant] = [
         "the server counts on the clients' mods for the clip",
         "Summing._add",
         "self.lattice.add(update, total, buffer)",
-        "total.add_((update.vector() / self.lattice.step).round())",
+        "total.add_((update.double() / self.lattice.step).round())",
         f"{HERE}test_flw_7_whatever_mods_clients_have_one_moves_the_release_by_one_clip_norm_at_most[none]",
     ),
     Mutant(
         "where clients add the noise the server takes updates without any",
         "Summing.of",
         "self._noised(content, len(messages.messages))",
-        "self.lattice.encode(change.to(self.layout.views(single_arrays(content))).vector())[0]",
+        "self.lattice.encode(difference(self.layout.views(single_arrays(content)), before))[0]",
         f"{HERE}test_flw_7_without_the_mods_that_noise_at_the_clients_needs_nothing_is_released[none]",
     ),
 ]

@@ -1,13 +1,11 @@
 """Flower's records as flat vectors: floating arrays by name, with every header of a reply checked against its data."""
 
-import bisect
 import hashlib
 import io
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +16,7 @@ from hubbub._util import strict_json
 from hubbub._util.npy import read_header
 from hubbub.errors import ConfigError
 
-__all__ = ["BUFFERS", "Change", "Layout", "Views", "read"]
+__all__ = ["BUFFERS", "Layout", "Views", "difference", "native", "read"]
 
 # The last parts of names of layer statistics.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
@@ -29,63 +27,15 @@ _FLOATS = ("float16", "float32", "float64")
 Views = list[npt.NDArray[Any]]
 
 
-class Change:
-    """A client's update, reply minus model, ``(dim,)``, computed block by block when it is read.
-
-    Differences of two float32 arrays are formed in float32, all others in float64.
-
-    Args:
-        before: The model as sent, each array flat.
-    """
-
-    def __init__(self, before: Views) -> None:
-        self._before = self._after = before
-        self._starts = [0, *itertools.accumulate(map(len, before))]
-        self._scratch = np.empty(0, np.float32)
-
-    def to(self, after: Views) -> Self:
-        """This object, set to another reply."""
-        self._after = after
-        return self
-
-    def into(self, block: torch.Tensor, start: int) -> None:
-        """Put the numbers from ``start`` on into a block of float64."""
-        out, base, stop = block.numpy(), start, start + len(block)
-        place = bisect.bisect_right(self._starts, start) - 1
-        while start < stop:
-            first, end = self._starts[place], min(stop, self._starts[place + 1])
-            after, before = (side[place][start - first : end - first] for side in (self._after, self._before))
-            piece = out[start - base : end - base]
-            # Overflows and NaNs show in the norm.
-            with np.errstate(all="ignore"):
-                if after.dtype.itemsize == before.dtype.itemsize == 4:
-                    piece[:] = np.subtract(after, before, out=self._room(len(piece)))
-                else:
-                    np.subtract(after, before, out=piece, dtype=np.float64)
-            start, place = end, place + 1
-
-    def _room(self, size: int) -> npt.NDArray[np.float32]:
-        """A reused buffer for float32 differences."""
-        if len(self._scratch) < size:
-            self._scratch = np.empty(size, np.float32)
-        return self._scratch[:size]
-
-    def vector(self) -> torch.Tensor:
-        """The whole update, ``(dim,)`` float64."""
-        whole = torch.empty(self._starts[-1], dtype=torch.float64)
-        self.into(whole, 0)
-        return whole
-
-    def finite(self) -> torch.Tensor:
-        """The whole update, ``(dim,)`` float64.
-
-        Raises:
-            ValueError: A number is not finite.
-        """
-        whole = self.vector()
-        if not bool(torch.isfinite(whole).all()):
-            raise ValueError("its update is not finite")
-        return whole
+def difference(after: Views, before: Views) -> torch.Tensor:
+    """A client's update, reply minus model, ``(dim,)``: of two float32 arrays in float32, of all others in float64."""
+    # Overflows and NaNs show in the norm.
+    with np.errstate(all="ignore"):
+        parts = [
+            np.subtract(a, b) if a.dtype.itemsize == b.dtype.itemsize == 4 else np.subtract(a, b, dtype=np.float64)
+            for a, b in zip(after, before, strict=True)
+        ]
+    return torch.from_numpy(np.concatenate(parts))
 
 
 @dataclass(frozen=True)
@@ -155,20 +105,12 @@ class Layout:
         named = zip(self.names, self.shapes, parts, strict=True)
         return ArrayRecord({name: Array(part.reshape(shape)) for name, shape, part in named})
 
-    def tensors(self, arrays: ArrayRecord) -> list[torch.Tensor]:
-        """Copies of the floating arrays, each flat, after checks of their headers.
-
-        Raises:
-            ValueError: They do not match the model.
-        """
-        return [_copied(view) for view in self.views(arrays)]
-
     def whole(self, arrays: ArrayRecord) -> torch.Tensor:
         """Floating arrays that hold whole numbers (int64), as one vector, ``(dim,)``."""
         if tuple(arrays) != self.names:
             raise ValueError("its arrays are not the model's floating arrays")
         named = zip(self.names, self.shapes, strict=True)
-        return torch.cat([_copied(self._view(arrays, name, shape, ("int64",))) for name, shape in named])
+        return torch.from_numpy(np.concatenate([native(self._view(arrays, name, shape, ("int64",))) for name, shape in named]))
 
     def views(self, arrays: ArrayRecord) -> Views:
         """The floating arrays, each flat, as views of the record's bytes.
@@ -211,9 +153,9 @@ class Layout:
         return array.reshape(-1)
 
 
-def _copied(view: npt.NDArray[Any]) -> torch.Tensor:
+def native(view: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A writable copy in native byte order."""
-    return torch.from_numpy(np.array(view, dtype=view.dtype.newbyteorder("=")))
+    return np.array(view, dtype=view.dtype.newbyteorder("="))
 
 
 def read(array: Array) -> npt.NDArray[np.generic]:

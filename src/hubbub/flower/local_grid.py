@@ -4,19 +4,14 @@ Records are serialised on their way as on a network, so that neither side can ch
 processes, no ports, no waiting, and no Ray.
 """
 
-import copy
 import hashlib
 import logging
-import random
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial, reduce
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -49,8 +44,7 @@ class LocalGrid(Grid):
     The nodes have the same ids and keys in every grid. Each keeps its own ``Context`` as long as the grid exists: a new grid is
     a new run. ``timeout`` and the time to live of a message have no effect.
 
-    Clients do not change the server's global generators of Python, NumPy and torch (CPU). They have a stream of their own,
-    seeded from the server's generators at the first message, so that seeding those repeats the run.
+    Clients draw from the process's global generators (Python, NumPy, torch) as the server does: seeding those repeats a run.
 
     Flower's ``Message()`` needs an identity of the process; a grid sets one if there is none.
 
@@ -63,7 +57,6 @@ class LocalGrid(Grid):
         keys: Whether nodes have public keys: 32 bytes each, since nothing is signed here.
 
     Attributes:
-        drop: Ids of nodes that are connected and get no messages. See :meth:`offline`.
         reply_filter: For tests: called with every reply, returns what arrives in its place: nothing, one or several messages.
 
     Example:
@@ -91,7 +84,7 @@ class LocalGrid(Grid):
             raise TypeError(f"client_app = {_checks.shown(client_app)}: must be a flwr.clientapp.ClientApp")
         nodes = _checks.integer("num_nodes", num_nodes, at_least=1)
         _identify()
-        self.drop: Iterable[int] = frozenset()
+        self._offline: frozenset[int] = frozenset()
         self.reply_filter: Callable[[Message], Reply] | None = None
         self._client_app = client_app
         self._node_ids = range(_FIRST_NODE, _FIRST_NODE + nodes)
@@ -103,7 +96,6 @@ class LocalGrid(Grid):
         self._replies: dict[str, list[Message]] = {}
         self._crafted: dict[int, App] = {}
         self._message_ids = map(str, count(1))
-        self._generators = _OwnGenerators()
 
     def run_app(self, server_app: ServerApp, run_config: UserConfig | None = None) -> Context:
         """Run a ServerApp to its end, as ``flwr run`` does.
@@ -133,7 +125,7 @@ class LocalGrid(Grid):
         if unknown:
             known = f"{self._node_ids[0]} to {self._node_ids[-1]}"
             raise ValueError(f"node_ids = {_checks.shown(unknown)}: not in this grid, whose nodes are {known}")
-        self.drop = silent
+        self._offline = silent
 
     def craft(self, node_id: int, answer: App | None) -> None:
         """Replace the app's training function on one node by ``answer``, within the app's mods.
@@ -198,18 +190,13 @@ class LocalGrid(Grid):
             if not message.has_content() or message.metadata.reply_to_message_id:
                 to = message.metadata.dst_node_id
                 raise ValueError(f"messages: the one to node {to} is a reply; only the nodes reply here")
-        # Messages share their records: these are serialised once, and each node gets a copy when it runs.
-        arrived: dict[int, RecordDict] = {}
-        for message in messages:
-            if id(message.content) not in arrived:
-                arrived[id(message.content)] = received(message.content)
-        silent = frozenset(self.drop)
+        # Messages share their records: these are serialised once, before any node runs.
+        arrived = {key: received(content) for key, content in {id(m.content): m.content for m in messages}.items()}
         message_ids = []
-        with self._generators.in_place():
-            for message in messages:
-                message_ids.append(_stamp(message, next(self._message_ids)))
-                if message.metadata.dst_node_id not in silent:
-                    self._replies[message_ids[-1]] = self._ask(message, arrived[id(message.content)])
+        for message in messages:
+            message_ids.append(_stamp(message, next(self._message_ids)))
+            if message.metadata.dst_node_id not in self._offline:
+                self._replies[message_ids[-1]] = self._ask(message, arrived[id(message.content)])
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -242,7 +229,8 @@ class LocalGrid(Grid):
             self._contexts[node_id] = Context(TaskIdentity.run_id, node_id, config, RecordDict(), dict(self._run_config))
         crafted = self._crafted.get(node_id) if is_training(message.metadata.message_type) else None
         try:
-            arrived = Message(_copied(content), node_id, message.metadata.message_type)
+            # A copy of its own, which it may change.
+            arrived = Message(received(content), node_id, message.metadata.message_type)
             arrived.metadata.__dict__.update(message.metadata.__dict__)
             answer: object = (crafted or self._client_app)(arrived, self._contexts[node_id])
         except Exception as error:  # noqa: BLE001 # whatever a ClientApp raises is an error reply, as on a SuperNode
@@ -263,15 +251,6 @@ def _identify() -> None:
 def received(content: RecordDict) -> RecordDict:
     """Records after serialisation, as the other side gets them."""
     return RecordDict({name: _received(record) for name, record in content.items()})
-
-
-def _copied(content: RecordDict) -> RecordDict:
-    """A copy of received records, ten times faster than serialisation; only lists and arrays can be changed in place."""
-    copies: dict[str, Any] = {}
-    for name, record in content.items():
-        copies[name] = record.copy()
-        copies[name].update({key: copy.copy(value) for key, value in record.items() if isinstance(value, list | Array)})
-    return RecordDict(copies)
 
 
 def _returned(answer: object, message: Message) -> Message | None:
@@ -307,43 +286,3 @@ def _received(record: ArrayRecord | MetricRecord | ConfigRecord) -> ArrayRecord 
     return ArrayRecord(
         {name: Array(array.dtype, tuple(array.shape), array.stype, array.data) for name, array in record.items()}
     )
-
-
-class _OwnGenerators:
-    """A second stream of the global generators of Python, NumPy and torch (CPU), for the clients. Not for secrets.
-
-    It is seeded by a hash of the server's generators, so that both are repeatable and draw different numbers.
-    """
-
-    def __init__(self) -> None:
-        self._states: tuple[Any, Any, torch.Tensor] | None = None
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Inside, the global generators are those of this stream; afterwards they are as before."""
-        others = self._read()
-        self._write(self._states or self._begin(*others))
-        try:
-            yield
-        finally:
-            self._states = self._read()
-            self._write(others)
-
-    @staticmethod
-    def _read() -> tuple[Any, Any, torch.Tensor]:
-        return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 # an app may draw from it
-
-    @staticmethod
-    def _write(states: tuple[Any, Any, torch.Tensor]) -> None:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002 # as above
-        torch.set_rng_state(states[2])
-
-    @staticmethod
-    def _begin(python: Any, numpy: Any, of_torch: torch.Tensor) -> tuple[Any, Any, torch.Tensor]:
-        digest = hashlib.sha256(repr(python).encode() + numpy[1].tobytes() + of_torch.numpy().tobytes()).digest()
-        return (
-            random.Random(digest).getstate(),  # noqa: S311 # what apps expect, not secrets
-            np.random.RandomState(np.frombuffer(digest, dtype=np.uint32)).get_state(),
-            torch.Generator().manual_seed(int.from_bytes(digest[:7])).get_state(),
-        )

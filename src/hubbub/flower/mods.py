@@ -16,12 +16,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from hubbub._util.checks import finite, lattice_bits, positive, scale, shown
 from hubbub._util.prf import fresh_key
 from hubbub.flower import messages
-from hubbub.flower.arrays import Change, Layout
+from hubbub.flower.arrays import Layout, Views, difference, native
 from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV, NORM_BIT, is_training, norm_bit
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise.lattice import Lattice
 from hubbub.training.clipping import clip
-from hubbub.training.simulation.functional import difference
 
 __all__ = ["App", "Mod", "Request", "Sent", "clipping_mod", "discreet", "noising_mod", "refusal", "timer_mod", "within_by_all"]
 
@@ -81,7 +80,7 @@ class Sent:
 
     def __init__(self, arrays: ArrayRecord) -> None:
         self._layout = Layout.of(arrays)
-        self._before = self._layout.tensors(arrays)
+        self._before = [native(view) for view in self._layout.views(arrays)]
 
     def clipped(self, reply: ArrayRecord, clip_norm: float) -> tuple[ArrayRecord, bool]:
         """The reply with its update clipped, and whether the update was within the clip norm before.
@@ -91,16 +90,18 @@ class Sent:
         the clip norm is exceeded by a factor of at most 1 + 2⁻²⁰, at any precision of the weights. A reply within the norm and
         all buffers stay as they are.
         """
-        after = self._layout.tensors(reply)
-        update = torch.cat([difference(*pair) for pair in zip(after, self._before, strict=True)])
-        bounded, was_clipped = clip(update, clip_norm)
+        after = self._layout.views(reply)
+        bounded, was_clipped = clip(difference(after, self._before), clip_norm)
         if not was_clipped:
             return reply, True
-        pairs = [(a.numpy(), b.numpy()) for a, b in zip(after, self._before, strict=True)]
         steps = [part.numpy() for part in bounded.split(self._layout.sizes)]
-        moved = [_moved(a, b, step) for (a, b), step in zip(pairs, steps, strict=True)]
-        if _norm(moved, self._before) > clip_norm:
-            moved = [_towards(m, b, step) for m, (_, b), step in zip(moved, pairs, steps, strict=True)]
+        # In the wider of both precisions, in which what was sent is exact and nothing overflows.
+        moved: Views = [
+            (b.astype(np.float64) + step).astype(np.promote_types(a.dtype, b.dtype))
+            for a, b, step in zip(after, self._before, steps, strict=True)
+        ]
+        if float(difference(moved, self._before).to(torch.float64).norm()) > clip_norm:
+            moved = [_towards(m, b, step) for m, b, step in zip(moved, self._before, steps, strict=True)]
         fresh = self._layout.record(moved)
         return ArrayRecord({name: fresh.get(name, array) for name, array in reply.items()}), False
 
@@ -111,7 +112,7 @@ class Sent:
 
     def steps(self, reply: ArrayRecord, request: Request, bit: int | None) -> torch.Tensor:
         """The clipped update in whole steps of the lattice, ``(dim,)`` int64, the indicator last."""
-        update = Change([flat.numpy() for flat in self._before]).to(self._layout.views(reply)).vector()
+        update = difference(self._layout.views(reply), self._before)
         if request.count_scale is None:
             return request.lattice.encode(update)[0]
         bounded, was_clipped = clip(update, request.clip_norm)
@@ -148,20 +149,10 @@ def within_by_all(within: bool, bit: int | None) -> int:
     return int(within and bit != 0)
 
 
-def _moved(after: _Numbers, before: _Numbers, step: npt.NDArray[np.float64]) -> _Numbers:
-    """before + step in the wider of both precisions, in which ``before`` is exact and nothing overflows."""
-    return (before.astype(np.float64) + step).astype(np.promote_types(after.dtype, before.dtype))
-
-
 def _towards(moved: _Numbers, before: _Numbers, step: npt.NDArray[np.float64]) -> _Numbers:
     """``moved``, with each number that went further than ``step`` replaced by the next one towards ``before``."""
     too_far = np.abs(moved.astype(np.float64) - before) > np.abs(step)
     return np.where(too_far, np.nextafter(moved, before.astype(moved.dtype)), moved)
-
-
-def _norm(moved: list[_Numbers], before: list[torch.Tensor]) -> float:
-    parts = [difference(torch.from_numpy(m), b) for m, b in zip(moved, before, strict=True)]
-    return float(torch.cat(parts).to(torch.float64).norm())
 
 
 App = Callable[[Message, Context], Message]

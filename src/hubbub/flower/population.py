@@ -11,11 +11,10 @@ from torch import nn
 
 from hubbub._util.checks import integer, positive
 from hubbub.errors import ConfigError
-from hubbub.flower.arrays import Change, Layout
+from hubbub.flower.arrays import Layout, difference, native
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import CLIP_NORM, RoundMessages, addressed, single_arrays, stated_numbers
-from hubbub.flower.streaming import Streaming
-from hubbub.flower.summing import TRAIN_LOSS, Summing, train_loss
+from hubbub.flower.summing import TRAIN_LOSS, Streaming, Summing, train_loss
 from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.simulation.local import flat_parameters
@@ -146,12 +145,14 @@ class GridPopulation(Population):
     ) -> PlainSum:
         """The sum in floating point, in the order of the cohort: another order gives another sum."""
         layout = layout_of(model)
-        change = Change(layout.views(arrays))
+        before = layout.views(arrays)
         total = torch.zeros(layout.dim + (split is not None), dtype=torch.float64)
         clipped, losses, answers = 0, list[float](), dict(messages.contents(replies))
         for client in filter(answers.__contains__, messages.clients):
             try:
-                update = change.to(layout.views(single_arrays(answers[client]))).finite()
+                update = difference(layout.views(single_arrays(answers[client])), before)
+                if not bool(torch.isfinite(update).all()):
+                    raise ValueError("its update is not finite")
                 part, was_clipped = bounded(update, clip_norm, None, split)
                 total += part
             except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
@@ -209,8 +210,8 @@ def load(model: nn.Module, arrays: ArrayRecord) -> None:
     """Copy the parameters in a message into a client's model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     with torch.no_grad():
-        for parameter, flat in zip(parameters, layout_of(model).tensors(arrays), strict=True):
-            parameter.copy_(flat.view(parameter.shape))
+        for parameter, flat in zip(parameters, layout_of(model).views(arrays), strict=True):
+            parameter.copy_(torch.from_numpy(native(flat)).view(parameter.shape))
 
 
 def trained(model: nn.Module, vector: torch.Tensor, loss: float) -> RecordDict:

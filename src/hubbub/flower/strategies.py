@@ -20,7 +20,7 @@ from hubbub.flower.messages import Identity, Node, connected
 from hubbub.flower.options import Options, StrategyArguments, independent_noise, require_averaging
 from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import recorded, require_same_mechanism
-from hubbub.flower.streaming import Streaming
+from hubbub.flower.summing import Streaming
 from hubbub.mechanism import Mechanism
 from hubbub.training.clipping import AdaptiveClipping, Clipping
 

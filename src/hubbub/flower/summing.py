@@ -1,19 +1,28 @@
-"""The sum of one round's replies on the lattice, on a server that reads them."""
+"""The replies of one round, read as they arrive, and their sum on the lattice, on a server that sees them.
+
+A grid yields a handful of replies at a time, until all have come or the time is up, so that no more are in memory.
+"""
 
 import math
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 
-from hubbub.flower.arrays import Change, Layout
+from hubbub.errors import ConfigError
+from hubbub.flower.arrays import Layout, difference
+from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import (
     CLIP_NORM,
     COUNT_SCALE,
     ENABLED,
     NOISE_STDDEV,
+    ForwardingGrid,
     RoundMessages,
+    is_training,
     norm_bit,
     records_of,
     single_arrays,
@@ -25,11 +34,87 @@ from hubbub.noise.steps import share_stddev
 from hubbub.training.aggregate import LatticeSum, statistics
 from hubbub.training.clipping import CountSplit, clip
 
-__all__ = ["TRAIN_LOSS", "Summing", "train_loss"]
+__all__ = ["TRAIN_LOSS", "Streaming", "Summing", "train_loss"]
 
 TRAIN_LOSS = "train_loss"
 # Sums of whole numbers below this are exact in float64.
 _EXACT = 2**52
+
+
+# Messages that are pushed at once, and replies that are pulled at once.
+_PUSHED, _PULLED = 256, 8
+# Seconds between two polls of all missing replies, at first and at most.
+_SOON, _LATER = 0.05, 3.0
+
+
+class Streaming(ForwardingGrid):
+    """Another grid, with at most a handful of its replies in memory at once.
+
+    Args:
+        grid: Any grid.
+        deadline: Seconds after which a round of training ends; ``None`` waits for the caller's timeout.
+
+    Raises:
+        ConfigError: A deadline for a LocalGrid, whose nodes work one after another.
+
+    Example:
+        >>> from flwr.app import ConfigRecord, RecordDict
+        >>> from flwr.clientapp import ClientApp
+        >>> app = ClientApp()
+        >>> @app.query()
+        ... def answer(message, context):
+        ...     return Message(RecordDict(), reply_to=message)
+        >>> grid = Streaming(LocalGrid(app, num_nodes=3))
+        >>> content = RecordDict({"about": ConfigRecord()})
+        >>> len(list(grid.send_and_receive([Message(content, node, "query") for node in grid.get_node_ids()])))
+        3
+    """
+
+    def __init__(self, grid: Grid, deadline: float | None = None) -> None:
+        if deadline is not None and isinstance(grid, LocalGrid):
+            raise ConfigError(
+                f"deadline = {deadline}: the nodes of a LocalGrid work one after another, so that it would cut off who "
+                "comes last; leave it out of a simulation"
+            )
+        super().__init__(grid)
+        self._deadline = deadline
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Push the messages, then yield each reply as it arrives; late ones are dropped."""
+        messages = list(messages)
+        closes = self._deadline if all(is_training(message.metadata.message_type) for message in messages) else None
+        waits = min((seconds for seconds in (timeout, closes) if seconds is not None), default=None)
+        until = None if waits is None else time.monotonic() + waits
+        if isinstance(self._grid, LocalGrid):
+            # Its nodes work one after another, when a message is pushed, so that there is nothing to wait for.
+            return (reply for message in messages for reply in self._grid.send_and_receive([message], timeout=timeout))
+        ids = [
+            message_id
+            for start in range(0, len(messages), _PUSHED)
+            for message_id in self._grid.push_messages(messages[start : start + _PUSHED])
+        ]
+        return self._pulled([message_id for message_id in ids if message_id], until)
+
+    def _pulled(self, missing: list[str], until: float | None) -> Iterator[Message]:
+        """Poll for missing replies until all have come or the time is up."""
+        pause = _SOON
+        while missing:
+            # The last poll, at the deadline, covers all that is missing: every reply until then counts.
+            left, late = list[str](), until is not None and time.monotonic() >= until
+            for start in range(0, len(missing), _PULLED):
+                asked = missing[start : start + _PULLED]
+                replies = list(self._grid.pull_messages(asked))
+                arrived = {reply.metadata.reply_to_message_id for reply in replies}
+                left += [message_id for message_id in asked if message_id not in arrived]
+                # The reader holds the last reference, and drops a reply before it takes the next.
+                while replies:
+                    yield replies.pop(0)
+            if late:
+                return
+            pause = _SOON if len(left) < len(missing) else min(2 * pause, _LATER)
+            missing = left
+            if missing:
+                time.sleep(pause if until is None else max(0.0, min(pause, until - time.monotonic())))
 
 
 @dataclass(frozen=True)
@@ -82,7 +167,7 @@ class Summing:
             The sum, the number of replies, and the number of them in the sum. A reply that cannot be read, is not finite, or
             does not fit the model counts as zero, with the reason in ``messages.faults``.
         """
-        change = Change(self.layout.views(arrays))
+        before = self.layout.views(arrays)
         shares = self.mechanism.shares if self.mechanism else None
         dim = self.layout.dim + (self.split is not None)
         # Whole numbers that float64 adds exactly; with noise by the clients they may be larger.
@@ -96,7 +181,8 @@ class Summing:
                 if shares:
                     noised += self._noised(content, len(messages.messages))
                 else:
-                    clipped += self._add(change.to(self.layout.views(single_arrays(content))), content, total, buffer)
+                    update = difference(self.layout.views(single_arrays(content)), before)
+                    clipped += self._add(update, content, total, buffer)
                 losses.append(train_loss(content))
             except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
                 messages.refuse(client, error)
@@ -104,17 +190,19 @@ class Summing:
         private = statistics(len(messages.clients), clipped, losses)
         return LatticeSum(steps, self.lattice, private), came, len(losses)
 
-    def _add(self, change: Change, content: RecordDict, total: torch.Tensor, buffer: torch.Tensor) -> bool:
+    def _add(self, update: torch.Tensor, content: RecordDict, total: torch.Tensor, buffer: torch.Tensor) -> bool:
         """Add a client's steps to a sum, ``(dim,)``, its indicator last; whether the update was clipped."""
-        update, was_clipped = (change, False) if self.split is None else self._with_indicator(change, content)
+        update, was_clipped = (update, False) if self.split is None else self._with_indicator(update, content)
         clipped = self.lattice.add(update, total, buffer)
         if clipped is None:
             raise ValueError("its update is not finite")
         return was_clipped or (self.split is None and bool(clipped))
 
-    def _with_indicator(self, change: Change, content: RecordDict) -> tuple[torch.Tensor, bool]:
+    def _with_indicator(self, update: torch.Tensor, content: RecordDict) -> tuple[torch.Tensor, bool]:
         """A clipped update, ``(dim + 1,)``, the client's indicator last; and whether it was clipped."""
-        bounded, was_clipped = clip(change.finite(), self.clip_norm)
+        if not bool(torch.isfinite(update).all()):
+            raise ValueError("its update is not finite")
+        bounded, was_clipped = clip(update, self.clip_norm)
         stated = norm_bit(content)
         # A client that has clipped says so itself; an update that was clipped here counts as clipped whatever it says.
         bit = 0 if was_clipped else 1 if stated is None else min(max(stated, 0), 1)

@@ -12,7 +12,6 @@ https://arxiv.org/abs/2207.10635 (sums); Jin et al. 2021, https://arxiv.org/abs/
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -20,20 +19,13 @@ from hubbub._util.checks import lattice_bits, scale
 from hubbub.errors import NoiseExhaustedError
 from hubbub.noise.steps import LARGEST, MOST_BITS, step_of
 
-__all__ = ["Difference", "Lattice", "require_one_shape"]
+__all__ = ["Lattice", "require_one_shape"]
 
 _SHRINK = 1 - 2.0**-30
 # A MiB of float64: calls cost as much as a thousand numbers.
 _BLOCK = 2**17
 # Sums of squares between these have lost nothing that a float holds.
 _LEAST_SQUARE, _LARGEST_SQUARE = 2.0**-900, 2.0**900
-
-
-class Difference(Protocol):
-    """An update as a difference that is computed block by block."""
-
-    def into(self, block: torch.Tensor, start: int) -> None:
-        """Write its numbers from ``start`` on to a block of float64."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +110,11 @@ class Lattice:
         total += gathered.to(torch.int64)
         return clipped
 
-    def add(self, update: torch.Tensor | Difference, total: torch.Tensor, buffer: torch.Tensor | None = None) -> bool | None:
+    def add(self, update: torch.Tensor, total: torch.Tensor, buffer: torch.Tensor | None = None) -> bool | None:
         """Add the encoding of an update to a sum of others, in place, by blocks that stay in the cache.
 
         Args:
-            update: ``(dim,)``, any floating dtype; or a reply and what was sent, whose difference is the update.
+            update: ``(dim,)``, any floating dtype.
             total: ``(dim,)`` float64, whole numbers: exact for up to 2^27 updates.
             buffer: Of :meth:`buffer`, where many updates are added.
 
@@ -210,7 +202,7 @@ class _Blocks:
         buffer: At least as long as a block, float64.
     """
 
-    def __init__(self, update: torch.Tensor | Difference, total: torch.Tensor, buffer: torch.Tensor) -> None:
+    def __init__(self, update: torch.Tensor, total: torch.Tensor, buffer: torch.Tensor) -> None:
         self._update, self._total, self._buffer = update, total, buffer
         self._starts = range(0, len(total), len(buffer) or 1)
         # The divisor of the numbers in the buffer, if there is one block only.
@@ -246,10 +238,7 @@ class _Blocks:
         """A block of the update from ``start`` on, over ``scale``."""
         block = self._buffer[: len(self._total) - start]
         if self._held != scale:
-            if isinstance(self._update, torch.Tensor):
-                block.copy_(self._update[start : start + len(block)])
-            else:
-                self._update.into(block, start)
+            block.copy_(self._update[start : start + len(block)])
             if scale != 1:
                 block.div_(scale)
             self._held = scale if len(self._starts) == 1 else None
