@@ -103,7 +103,7 @@ def test_a_page_is_in_one_piece_and_closes_what_it_opens(runs: dict[str, Path], 
 def test_a_public_page_has_nothing_of_clients_in_it(runs: dict[str, Path]) -> None:
     for name in ("correlated", "held out", "adaptive"):
         open_page, full = page([summary(runs[name])], public=True), (runs[name] / "report.html").read_text()
-        for private in ("Clipped.", "Time.", "seconds a round", "Updates clipped over rounds"):
+        for private in ("Clipped.", "Time and traffic", "Updates clipped over rounds"):
             assert private in full
             assert private not in open_page
         assert ("Participation" in full) == (name == "correlated")

@@ -7,17 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from hubbub._util.checks import Array
 from hubbub.accounting import rounded_up
-from hubbub.mechanism.strategies import Identity
-from hubbub.mechanism.utility import noising_matrix
-from hubbub.report.drawing import INK, MARKERS, SERIES, figure, legible, look, shown, styled
+from hubbub.report.drawing import INK, MARKERS, SERIES, canvas, legible, look, shown, styled
 from hubbub.report.summary import RunSummary, whose
 
 __all__ = ["Chart", "charts", "draw_accuracy", "draw_epsilon", "draw_over_rounds"]
 
-# A larger strategy matrix is not formed for a picture.
-_MOST_DRAWN = 2000
 # Curves of at most this many points have markers.
 _FEW = 40
 # Larger values in the metrics are damage, and no axis has room for them.
@@ -60,8 +55,6 @@ def charts(runs: Sequence[RunSummary], *, public: bool = False) -> Iterator[Char
         yield _chart("Noise against signal", partial(_draw_strength, runs=runs), about)
     yield from _over_rounds(runs, "clip_norm", "Clip norm", "It follows the noised count of updates that were not clipped.")
     for run in runs:
-        yield from _matrices(run, f" of {run.name}" if len(runs) > 1 else "")
-    for run in runs:
         if run.audit is not None:
             from hubbub.report.audit import draw_bounds
 
@@ -96,18 +89,14 @@ def _private(runs: Sequence[RunSummary]) -> Iterator[Chart]:
 
             about = "Scores of present and of absent canaries, and their distributions according to the guarantee."
             title = f"What an adversary sees{of}"
-            yield _chart(title, partial(draw_scores, found=run.audit), about, private=True, height=3.2)
-    yield from _over_rounds(runs, "seconds", "Time", "Seconds of each round.", private=True, y="seconds a round")
+            yield _chart(title, partial(draw_scores, found=run.audit), about, private=True)
 
 
 @styled
-def _chart(
-    title: str, draw: Callable[[Any], str], about: str, *, private: bool = False, height: float = 2.7, width: float = 4.6
-) -> Chart:
+def _chart(title: str, draw: Callable[[Any], str], about: str, *, private: bool = False) -> Chart:
     """A chart from a function that draws on axes and returns in words what it drew."""
-    made, axes = figure(height, width=width)
-    words = draw(axes)
-    return Chart(title, shown(made, words), about, private)
+    made = canvas()
+    return Chart(title, shown(made, draw(made.subplots())), about, private)
 
 
 def _over_rounds(
@@ -232,25 +221,3 @@ def _draw_measured(axes: Any, runs: Sequence[RunSummary], name: str) -> str:
         axes.legend(loc="best")
     _label(axes, name)
     return f"Measured by clients under noise: {name}"
-
-
-def _matrices(run: RunSummary, of: str) -> Iterator[Chart]:
-    """C and C⁻¹ of correlated noise that is not too large to draw."""
-    mechanism = run.mechanism
-    if mechanism is None or isinstance(mechanism.strategy, Identity) or mechanism.rounds > _MOST_DRAWN:
-        return
-    about = "Column t holds the weights of one contribution in round t."
-    yield _matrix(f"Strategy{of}", np.asarray(mechanism.strategy.matrix(), dtype=np.float64), "C", about)
-    about = "Row t makes the noise of round t: red adds noise, blue cancels noise of earlier rounds."
-    yield _matrix(f"Noise of the rounds{of}", noising_matrix(mechanism.strategy), "C⁻¹", about)
-
-
-def _matrix(title: str, matrix: Array, name: str, about: str) -> Chart:
-    from hubbub.report.pictures import signed_image
-
-    def draw(axes: Any) -> str:
-        signed_image(axes.figure, axes, matrix, most=300)
-        axes.set_title(f"{name}, {matrix.shape[0]:,} × {matrix.shape[1]:,}", loc="left", fontsize=9)
-        return f"The matrix {name}"
-
-    return _chart(title, draw, about, height=3.2, width=3.9)

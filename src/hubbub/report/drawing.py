@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["DASHES", "INK", "MARKERS", "QUIET", "SERIES", "canvas", "figure", "legible", "look", "png", "shown", "styled"]
+__all__ = ["DASHES", "INK", "MARKERS", "QUIET", "SERIES", "canvas", "legible", "look", "png", "shown", "styled"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,14 +51,11 @@ def styled(drawing: Callable[P, R]) -> Callable[P, R]:
     return drawn
 
 
-def figure(height: float = 2.7, *, width: float = 4.6) -> tuple[Any, Any]:
-    """A figure for a page, in inches, and its axes; for :func:`styled` functions."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
+def canvas(width: float = 4.6, height: float = 2.7) -> Any:
+    """A figure in inches, by default as large as one on a page; for :func:`styled` functions."""
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasSVG(made)
-    return made, made.subplots()
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
 def legible(name: str) -> str:
@@ -104,16 +101,6 @@ def look(number: int) -> dict[str, Any]:
     """
     count = len(SERIES)
     return {"color": SERIES[number % count], "linestyle": DASHES[(number + number // count) % count]}
-
-
-def canvas(width: float, height: float) -> Any:
-    """A figure for a :func:`png`, in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    made = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(made)
-    return made
 
 
 def png(made: Any, title: str = "") -> bytes:

@@ -8,7 +8,7 @@ import hashlib
 import math
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,9 @@ _TOLERANCE = 1e-9
 # Letters of a shown difference.
 _SHOWN = 80
 _MODEL, _SERVER = "model.safetensors", "state/server.safetensors"
+# A claim that is checked: yields what is wrong, in words, and returns what a run without faults has; ``None`` for a run to
+# which the claim does not apply.
+_Claim = Generator[str, None, str | None]
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,21 @@ class Verdict:
     def ok(self) -> bool:
         """Whether every check passes."""
         return all(check.ok for check in self.checks)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run's folder, and what its ledger says."""
+
+    folder: Path
+    chain: Chain
+    history: History
+    promise: Promise
+    cost: Spent
+
+    @property
+    def store(self) -> RunStore:
+        return RunStore(self.folder)
 
 
 def verify(
@@ -131,246 +149,210 @@ def verify(
         found = f"{len(chain.records)} records, each bound to all before it, head {chain.head}{torn}"
         checks.append(Check("chain", True, found))
         if head is not None:
-            checks.append(_kept_head(chain, head))
+            checks += _checked("head", _kept_head(chain, head))
         history = History.of_chain(chain)
         if kept is not None:
-            checks.append(_kept_heads(chain, kept, keys))
+            checks += _checked("heads", _kept_heads(chain, kept, keys))
         promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
-        cost = spent(promise, history)
-        checks += [
-            _rounds(promise, history),
-            _promise(promise, chain.records[0]),
-            _participation(promise, history, cost),
-            _releases(folder, promise, history),
-            *_clip_norms(folder, promise, history),
-            *_start(folder, promise),
-            *_continuity(folder, promise),
-            *_evaluation(folder, promise, chain, history),
-            _secrets(folder, chain, history),
-            *_checkpoint(folder, chain, history),
-            _epsilon(folder, chain, promise, history, cost),
-            *_model(folder, chain),
-            _files(folder, promise, history),
-            _coverage(folder, promise, history, compared=head is not None or kept is not None),
-        ]
+        run = _Run(folder, chain, history, promise, spent(promise, history))
+        for name, claim in _CLAIMS.items():
+            checks += _checked(name, claim(run))
+        checks.append(Check("coverage", True, _coverage(run, compared=head is not None or kept is not None)))
     except (HubbubError, ValueError, TypeError, OverflowError) as error:
         where = "" if "ledger.jsonl" in str(error) or "safetensors" in str(error) else "ledger.jsonl: "
         checks.append(Check("record", False, f"{where}{error}; checks that depend on it were not made"))
         return Verdict(tuple(checks), None, None, None)
-    return Verdict(tuple(checks), chain.head, cost.guarantee.epsilon, promise.delta)
+    return Verdict(tuple(checks), chain.head, run.cost.guarantee.epsilon, promise.delta)
 
 
-def _claim(name: str, faults: Iterable[str], found: str) -> Check:
-    """A check that passes without faults; a file that cannot be read is a fault."""
-    wrong: list[str] = []
+def _checked(name: str, claim: _Claim) -> Iterator[Check]:
+    """The check of a claim, if it applies; a file that cannot be read is a fault."""
+    faults, found = list[str](), None
     try:
-        wrong += faults
+        while True:
+            faults.append(next(claim))
+    except StopIteration as end:
+        found = end.value
     except HubbubError as error:
-        wrong.append(str(error))
-    return Check(name, not wrong, "; ".join(wrong[:3]) or found)
+        faults.append(str(error))
+    if faults or found is not None:
+        yield Check(name, not faults, "; ".join(faults[:3]) or str(found))
 
 
-def _kept_head(chain: Chain, head: str) -> Check:
+def _kept_head(chain: Chain, head: str) -> _Claim:
     """The kept head is in the chain."""
     try:
         chain.require_head(head)
     except LedgerError as error:
-        return Check("head", False, str(error))
+        yield str(error)
+        return None
     since = len(chain.hashes) - 1 - chain.hashes.index(head.lower())
-    return Check("head", True, f"the kept head is in the ledger, {since} records before its end")
+    return f"the kept head is in the ledger, {since} records before its end"
 
 
-def _kept_heads(chain: Chain, kept: Sequence[bytes], keys: Collection[PublicKey] | None) -> Check:
+def _kept_heads(chain: Chain, kept: Sequence[bytes], keys: Collection[PublicKey] | None) -> _Claim:
     """The heads from a hook are in the chain, and signed."""
     faults, reached = compared(chain, kept, keys)
+    yield from faults
     by = "no signature was checked (--signer)" if keys is None else "each is signed by a given key"
     of = f"the last after {reached} of {chain.rounds_at(chain.head)} rounds"
-    found = f"{_count(len(kept), 'kept head')} in the ledger, in order, {of}; {by}"
-    return _claim("heads", faults, found)
+    return f"{_count(len(kept), 'kept head')} in the ledger, in order, {of}; {by}"
 
 
-def _rounds(promise: Promise, history: History) -> Check:
+def _rounds(run: _Run) -> _Claim:
     """There are no more rounds than promised, each with key and clip norm as promised."""
-    states = [entry.state for entry in history.rounds]
+    states = [entry.state for entry in run.history.rounds]
     counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "aborted", "begun") if state in states)
-    incarnations = _count(len(history.epochs), "incarnation")
-    detail = f"{len(states)} of {promise.rounds} rounds recorded ({counted or '0 committed'}) in {incarnations}"
-    for broken in breaches(promise, history).of_rounds:
-        return Check("rounds", False, f"{detail}; ledger.jsonl: {broken}")
-    return Check("rounds", True, detail + ("; simulation, not for release" if promise.simulation else ""))
+    incarnations = _count(len(run.history.epochs), "incarnation")
+    detail = f"{len(states)} of {run.promise.rounds} rounds recorded ({counted or '0 committed'}) in {incarnations}"
+    for broken in breaches(run.promise, run.history).of_rounds:
+        yield f"{detail}; ledger.jsonl: {broken}"
+        return None
+    return detail + ("; simulation, not for release" if run.promise.simulation else "")
 
 
-def _promise(promise: Promise, stated: Mapping[str, Any]) -> Check:
+def _promise(run: _Run) -> _Claim:
     """The numbers of the promise, computed again from the strategy."""
+    promise, stated = run.promise, run.chain.records[0]
     key = stated.get("key")
-    wrong = [] if isinstance(key, str) and len(key) == 64 else [f"key = {str(key)[:80]!r}: must be 64 hexadecimal digits"]
-    wrong += _differences({"kind": "promise", "key": key, **promise.record()}, stated)
+    if not isinstance(key, str) or len(key) != 64:
+        yield f"key = {str(key)[:80]!r}: must be 64 hexadecimal digits"
+    yield from _differences({"kind": "promise", "key": key, **promise.record()}, stated)
     if promise.mechanism is None:
-        return _claim("promise", wrong, "nothing is promised: epsilon is infinite")
+        return "nothing is promised: epsilon is infinite"
     again = promise.after(promise.rounds, promise.delta)
     sensitivity = f"sensitivity {rounded_up(again.l2_sensitivity or 0.0)} of {again.sensitivity_of}"
     detail = f"{sensitivity}, noise {promise.mechanism.stddev:.6g}, epsilon {rounded_up(again.epsilon)}"
-    return _claim("promise", wrong, f"computed again from the strategy: {detail}")
+    return f"computed again from the strategy: {detail}"
 
 
-def _participation(promise: Promise, history: History, cost: Spent) -> Check:
+def _participation(run: _Run) -> _Claim:
     """Each client's rounds are of the promised pattern."""
-    mechanism, unit = promise.mechanism, promise.privacy_unit
+    mechanism, unit, joined = run.promise.mechanism, run.promise.privacy_unit, run.history.participations
     if mechanism is None:
-        return Check("participation", True, "nothing is promised")
-    joined = history.participations
+        return "nothing is promised"
     if not joined.clients:
-        devices = promise.terms.pattern_kept_by == "devices"
+        devices = run.promise.terms.pattern_kept_by == "devices"
         who = "each device enforces the pattern itself" if devices else "cohorts are drawn at random"
-        found = "nobody took part yet" if promise.lists_clients else f"{who}, and the ledger has no list of participants"
-        return Check("participation", True, found)
+        return "nobody took part yet" if run.promise.lists_clients else f"{who}, and the ledger has no list of participants"
     broken = joined.breaking(mechanism.participation)
-    wrong = (
-        f"{len(broken)} {unit}s broke {mechanism.participation}, such as {joined.tag(client)} in rounds "
-        f"{list(joined.rounds_of(client))}; the actual epsilon is {rounded_up(cost.happened.epsilon)}"
-        for client in broken[:1]
-    )
+    for client in broken[:1]:
+        yield (
+            f"{len(broken)} {unit}s broke {mechanism.participation}, such as {joined.tag(client)} in rounds "
+            f"{list(joined.rounds_of(client))}; the actual epsilon is {rounded_up(run.cost.happened.epsilon)}"
+        )
     most = _count(int(joined.counts.max()), "round")
-    return _claim("participation", wrong, f"{joined.clients} {unit}s, each in at most {most}, kept {mechanism.participation}")
+    return f"{joined.clients} {unit}s, each in at most {most}, kept {mechanism.participation}"
 
 
-def _releases(folder: Path, promise: Promise, history: History) -> Check:
+def _releases(store: RunStore, promise: Promise, history: History) -> _Claim:
     """Every committed release has its digest and lies on the lattice, and there are no others."""
-    store, parameters = RunStore(folder), promise.terms.parameters
+    parameters = promise.terms.parameters
     all_kept = promise.terms.keep_releases and not history.forgets
     dim = None if parameters is None else parameters + promise.terms.adaptive
     on_lattice = not promise.simulation and promise.mechanism is not None
     needed = {t for t, entry in enumerate(history.rounds) if entry.state == "committed"}
-    try:
-        kept = set(store.released())
-    except RunFolderError as error:
-        return Check("releases", False, str(error))
-
-    def faults() -> Iterator[str]:
-        if all_kept and (missing := needed - kept):
-            yield f"the release of round {min(missing)} is missing"
-        if unknown := unknown_releases(kept, [entry.state for entry in history.rounds]):
-            yield f"there is a release of round {unknown[0]}, which the ledger does not have as committed"
-        for t in sorted(kept & needed):
-            content, entry = store.release_content(t), history.rounds[t]
-            if hashlib.sha256(content).hexdigest() != entry.release:
-                yield f"the release of round {t} is not the committed one"
-                continue
-            release, clip_norm = store.parse_release(t, content, dim), entry.clip_norm
-            if on_lattice and (clip_norm is None or not Lattice(clip_norm, promise.lattice_bits).holds(release)):
-                yield f"the release of round {t} is off the lattice of its clip_norm = {clip_norm} in ledger.jsonl"
-
-    others = "" if all_kept else " (others were not kept)"
-    return _claim("releases", faults(), f"{len(kept)} releases, each as its digest in the ledger{others}")
+    kept = set(store.released())
+    if all_kept and (missing := needed - kept):
+        yield f"the release of round {min(missing)} is missing"
+    if unknown := unknown_releases(kept, [entry.state for entry in history.rounds]):
+        yield f"there is a release of round {unknown[0]}, which the ledger does not have as committed"
+    for t in sorted(kept & needed):
+        content, entry = store.release_content(t), history.rounds[t]
+        if hashlib.sha256(content).hexdigest() != entry.release:
+            yield f"the release of round {t} is not the committed one"
+            continue
+        release, clip_norm = store.parse_release(t, content, dim), entry.clip_norm
+        if on_lattice and (clip_norm is None or not Lattice(clip_norm, promise.lattice_bits).holds(release)):
+            yield f"the release of round {t} is off the lattice of its clip_norm = {clip_norm} in ledger.jsonl"
+    return f"{len(kept)} releases, each as its digest in the ledger{'' if all_kept else ' (others were not kept)'}"
 
 
-def _clip_norms(folder: Path, promise: Promise, history: History) -> Iterator[Check]:
+def _clip_norms(run: _Run) -> _Claim:
     """An adaptive clip norm follows in each round from the releases before, as far as they are kept."""
-    rule, mechanism = promise.terms.adaptive_clipping, promise.mechanism
+    rule, mechanism, rounds = run.promise.terms.adaptive_clipping, run.promise.mechanism, run.history.rounds
     if mechanism is None or not isinstance(rule, Mapping):
-        return
-    norms = ClipNorms(AdaptiveClipping(**rule), mechanism.noise_multiplier, promise.settings["expected_cohort_size"])
-    store, clip_norm = RunStore(folder), norms.first
-    kept, wrong, followed = set(store.released()), [], 0
-    for round_index, entry in enumerate(history.rounds):
+        return None
+    norms = ClipNorms(AdaptiveClipping(**rule), mechanism.noise_multiplier, run.promise.settings["expected_cohort_size"])
+    store, clip_norm = run.store, norms.first
+    kept, followed = set(store.released()), 0
+    for t, entry in enumerate(rounds):
         if clip_norm is None:
             # After a release that was not kept: the clip norm in the ledger.
             clip_norm = (entry.clip_norm or math.nan) / norms.bound(1.0)
         if not _equal(entry.clip_norm, norms.bound(clip_norm)):
-            wrong = [
-                f"round {round_index} has {entry.clip_norm!r} in ledger.jsonl, from the releases {norms.bound(clip_norm)!r}"
-            ]
-            break
+            yield f"round {t} has {entry.clip_norm!r} in ledger.jsonl, from the releases {norms.bound(clip_norm)!r}"
+            return None
         if entry.state == "committed":
-            release = store.parse_release(round_index, store.release_content(round_index)) if round_index in kept else None
+            release = store.parse_release(t, store.release_content(t)) if t in kept else None
             clip_norm = None if release is None else norms.following(clip_norm, release)
             followed += release is not None
-    found = f"each follows from the releases before it ({followed} of {len(history.rounds)} rounds were followed)"
-    yield _claim("clip norms", wrong, found)
+    return f"each follows from the releases before it ({followed} of {len(rounds)} rounds were followed)"
 
 
-def _start(folder: Path, promise: Promise) -> Iterator[Check]:
+def _start(run: _Run) -> _Claim:
     """The initial model is the one that the promise names."""
-    stated = promise.terms.initial_model
-    if stated is None or not os.path.lexists(folder / START):
-        return
-
-    def faults() -> Iterator[str]:
-        start = Start.read(folder)
-        # A finished run's model begins every warm start, and no other run.
-        if model_digest(start.model) != stated or start.finished != (promise.terms.extends is not None):
-            yield f"{START} is not the initial model of the ledger"
-
-    yield _claim("start", faults(), f"{START} is the initial model of the ledger")
+    stated = run.promise.terms.initial_model
+    if stated is None or not os.path.lexists(run.folder / START):
+        return None
+    start = Start.read(run.folder)
+    # A finished run's model begins every warm start, and no other run.
+    if model_digest(start.model) != stated or start.finished != (run.promise.terms.extends is not None):
+        yield f"{START} is not the initial model of the ledger"
+    return f"{START} is the initial model of the ledger"
 
 
-def _continuity(folder: Path, promise: Promise) -> Iterator[Check]:
+def _continuity(run: _Run) -> _Claim:
     """A warm start has the model of the finished run that it names, and counts that run's cost."""
-    if found := origin_words(folder, promise):
-        yield _claim("continuity", breaks(folder, promise), found)
-        return
-    try:
-        why = begins_with(None, Start.read(folder)) if os.path.lexists(folder / START) else ""
-    except RunFolderError as error:
-        why = str(error)
-    if why:
-        yield Check("continuity", False, f"{folder / START}: {why}")
+    if found := origin_words(run.folder, run.promise):
+        yield from breaks(run.folder, run.promise)
+        return found
+    if os.path.lexists(run.folder / START) and (why := begins_with(None, Start.read(run.folder))):
+        yield f"{run.folder / START}: {why}"
+    return None
 
 
-def _evaluation(folder: Path, promise: Promise, chain: Chain, history: History) -> Iterator[Check]:
+def _evaluation(run: _Run) -> _Claim:
     """The private evaluations are those that the run's cost includes."""
-    counted, expected = promise.evaluations(len(history.rounds)), evaluation_promise(promise, chain.hashes[0])
-    own = folder / EVALUATION
+    rounds, own = len(run.history.rounds), run.folder / EVALUATION
+    counted, expected = run.promise.evaluations(rounds), evaluation_promise(run.promise, run.chain.hashes[0])
     if counted is None or expected is None:
         if os.path.lexists(own):
-            yield Check("evaluation", False, f"there is {EVALUATION}, but the run promises no private evaluation")
-        return
-
-    def faults() -> Iterator[str]:
-        found = read_chain(ledger_of(own))
-        stated, past = Promise.from_record(found.records[0], {}), History.of_chain(found)
-        if stated.record() != expected.record():
-            yield "its ledger is not of this run, or has another promise"
-        if len(past.rounds) > counted[1]:
-            yield f"{len(past.rounds)} evaluations were started, the {len(history.rounds)} rounds allow {counted[1]}"
-        releases = _releases(own, stated, past)
-        if not releases.ok:
-            yield releases.detail
-
-    begun = f"{_begun(own)} of {expected.rounds} evaluations, each after its rounds and with its release as on record"
-    yield _claim("evaluation", faults(), begun)
+            yield f"there is {EVALUATION}, but the run promises no private evaluation"
+        return None
+    found = read_chain(ledger_of(own))
+    stated, past = Promise.from_record(found.records[0], {}), History.of_chain(found)
+    if stated.record() != expected.record():
+        yield "its ledger is not of this run, or has another promise"
+    if len(past.rounds) > counted[1]:
+        yield f"{len(past.rounds)} evaluations were started, the {rounds} rounds allow {counted[1]}"
+    yield from _releases(RunStore(own), stated, past)
+    return f"{len(past.rounds)} of {expected.rounds} evaluations, each after its rounds and with its release as on record"
 
 
-def _begun(folder: Path) -> int:
-    try:
-        return len(History.of_chain(read_chain(ledger_of(folder))).rounds)
-    except (HubbubError, ValueError):
-        return 0
-
-
-def _secrets(folder: Path, chain: Chain, history: History) -> Check:
+def _secrets(run: _Run) -> _Claim:
     """Keys are those of the ledger, readable by their owner only; a closed run has none."""
-    store = RunStore(folder)
+    store, history, ledger = run.store, run.history, run.folder / "ledger.jsonl"
     kept = store.secret_files()
-    ledger = folder / "ledger.jsonl"
     of_operator = [*kept, ledger, *(path for path in [cohorts_path(ledger)] if os.path.lexists(path))]
-    open_ones = [path for path in of_operator if stat.S_IMODE(path.lstat().st_mode) & 0o077]
-    if open_ones:
-        return Check("secrets", False, f"{open_ones[0].relative_to(folder)} is readable by others; change its mode to 0600")
+    for path in of_operator:
+        if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+            yield f"{path.relative_to(run.folder)} is readable by others; change its mode to 0600"
+            return None
     if history.closed:
-        left = f"{kept[0].relative_to(folder)} is still there; close the run again" if kept else "the keys were destroyed"
-        return Check("secrets", not kept, left)
+        for path in kept[:1]:
+            yield f"{path.relative_to(run.folder)} is still there; close the run again"
+        return "the keys were destroyed"
     drawn = [epoch.key for epoch in history.epochs if epoch.key is not None]
     if len(set(drawn)) != len(drawn):
-        return Check("secrets", False, "two incarnations used one noise key")
-    found = (
-        f"{_count(len(drawn), 'noise key')}, a new one in each incarnation; {len(kept)} secret files that only the owner reads"
-    )
-    return _claim("secrets", _keys(store, chain.records[0].get("key"), history), found)
+        yield "two incarnations used one noise key"
+    yield from _keys(store, run.chain.records[0].get("key"), history)
+    keys = f"{_count(len(drawn), 'noise key')}, a new one in each incarnation"
+    return f"{keys}; {len(kept)} secret files that only the owner reads"
 
 
 def _keys(store: RunStore, own: object, history: History) -> Iterator[str]:
-    """Keys that are not those of the ledger; a folder without its keys has none to compare."""
+    """Keys that are not those of the ledger, in words; a folder without its keys has none to compare."""
     if ahead := key_ahead(store.epochs(), len(history.epochs)):
         yield f"{ahead} is there, the ledger has {_count(len(history.epochs), 'incarnation')}: it was rolled back"
     if not store.has_keys():
@@ -384,57 +366,52 @@ def _keys(store: RunStore, own: object, history: History) -> Iterator[str]:
             yield f"state/keys/epoch-{number} is not the noise key of that incarnation"
 
 
-def _checkpoint(folder: Path, chain: Chain, history: History) -> Iterator[Check]:
+def _checkpoint(run: _Run) -> _Claim:
     """The checkpoint is complete and belongs to this ledger; a closed run does not resume and needs none."""
-    path = folder / "state" / "checkpoint.json"
-    if history.closed or not os.path.lexists(path):
-        return
-    try:
-        checkpoint = Checkpoint(path, again=False)
-    except RunFolderError as error:
-        yield Check("checkpoint", False, str(error))
-        return
-    fits = chain.rounds_at(checkpoint.head) == checkpoint.rounds
-    which = "under a head of this ledger" if fits else "under a head that this ledger does not have: it was rolled back"
-    yield Check("checkpoint", fits, f"{path.relative_to(folder)} holds the state after {checkpoint.rounds} rounds, {which}")
+    path = run.folder / "state" / "checkpoint.json"
+    if run.history.closed or not os.path.lexists(path):
+        return None
+    checkpoint = Checkpoint(path, again=False)
+    holds = f"{path.relative_to(run.folder)} holds the state after {checkpoint.rounds} rounds, "
+    if run.chain.rounds_at(checkpoint.head) != checkpoint.rounds:
+        yield f"{holds}under a head that this ledger does not have: it was rolled back"
+    return f"{holds}under a head of this ledger"
 
 
-def _epsilon(folder: Path, chain: Chain, promise: Promise, history: History, cost: Spent) -> Check:
-    """The stated epsilons are the actual costs: of all rounds in the guarantee, of those so far in the metrics."""
+def _epsilon(run: _Run) -> _Claim:
+    """The cost of what happened is at most the promise, and guarantee and metrics state the costs of the ledger."""
+    promise, begun, guarantee = run.promise, len(run.history.rounds), run.folder / "guarantee.json"
     promised = promise.after(promise.rounds, promise.delta)
-
-    def faults() -> Iterator[str]:
-        yield from cost.warnings()[:1] if cost.worse else ()
-        try:
-            stated = strict_json.loads(files.read(folder / "guarantee.json", at_most=2**20))
-            versions = stated.get("versions") if isinstance(stated, Mapping) else None
-            # Versions may be others than today's.
-            named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
-            computed = promised.as_json() | {"versions": versions if named else "names and versions of libraries"}
-            yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
-        except FileNotFoundError as error:
-            # A run by ``train`` alone has no such file; others have it from the start.
-            stated_once = any(record.get("kind") == "files" for record in chain.records)
-            if stated_once or any(os.path.lexists(folder / name) for name in ("config.toml", _SERVER)):
-                yield f"guarantee.json: cannot be read ({error.strerror})"
-        except OSError as error:
+    if run.cost.worse:
+        yield from run.cost.warnings()[:1]
+    try:
+        stated = strict_json.loads(files.read(guarantee, at_most=2**20))
+        versions = stated.get("versions") if isinstance(stated, Mapping) else None
+        # Versions may be others than today's.
+        named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
+        computed = promised.as_json() | {"versions": versions if named else "names and versions of libraries"}
+        yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
+    except FileNotFoundError as error:
+        # A run by ``train`` alone has no such file; others have it from the start.
+        stated_once = any(record.get("kind") == "files" for record in run.chain.records)
+        if stated_once or any(os.path.lexists(run.folder / name) for name in ("config.toml", _SERVER)):
             yield f"guarantee.json: cannot be read ({error.strerror})"
-        except (ValueError, TypeError) as error:
-            yield f"guarantee.json: {error}"
-        yield from _shown(folder, promise, len(history.rounds))
-
-    so_far, whole = rounded_up(cost.guarantee.epsilon), rounded_up(promised.epsilon)
+    except OSError as error:
+        yield f"guarantee.json: cannot be read ({error.strerror})"
+    except (ValueError, TypeError) as error:
+        yield f"guarantee.json: {error}"
+    yield from _shown(run)
+    so_far, whole = rounded_up(run.cost.guarantee.epsilon), rounded_up(promised.epsilon)
     together = f" and {_count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
-    spent_so_far = f"{so_far} for the {len(history.rounds)} recorded rounds{together}"
-    stated = "as stated" if (folder / "guarantee.json").exists() else "and no guarantee.json states another"
-    return _claim(
-        "epsilon", faults(), f"{spent_so_far}, {whole} for all {promise.rounds}, at delta {no_less(promise.delta)}, {stated}"
-    )
+    spent_so_far = f"{so_far} for the {begun} recorded rounds{together}"
+    as_stated = "as stated" if guarantee.exists() else "and no guarantee.json states another"
+    return f"{spent_so_far}, {whole} for all {promise.rounds}, at delta {no_less(promise.delta)}, {as_stated}"
 
 
-def _shown(folder: Path, promise: Promise, begun: int) -> Iterator[str]:
+def _shown(run: _Run) -> Iterator[str]:
     """The difference between the last epsilon of the metrics and the cost of as many rounds, in words."""
-    rows, _ = read_metrics(folder / "metrics.jsonl")
+    promise, begun = run.promise, len(run.history.rounds)
+    rows, _ = read_metrics(run.folder / "metrics.jsonl")
     if not rows:
         return
     last, shown = rows[-1]["round_index"], rows[-1]["epsilon"]
@@ -445,48 +422,66 @@ def _shown(folder: Path, promise: Promise, begun: int) -> Iterator[str]:
         yield f"metrics.jsonl: epsilon = {shown!r} after round {last}, computed again it is {after!r}"
 
 
-def _model(folder: Path, chain: Chain) -> Iterator[Check]:
+def _model(run: _Run) -> _Claim:
     """The model is complete, and names a head of the ledger."""
-    if not os.path.lexists(folder / _MODEL):
-        return
+    if not os.path.lexists(run.folder / _MODEL):
+        return None
     try:
-        content = files.read(folder / _MODEL, at_most=2**36)
+        content = files.read(run.folder / _MODEL, at_most=2**36)
         parse(content)
-        known = metadata(content).get("ledger_head") in chain.hashes
-        yield Check("model", known, f"{_MODEL} was released under {'a' if known else 'no'} head of this ledger")
+        if metadata(content).get("ledger_head") not in run.chain.hashes:
+            yield f"{_MODEL} was released under no head of this ledger"
     except (OSError, ValueError) as error:
         why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
-        yield Check("model", False, f"{_MODEL}: {why}")
+        yield f"{_MODEL}: {why}"
+    return f"{_MODEL} was released under a head of this ledger"
 
 
-def _files(folder: Path, promise: Promise, history: History) -> Check:
+def _files(run: _Run) -> _Claim:
     """Model, settings and guarantee are those whose digests the ledger has."""
+    folder, history = run.folder, run.history
     bound, made = history.files or {}, [name for name in (_MODEL, _SERVER) if os.path.lexists(folder / name)]
     # The model of a federation is written after each round, and bound after the last one of an incarnation.
-    unbound = [name for name in made if name not in bound and (name == _MODEL or history.next_round >= promise.rounds)]
+    unbound = [name for name in made if name not in bound and (name == _MODEL or history.next_round >= run.promise.rounds)]
     if unbound:
         again = f"hubbub resume {folder}" if unbound == [_MODEL] else "start its ServerApp again"
-        return Check("files", False, f"{unbound[0]} is bound by no record of the ledger; {again} makes the record")
+        yield f"{unbound[0]} is bound by no record of the ledger; {again} makes the record"
     if history.files is None:
         ended = "was closed before it had a model" if history.closed else "has not made its model yet"
-        return Check("files", True, f"the run {ended}: no record of the ledger binds model, settings or guarantee")
-    return _claim("files", RunStore(folder).changed(bound), f"byte for byte what the ledger binds: {', '.join(sorted(bound))}")
+        return f"the run {ended}: no record of the ledger binds model, settings or guarantee"
+    yield from run.store.changed(bound)
+    return f"byte for byte what the ledger binds: {', '.join(sorted(bound))}"
 
 
-def _cohorts(folder: Path, history: History) -> set[str]:
-    """The file of cohorts, if the records account for all of it."""
-    path = cohorts_path(folder / "ledger.jsonl")
-    return {path.name} if os.path.lexists(path) and path.lstat().st_size == history.cohorts_size else set()
+# By name, in the order in which they depend on one another.
+_CLAIMS: Mapping[str, Callable[[_Run], _Claim]] = {
+    "rounds": _rounds,
+    "promise": _promise,
+    "participation": _participation,
+    "releases": lambda run: _releases(run.store, run.promise, run.history),
+    "clip norms": _clip_norms,
+    "start": _start,
+    "continuity": _continuity,
+    "evaluation": _evaluation,
+    "secrets": _secrets,
+    "checkpoint": _checkpoint,
+    "epsilon": _epsilon,
+    "model": _model,
+    "files": _files,
+}
 
 
-def _coverage(folder: Path, promise: Promise, history: History, *, compared: bool) -> Check:
-    """The files that no check covers."""
-    store, mechanism = RunStore(folder), promise.mechanism
-    covered = {"ledger.jsonl", *(history.files or {})} | _cohorts(folder, history)
+def _coverage(run: _Run, *, compared: bool) -> str:
+    """The files that no check covers, in words."""
+    folder, store, history, mechanism = run.folder, run.store, run.history, run.promise.mechanism
+    cohorts = cohorts_path(folder / "ledger.jsonl")
+    covered = {"ledger.jsonl", *(history.files or {})}
+    if os.path.lexists(cohorts) and cohorts.lstat().st_size == history.cohorts_size:
+        covered.add(cohorts.name)
     covered |= {f"state/releases/{t}.safetensors" for t, entry in enumerate(history.rounds) if entry.state == "committed"}
     if mechanism and strategy_arrays(mechanism.strategy):
         covered.add("strategy.safetensors")
-    if "initial_model" in promise.settings:
+    if "initial_model" in run.promise.settings:
         covered.add(START)
     if not history.closed and store.has_keys():
         keyed = (number for number, epoch in enumerate(history.epochs) if epoch.key is not None)
@@ -498,7 +493,7 @@ def _coverage(folder: Path, promise: Promise, history: History, *, compared: boo
     left = _left(folder, covered)
     said = f"no digest binds these: {', '.join(left)}" if left else "every file was compared with the ledger"
     forged = "; whoever can write to the folder can forge all of it: compare the head with one that was kept elsewhere"
-    return Check("coverage", True, said if compared else said + forged)
+    return said if compared else said + forged
 
 
 def _left(folder: Path, covered: Collection[str]) -> list[str]:
@@ -534,29 +529,27 @@ def _published(folder: Path, head: str | None, keys: Collection[PublicKey] | Non
         same = head.lower() == own
         checks.append(Check("head", same, f"the head is {'' if same else 'not '}the given one, {head[:80]!r}"))
     if keys is not None:
-        signed = f"{SIGNATURE} is the signature of {PUBLICATION} by a given key"
-        checks.append(_claim("signature", _unsigned(folder / SIGNATURE, content, keys), signed))
-    changed = RunStore(folder).changed(bound)
-    checks.append(_claim("files", changed, f"byte for byte what that record binds: {', '.join(sorted(bound))}"))
+        checks += _checked("signature", _signature(folder / SIGNATURE, content, keys))
+    changed = list(RunStore(folder).changed(bound))
+    same_files = f"byte for byte what that record binds: {', '.join(sorted(bound))}"
+    checks.append(Check("files", not changed, "; ".join(changed[:3]) or same_files))
     left = _left(folder, {PUBLICATION, *([] if keys is None else [SIGNATURE]), *bound})
     said = f"no digest binds these: {', '.join(left)}; " if left else ""
-    compare = (
-        ""
-        if head or keys
-        else "compare the head with the one that the publisher states, since all of it can be forged together; "
-    )
-    reach = f"{said}{compare}only the run proves the guarantee: hubbub verify RUN --head {own}"
+    if not head and not keys:
+        said += "compare the head with the one that the publisher states, since all of it can be forged together; "
+    reach = f"{said}only the run proves the guarantee: hubbub verify RUN --head {own}"
     return Verdict((*checks, Check("coverage", True, reach)), own, None, None)
 
 
-def _unsigned(path: Path, content: bytes, keys: Collection[PublicKey]) -> Iterator[str]:
-    """The fault of a signature file, in words, if it has no signature of the content by one of the keys."""
+def _signature(path: Path, content: bytes, keys: Collection[PublicKey]) -> _Claim:
+    """A file is a signature of the content by one of the keys."""
     try:
         require_signed(content, files.read(path, at_most=2**12).decode("ascii", "replace"), keys)
     except OSError as error:
         yield f"{path.name} cannot be read ({error.strerror})"
     except ValueError as error:
         yield f"{path.name}: {error}"
+    return f"{SIGNATURE} is the signature of {PUBLICATION} by a given key"
 
 
 def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:

@@ -10,7 +10,7 @@ from hubbub._util.files import write_atomic
 from hubbub._util.strict_json import finite_only
 from hubbub.experiment.sweep.grid import SEED
 from hubbub.experiment.sweep.results import SweepSummary
-from hubbub.report.drawing import SERIES, figure, shown, styled
+from hubbub.report.drawing import SERIES, canvas, shown, styled
 from hubbub.report.page import Chart, rendered
 
 __all__ = ["page", "write"]
@@ -61,7 +61,8 @@ def _accuracy_against_epsilon(sweep: SweepSummary) -> str:
         if mean is None or point.epsilon is None or not math.isfinite(point.epsilon):
             continue
         if made is None:
-            made, axes = figure()
+            made = canvas()
+            axes = made.subplots()
         color = SERIES[1 if point is best else 0]
         axes.errorbar([point.epsilon], [mean], yerr=deviation, color=color, marker="o", linestyle="", elinewidth=1)
     if made is None:
