@@ -38,17 +38,6 @@ def chromium() -> str:
     return found
 
 
-def printed(page: str, scratch: Path) -> int:
-    """How many sheets the page takes on paper."""
-    scratch.mkdir(exist_ok=True)
-    (scratch / "page.html").write_text(page)
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", f"--user-data-dir={scratch / 'profile'}")
-    target = scratch / "page.pdf"
-    command = [chromium(), *flags, f"--print-to-pdf={target}", (scratch / "page.html").as_uri()]
-    subprocess.run(command, capture_output=True, timeout=120, check=True)
-    return len(re.findall(rb"/Type\s*/Page\b", target.read_bytes()))
-
-
 def looked_at(page: str, scratch: Path, *, width: int = 1100, dark: bool = False) -> dict[str, Any]:
     """What the page is like in a frame of that width: a window of a browser without a screen has at least 500 dots."""
     file = scratch / "frame.html"

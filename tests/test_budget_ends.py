@@ -22,7 +22,6 @@ from flower_arms import Federation, averaging
 from hubbub import accounting
 from hubbub.accounting import Gaussian, PoissonSampled, composition
 from hubbub.accounting.composition import epsilon_once as remembered
-from hubbub.cli import main
 from hubbub.errors import BudgetError
 from hubbub.flower import DPFedAvgFixed
 from hubbub.ledger.chain import read_chain
@@ -31,6 +30,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import LocalTraining, RunPlan, RunStore, SimulatedPopulation, train
+from recorded_runs import hubbub
 from release_paths import PROMISE, ROUNDS, plan, silent
 from release_paths import one_round as round_of
 from release_paths import opened as opened_path
@@ -59,12 +59,6 @@ KINDS = {
 }
 
 
-def run_command(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return int(ended.value.code or 0)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_acc_10_a_used_up_budget_ends_a_run_with_status_3_and_keeps_the_model(
     workplace: Path, capsys: pytest.CaptureFixture[str], kind: str
@@ -77,10 +71,10 @@ def test_acc_10_a_used_up_budget_ends_a_run_with_status_3_and_keeps_the_model(
         )
         return "run.toml"
 
-    run_command("plan", written(2, 1e6), "--json")
+    hubbub("plan", written(2, 1e6), "--json")
     two = json.loads(capsys.readouterr().out)["epsilon"]
     # What two rounds cost, and a little more: a third would exceed it.
-    assert run_command("train", written(9, two * 1.0001), "--out", "run") == 3
+    assert hubbub("train", written(9, two * 1.0001), "--out", "run") == 3
     said = capsys.readouterr().out
     assert "The budget is spent after 2 of 9 rounds" in said
     kinds = [record["kind"] for record in read_chain(Path("run/ledger.jsonl")).records]
@@ -89,10 +83,10 @@ def test_acc_10_a_used_up_budget_ends_a_run_with_status_3_and_keeps_the_model(
     rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert max(row["epsilon"] for row in rows) <= two * 1.0001
     # It does not go on when it is asked again.
-    assert run_command("resume", "run") == 3
+    assert hubbub("resume", "run") == 3
     assert [r["kind"] for r in read_chain(Path("run/ledger.jsonl")).records].count("begin") == 2
     # A budget that is never reached ends nothing.
-    assert run_command("train", written(2, 1e6), "--out", "other") == 0
+    assert hubbub("train", written(2, 1e6), "--out", "other") == 0
 
 
 def test_acc_10_the_round_that_would_exceed_a_federations_budget_is_not_begun() -> None:
@@ -256,14 +250,14 @@ def test_acc_7_reading_epsilon_in_the_middle_of_a_run_changes_nothing(tmp_path: 
         store = RunStore(tmp_path / f"{reads}")
         for _ in train(planned, silent(), model, store):
             ledger = (store.folder / "ledger.jsonl").read_bytes()
-            answers = {run_command_output(store.folder) for _ in range(reads)}
+            answers = {stated(store.folder) for _ in range(reads)}
             assert len(answers) <= 1
             assert (store.folder / "ledger.jsonl").read_bytes() == ledger
         models.append(torch.cat([part.detach().reshape(-1) for part in model.parameters()]))
     assert torch.equal(*models)
 
 
-def run_command_output(folder: Path) -> float:
+def stated(folder: Path) -> float:
     from hubbub.ledger.multi_run import run_charges
     from hubbub.training.run_folder.record import read_run
 

@@ -19,7 +19,6 @@ from torch import nn
 from dying import Dying
 from extended_runs import EVEN, FIRST, SECOND, flat, gone_on, learnt_from, of_seed, plan, rewritten, trained
 from hubbub._util import strict_json
-from hubbub.accounting import calibrate
 from hubbub.cli.runs import close
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
 from hubbub.ledger.actual_cost import spent
@@ -30,7 +29,7 @@ from hubbub.mechanism import gaussian
 from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.noise import SecureSource
-from hubbub.training import LatticeSum, RunStore, ServerOptimizer, charged_with, extended, train
+from hubbub.training import LatticeSum, RunStore, ServerOptimizer, extended, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import Segments
@@ -78,17 +77,6 @@ def test_acc_9_acc_12_random_cohorts_compose_as_dp_accounting_says(tmp_path: Pat
     assert epsilon(tmp_path / "two") == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
-def test_every_round_that_follows_states_all_rounds_before_it(tmp_path: Path) -> None:
-    trained(tmp_path / "one")
-    model = zeros()
-    going = extended(RunStore(tmp_path / "one"), FIRST, SECOND, model, RunStore(tmp_path / "two"))
-    stated = [r.epsilon for r in train(going, RandomSums(0), model, RunStore(tmp_path / "two"))]
-    first = FIRST.promise().after(6, 1e-5).gdp_mu
-    for t, found in enumerate(stated, start=1):
-        mu = math.hypot(first, SECOND.promise().after(t, 1e-5).gdp_mu)
-        assert found == pytest.approx(gaussian.epsilon(1e-5, 1 / mu), rel=1e-9)
-
-
 def test_acc_12_a_third_run_counts_the_first_though_its_folder_is_gone(tmp_path: Path) -> None:
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
     trained(one)
@@ -100,14 +88,6 @@ def test_acc_12_a_third_run_counts_the_first_though_its_folder_is_gone(tmp_path:
     assert len(read_run(three).promise.earlier) == 2
     assert not continuity(two)
     assert not continuity(three)
-
-
-def test_noise_is_calibrated_so_that_both_meet_the_budget_together(tmp_path: Path) -> None:
-    trained(tmp_path / "one")
-    budget = epsilon(tmp_path / "one") + 0.5
-    mechanism = calibrate(Identity(4), EVEN, prior=charged_with(tmp_path / "one"), epsilon=budget, delta=1e-5)
-    gone_on(tmp_path / "one", tmp_path / "two", following=replace(SECOND, mechanism=mechanism))
-    assert budget * (1 - 1e-4) <= epsilon(tmp_path / "two") <= budget
 
 
 def test_the_statement_names_both_runs_and_what_is_assumed_of_them(tmp_path: Path) -> None:
@@ -319,22 +299,10 @@ def test_what_is_no_longer_one_training_is_refused(what: str, tmp_path: Path) ->
     assert not (tmp_path / "one" / "segments.json").exists()
 
 
-def test_a_real_run_does_not_go_on_from_a_simulation(tmp_path: Path) -> None:
-    trained(tmp_path / "one", of_seed(FIRST, 1))
-    with pytest.raises(ConfigError, match=r"noise = 'secure': the run in .* had 'simulation'"):
-        gone_on(tmp_path / "one", tmp_path / "two", of_seed(FIRST, 1), SECOND)
-
-
 def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     trained(tmp_path / "one")
     with pytest.raises(ConfigError, match=r"has 20 trainable parameters, that of the run in .* 8"):
         extended(RunStore(tmp_path / "one"), FIRST, SECOND, nn.Linear(4, 4), RunStore(tmp_path / "two"))
-
-
-def test_an_unfinished_run_is_told_to_resume_first(tmp_path: Path) -> None:
-    trained(tmp_path / "one", rounds=4)
-    with pytest.raises(LedgerError, match=r"4 of the 6 rounds .*'hubbub resume .*one'"):
-        gone_on(tmp_path / "one", tmp_path / "two")
 
 
 def test_without_its_releases_nobody_can_show_what_a_model_was_made_of(tmp_path: Path) -> None:

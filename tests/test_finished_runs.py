@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 import hubbub
 from cohort_file import joined
-from hubbub.cli import main
 from hubbub.errors import RunFolderError
 from hubbub.experiment.engine.finished import PUBLISHED
+from recorded_runs import hubbub as ran
 
 CONFIG = """
 [training]
@@ -26,12 +26,6 @@ noise_multiplier = 2.0
 name = "digits"
 clients = 40
 """
-
-
-def ran(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    return stop.value.code
 
 
 @pytest.fixture(scope="module")
@@ -218,8 +212,3 @@ def test_a_model_of_fewer_rounds_than_the_ledger_has_is_not_loaded(run: Path) ->
     save_file(other, run / "model.safetensors", {"ledger_head": chain[3]})
     with pytest.raises(RunFolderError, match="has gone on"):
         hubbub.load(run)
-
-
-def test_what_is_no_attribute_is_none() -> None:
-    with pytest.raises(AttributeError, match="weights"):
-        _ = hubbub.weights

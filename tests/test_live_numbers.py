@@ -73,12 +73,6 @@ def test_a_run_leaves_gauges_and_lines_of_what_is_public_alone(tmp_path: Path) -
     assert json.loads(done.stdout)["run"] == "run"
 
 
-def test_another_form_of_the_log_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HUBBUB_LOG", "xml")
-    with pytest.raises(ValueError, match="HUBBUB_LOG = 'xml': must be one of json"):
-        Metrics(tmp_path / "metrics.jsonl", 9)
-
-
 def test_what_a_row_calls_private_is_in_no_gauge_whatever_it_is_called(tmp_path: Path) -> None:
     (tmp_path / 'r"u\\n').mkdir()
     folder = tmp_path / 'r"u\\n'

@@ -11,7 +11,7 @@ import torch
 
 from hubbub.errors import RunFolderError, SumNotOpenedError
 from hubbub.training import LatticeSum, ReleasePath, RunStore, rounds, train
-from hubbub.training.rounds import PHASES, Phases, RunState
+from hubbub.training.rounds import RunState
 from hubbub.training.run_folder.record import read_metrics
 from small_runs import PLANS, linear, population
 
@@ -84,16 +84,6 @@ def test_no_bit_of_a_release_hangs_on_the_clock(name: str, monkeypatch: pytest.M
     monkeypatch.setattr("hubbub.training.rounds.time.perf_counter", lambda: next(readings))
     assert releases(tmp_path / "odd") == usual
     assert len(usual) == 6
-
-
-def test_laps_of_one_phase_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    laps = Phases()
-    for number, phase in enumerate([*PHASES, *PHASES, "a phase of one's own"]):
-        clock.now += 2.0**number
-        laps.end(phase)
-    assert laps.seconds["sample"] == 1 + 2.0 ** len(PHASES)
-    assert sum(laps.seconds.values()) == laps.total == 2.0 ** (2 * len(PHASES) + 1) - 1
 
 
 def test_metrics_of_before_there_were_phases_are_read_and_nonsense_is_refused(tmp_path: Path) -> None:

@@ -54,22 +54,6 @@ def test_the_checkpoint_of_a_long_run_is_enough(plan: RunPlan, tmp_path: Path, m
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(
-    "plan", [p for name, p in PLANS.items() if name != "no privacy"], ids=[n for n in PLANS if n != "no privacy"]
-)
-def test_a_real_run_resumes_with_new_keys_and_the_noise_goes_on(plan: RunPlan, tmp_path: Path) -> None:
-    plan = replace(plan, noise="secure")
-    for stop in (2, 4, 6):
-        model = linear()
-        for result in train(plan, population(), model, RunStore(tmp_path)):
-            if result.round_index + 1 == stop:
-                break
-    ledger = (tmp_path / "ledger.jsonl").read_text()
-    assert ledger.count('"kind":"epoch"') == 3
-    assert ledger.count('"kind":"commit"') == 6
-    assert len(list((tmp_path / "state" / "keys").glob("epoch-*"))) == 3
-
-
 @pytest.mark.parametrize("strategy", [Identity(6), toeplitz.square_root(6, 3), BinaryTree(6)], ids=lambda s: type(s).__name__)
 def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Identity, tmp_path: Path) -> None:
     # Clients without examples release the noise alone, rounded to the lattice.

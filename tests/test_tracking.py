@@ -181,7 +181,6 @@ def test_a_run_that_was_stopped_is_not_said_to_have_finished(trackers: Any) -> N
     [
         (["--mlflow", "http://there"], "pip install 'hubbub[mlflow]'"),
         (["--wandb", "project"], "pip install 'hubbub[wandb]'"),
-        (["--tensorboard", "events"], "pip install 'hubbub[tensorboard]'"),
         (["--track-private"], "--track-private: needs --mlflow or --wandb"),
         (["--wandb", ""], "--wandb = ''"),
     ],
@@ -193,16 +192,6 @@ def test_what_cannot_be_tracked_is_refused_before_a_run_begins(
         monkeypatch.setitem(sys.modules, name, None)
     assert trained(tmp_path / "run", *flags) == 2
     assert words in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("place", ["file", "file/events", "file/a/b"])
-def test_event_files_that_would_lie_in_a_file_are_refused_before_a_run_begins(
-    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    assert trained(tmp_path / "run", "--tensorboard", str(tmp_path / place)) == 2
-    assert f"--tensorboard = '{tmp_path / place}': {tmp_path / 'file'} is no folder" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
