@@ -21,7 +21,7 @@ from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import HOLDERS_ADD
 from hubbub.cli.training import _progress
-from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, SumNotOpenedError
+from hubbub.errors import ConfigError, LedgerError, SumNotOpenedError
 from hubbub.experiment.build import build
 from hubbub.experiment.config import load, resolve
 from hubbub.experiment.engine.folder import RunInFolder
@@ -58,13 +58,6 @@ def test_a_step_is_the_power_of_two_at_or_below_so_many_halvings_of_the_clip_nor
     assert Fraction(lattice.step) <= Fraction(clip_norm) / 2**bits < 2 * Fraction(lattice.step)
     assert 2**bits <= lattice.radius < 2 ** (bits + 1)
     assert Fraction(lattice.radius) * Fraction(lattice.step) <= Fraction(clip_norm)
-
-
-def test_without_bits_a_lattice_is_the_finest() -> None:
-    assert Lattice(0.3) == Lattice(0.3, bits=24)
-    assert Lattice(1.0).step == 2**-24
-    with pytest.raises(NoiseExhaustedError, match=r"2\^-9 clip norms"):
-        Lattice(1.0, 9).release(torch.zeros(1, dtype=torch.int64), torch.tensor([1e15], dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("bits", "dim"), [(8, 1), (8, 1000), (8, 2**16), (10, 30_000), (16, 1000)])
@@ -162,26 +155,6 @@ def test_a_promise_of_holders_and_a_setting_is_read_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("promise", "change"),
-    [
-        (HELD, {"noise_by": "clients"}),
-        (HELD, {"noise_by": None}),
-        (HELD, {"setting": ""}),
-        (HELD, {"setting": "two\nlines"}),
-        (HELD, {"setting": 7}),
-        (HELD, {"mechanism": None}),
-        (Promise(ROUNDS, SHARED), {"noise_by": "holders", "setting": SETTING}),
-    ],
-)
-def test_a_record_that_nobody_wrote_is_refused(promise: Promise, change: dict) -> None:
-    record = json.loads(json.dumps({"kind": "promise", **promise.record()}))
-    arrays = strategy_arrays(promise.mechanism.strategy)
-    assert Promise.from_record(record, arrays).record() == promise.record()
-    with pytest.raises(LedgerError, match="line 1"):
-        Promise.from_record({**record, **change}, arrays)
-
-
-@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"mechanism": None}, "a run without a mechanism has no noise"),
@@ -248,11 +221,6 @@ def test_the_statement_says_who_is_trusted_with_what_and_who_adds_the_noise() ->
     assert usual.epsilon == answer.epsilon
     assert "(1) Setting: central: the operator receives" in usual.statement()
     assert "holder" not in usual.statement(RunFacts(clip_norm=CLIP))
-
-
-def test_a_run_that_promises_nothing_states_its_setting_too() -> None:
-    bare = Promise(ROUNDS, None, setting=SETTING).after(ROUNDS, 1e-5)
-    assert f"(1) Setting: {SETTING}." in bare.statement()
 
 
 def test_of_several_runs_each_states_its_own_setting(tmp_path: Path) -> None:
@@ -378,14 +346,6 @@ def test_sums_and_releases_lie_on_the_lattice_that_was_promised() -> None:
     with pytest.raises(LedgerError, match="bits=12"):
         shared.begin([0], total(), CLIP)
     shared.begin([0], total(bits=12), CLIP)
-
-
-def test_a_sum_of_more_numbers_than_its_lattice_has_room_for_and_no_lattice_are_refused() -> None:
-    settings = {"clip_norm": CLIP, "lattice_bits": 8}
-    with pytest.raises(ValueError, match="lattice_bits = 9 or more"):
-        ReleasePath(replace(PLAIN, settings=settings), 4**8 + 1, clients=CLIENTS)
-    with pytest.raises(ValueError, match="lattice_bits = 30"):
-        ReleasePath(replace(PLAIN, settings={"lattice_bits": 30}), DIM, clients=CLIENTS)
 
 
 # Training, where holders add the noise and sums may stay closed.

@@ -96,11 +96,6 @@ def test_a_name_that_is_taken_at_the_last_moment_is_left_alone(tmp_path: Path, m
     assert [found.name for found in tmp_path.iterdir()] == ["key"]
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match=r"gone/key: cannot be written: No such file"):
-        write("share", tmp_path / "gone" / "key")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_small_keys_are_written_by_tests_only_and_say_that_they_are_insecure(kind: str, tmp_path: Path) -> None:
     writers: dict[str, Callable[[], None]] = {

@@ -299,10 +299,3 @@ def test_where_too_few_answers_are_true_nothing_is_read_and_the_liar_is_named() 
     with pytest.raises(SumNotOpenedError) as caught:
         combined(summed(1), SHORT, given)
     assert caught.value.who == ("holder 2",)
-
-
-def test_answers_of_one_kind_do_not_stand_for_the_other() -> None:
-    for given in ([], [(1, 2)], [answer(1), (1, 2)], [None, 7]):
-        refusal(lambda given=given: combined(summed(1), SHORT, given))
-    for given in ([], [answer(1)], [(1, 2), (1, 2)], [(1, 2)], [(0, 0)], [()], [None]):
-        refusal(lambda given=given: combined(summed(1), None, given))
