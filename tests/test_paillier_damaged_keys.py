@@ -13,7 +13,18 @@ from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.threshold import ThresholdKey
 from small_keys import SAFE, other, small
-from written_keys import KEY, KINDS, LARGE, READ, SECRETS, damaged, overwrite, refused, write
+from written_keys import (
+    KEY,
+    KINDS,
+    LARGE,
+    READ,
+    SECRETS,
+    damaged,
+    overwrite,
+    refused,
+    small_keys,  # noqa: F401 # a fixture
+    write,
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -61,7 +72,6 @@ def test_a_share_with_any_field_of_its_public_key_damaged_is_refused(tmp_path: P
         ("share", "holder", 1, "secret of holder 1 is no share of the key"),
         ("share", "secret", "0x5", "secret of holder 2 is no share of the key"),
         ("share", "public", "x", "public: must be a JSON object"),
-        ("share", "insecure", False, "insecure: must be true, or left out"),
     ],
 )
 def test_what_is_wrong_is_named(kind: str, field: str, value: object, words: str, tmp_path: Path) -> None:
@@ -72,7 +82,7 @@ def test_what_is_wrong_is_named(kind: str, field: str, value: object, words: str
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_field_is_named_and_an_unknown_one_is_not_shown(kind: str, tmp_path: Path) -> None:
     said = write(kind, tmp_path / "key")
-    for field in set(said) - {"insecure", "format", "version"}:
+    for field in set(said) - {"format", "version"}:
         overwrite(tmp_path / "key", {name: value for name, value in said.items() if name != field})
         refused(kind, tmp_path / "key", f"{field}: is missing")
     overwrite(tmp_path / "key", {**said, f"{small().p:x}": 1})
@@ -108,7 +118,7 @@ def test_a_key_of_one_file_in_another_is_refused(tmp_path: Path) -> None:
     refused("private", tmp_path / "key", "key_id: the key is")
     share = write("share", tmp_path / "share")
     stranger, _ = threshold.deal(*SAFE, holders=3, threshold=2, min_contributions=2)
-    key_files.write_public(tmp_path / "stranger", stranger, allow_small=True)
+    key_files.write_public(tmp_path / "stranger", stranger)
     overwrite(tmp_path / "share", {**share, "public": json.loads((tmp_path / "stranger").read_text())})
     refused("share", tmp_path / "share", "key_id: the key is")
     overwrite(
@@ -143,7 +153,7 @@ def test_verification_by_numbers_that_are_no_squares_is_refused(tmp_path: Path) 
     for base, verification in ((bad, units), (KEY.base, [*units[:2], bad])):
         key = ThresholdKey(KEY.n, 3, 2, base, tuple(verification), 2)
         path = tmp_path / str(base)[:9]
-        key_files.write_public(path, key, allow_small=True)
+        key_files.write_public(path, key)
         refused("threshold", path, "no square")
 
 

@@ -1,20 +1,26 @@
 """Keys as files: read back as they were, and never overwritten."""
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hubbub.errors import KeyFileError
-from hubbub.secagg import key_files, threshold
+from hubbub.secagg import ciphertext, key_files, threshold
 from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.threshold import KeyShare, ThresholdKey
-from small_keys import iso, small
-from written_keys import KEY, KINDS, LARGE, SHARE, SHARES, overwrite, refused, write
+from small_keys import iso
+from written_keys import (
+    KEY,
+    KINDS,
+    LARGE,
+    SHARES,
+    refused,
+    small_keys,  # noqa: F401 # a fixture
+    write,
+)
 
 
 def test_keys_are_read_back_as_they_were(tmp_path: Path) -> None:
@@ -25,17 +31,16 @@ def test_keys_are_read_back_as_they_were(tmp_path: Path) -> None:
     assert public == LARGE.public_key == private.public_key
     assert public.short_exponents
     assert private.decrypt(public.encrypt([3, -4])) == [3, -4]
-    assert "insecure" not in (tmp_path / "public").read_text() + (tmp_path / "private").read_text()
 
 
 def test_a_shared_key_and_its_shares_are_read_back_as_they_were(tmp_path: Path) -> None:
-    key_files.write_public(tmp_path / "public", KEY, allow_small=True)
+    key_files.write_public(tmp_path / "public", KEY)
     public = key_files.read_public(tmp_path / "public")
     assert isinstance(public, ThresholdKey)
     assert (public, public.key_id, public.min_contributions) == (KEY, KEY.key_id, 2)
     read: list[KeyShare] = []
     for share in SHARES[:2]:
-        key_files.write_share(tmp_path / f"{share.holder}", share, allow_small=True)
+        key_files.write_share(tmp_path / f"{share.holder}", share)
         read.append(key_files.read_share(tmp_path / f"{share.holder}"))
     assert [(share.holder, share.secret, share.public) for share in read] == [(s.holder, s.secret, KEY) for s in SHARES[:2]]
     given = [KEY.encrypt(40), KEY.encrypt(2)]
@@ -97,28 +102,14 @@ def test_a_name_that_is_taken_at_the_last_moment_is_left_alone(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_small_keys_are_written_by_tests_only_and_say_that_they_are_insecure(kind: str, tmp_path: Path) -> None:
-    writers: dict[str, Callable[[], None]] = {
-        "public": lambda: key_files.write_public(tmp_path / "key", small().public_key),
-        "threshold": lambda: key_files.write_public(tmp_path / "key", KEY),
-        "private": lambda: key_files.write_private(tmp_path / "key", small()),
-        "share": lambda: key_files.write_share(tmp_path / "key", SHARE),
-    }
-    with pytest.raises(KeyFileError, match="512 bits hides nothing: must have at least 2048"):
-        writers[kind]()
-    assert not list(tmp_path.iterdir())
-    said = write(kind, tmp_path / "key")
-    assert said.pop("insecure") is True
-    overwrite(tmp_path / "key", said)
+def test_small_keys_are_neither_written_nor_read(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(kind, tmp_path / "key")
+    for module in (ciphertext, key_files):
+        monkeypatch.setattr(module, "SMALLEST_BITS", 2048)
     refused(kind, tmp_path / "key", "2048", "512")
-
-
-def test_a_large_key_may_not_be_called_insecure(tmp_path: Path) -> None:
-    """Or it would not be tested as keys that arrive are."""
-    key_files.write_public(tmp_path / "key", LARGE.public_key)
-    said = json.loads((tmp_path / "key").read_text())
-    overwrite(tmp_path / "key", {**said, "insecure": True})
-    refused("public", tmp_path / "key", "insecure", "2048")
+    with pytest.raises(KeyFileError, match="512 bits hides nothing: must have at least 2048"):
+        write(kind, tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
 
 def test_pai_16_without_gmpy2_the_extra_to_install_is_named() -> None:

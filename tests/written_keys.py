@@ -1,14 +1,15 @@
 """Small keys as files, what is read of them, and ways to damage them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hubbub.errors import KeyFileError
-from hubbub.secagg import key_files, paillier, threshold
+from hubbub.secagg import ciphertext, key_files, paillier, threshold
 from small_keys import SAFE, small
 
 KEY, SHARES = threshold.deal(*SAFE, holders=3, threshold=2, min_contributions=2)
@@ -24,17 +25,32 @@ READ: dict[str, Callable[[Path], Any]] = {
 SECRETS = [small().p, small().q, SHARE.secret, *SAFE]
 
 
+@contextmanager
+def small_keys_taken() -> Iterator[None]:
+    """Keys of 512 bits are written and read as those of 2048 are."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (ciphertext, key_files):
+            patch.setattr(module, "SMALLEST_BITS", 512)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def small_keys() -> Iterator[None]:
+    with small_keys_taken():
+        yield
+
+
 def write(kind: str, path: Path) -> dict[str, Any]:
     """A file with a small key, and what it says."""
     match kind:
         case "public":
-            key_files.write_public(path, small().public_key, allow_small=True)
+            key_files.write_public(path, small().public_key)
         case "threshold":
-            key_files.write_public(path, KEY, allow_small=True)
+            key_files.write_public(path, KEY)
         case "private":
-            key_files.write_private(path, small(), allow_small=True)
+            key_files.write_private(path, small())
         case _:
-            key_files.write_share(path, SHARE, allow_small=True)
+            key_files.write_share(path, SHARE)
     said: dict[str, Any] = json.loads(path.read_text())
     return said
 

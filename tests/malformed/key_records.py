@@ -8,7 +8,7 @@ from malformed.base import Call, Case, Run
 from malformed.contents import DEEP, some
 from malformed.damages import KINDS, becoming, having_mode, holding, together
 from written_keys import KINDS as KINDS_OF_KEY
-from written_keys import READ, damaged, write
+from written_keys import READ, damaged, small_keys_taken, write
 
 ODD_FILES = {
     "empty": b"",
@@ -27,11 +27,17 @@ ODD_FILES = {
 }
 
 
+def read(kind: str, path: Path) -> None:
+    with small_keys_taken():
+        READ[kind](path)
+
+
 def key_files(run: Run) -> Iterator[Case]:  # noqa: C901 # one kind after another
     for kind in KINDS_OF_KEY:
-        call = (Call(f"read a {kind} key", lambda k=kind: READ[k](Path("key"))),)
+        call = (Call(f"read a {kind} key", lambda k=kind: read(k, Path("key"))),)
         Path("key").unlink(missing_ok=True)
-        said = write(kind, Path("key"))
+        with small_keys_taken():
+            said = write(kind, Path("key"))
         whole = Path("key").read_bytes()
         Path("key").unlink()
         tried = set()

@@ -114,8 +114,6 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
         if n > t
         else "Nothing is decrypted while one of them is away, and never again if one share is lost.",
     ]
-    if 1 < t <= n / 2:
-        lines.append(f"Two groups of {t} can decrypt without knowing of each other; a threshold above {n // 2} rules that out.")
     if 2 * t <= n:
         lines.append(f"No run accepts such a key: two sums of one round could be decrypted. Take at least {n // 2 + 1} of {n}.")
     lines += [

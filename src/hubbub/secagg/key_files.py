@@ -47,7 +47,6 @@ PUBLIC, PRIVATE = "public-key.json", "private-key.json"
 _VERSION = 1
 _PUBLIC, _THRESHOLD = "hubbub paillier public key", "hubbub paillier threshold key"
 _PRIVATE, _SHARE = "hubbub paillier private key", "hubbub paillier key share"
-_INSECURE = "insecure"
 _HEX = re.compile(r"0x[1-9a-f][0-9a-f]*")
 # A threshold key of 8192 bits and 100 holders has half a megabyte; the numbers of the longest keys have 32768 bits.
 _MOST_BYTES, _MOST_DIGITS = 2**22, 2 + 2**13
@@ -63,13 +62,12 @@ def share_name(holder: int) -> str:
     return f"share-{holder}.json"
 
 
-def write_public(path: str | Path, key: PublicKey | ThresholdKey, *, allow_small: bool = False) -> None:
+def write_public(path: str | Path, key: PublicKey | ThresholdKey) -> None:
     """Write a public key into a new file that everybody may read.
 
     Args:
         path: A file that does not exist.
         key: Of one owner, or of holders of shares.
-        allow_small: For tests: writes a key below 2048 bits, marked as insecure.
 
     Raises:
         KeyFileError: The file exists or cannot be written, or the key is too small.
@@ -78,39 +76,37 @@ def write_public(path: str | Path, key: PublicKey | ThresholdKey, *, allow_small
         fields = _threshold_fields(key)
     else:
         fields = {**_head(_PUBLIC, key.key_id, key.bits), "n": hex(key.n), "short_exponents": key.short_exponents}
-    _create(path, fields, fields["bits"], allow_small=allow_small, mode=0o644)
+    _create(path, fields, fields["bits"], mode=0o644)
 
 
-def write_private(path: str | Path, key: PrivateKey, *, allow_small: bool = False) -> None:
+def write_private(path: str | Path, key: PrivateKey) -> None:
     """Write a private key into a new file that only its owner may read.
 
     Args:
         path: A file that does not exist.
         key: Secret.
-        allow_small: As for :func:`write_public`.
 
     Raises:
         KeyFileError: The file exists or cannot be written, or the key is too small.
     """
     public = key.public_key
     fields = {**_head(_PRIVATE, public.key_id, public.bits), "p": hex(key.p), "q": hex(key.q)}
-    _create(path, fields, public.bits, allow_small=allow_small, mode=0o600)
+    _create(path, fields, public.bits, mode=0o600)
 
 
-def write_share(path: str | Path, share: KeyShare, *, allow_small: bool = False) -> None:
+def write_share(path: str | Path, share: KeyShare) -> None:
     """Write a holder's share, with its public key, into a new file that only its owner may read.
 
     Args:
         path: A file that does not exist.
         share: Secret.
-        allow_small: As for :func:`write_public`.
 
     Raises:
         KeyFileError: The file exists or cannot be written, or the key is too small.
     """
     key, bits = share.public, share.public.public_key.bits
     parts = {"holder": share.holder, "secret": hex(share.secret), "public": _threshold_fields(key)}
-    _create(path, {**_head(_SHARE, key.key_id, bits), **parts}, bits, allow_small=allow_small, mode=0o600)
+    _create(path, {**_head(_SHARE, key.key_id, bits), **parts}, bits, mode=0o600)
 
 
 def read_public(path: str | Path) -> PublicKey | ThresholdKey:
@@ -124,7 +120,7 @@ def read_public(path: str | Path) -> PublicKey | ThresholdKey:
         if fields.get("format") == _THRESHOLD:
             return _threshold_key(fields)
         values = _values(fields, _PUBLIC, _THRESHOLD)
-        key = _sound(values, values["n"], short_exponents=values["short_exponents"])
+        key = _sound(values["n"], short_exponents=values["short_exponents"])
         _require_stated(values, key.key_id, key.bits)
         return key
 
@@ -165,8 +161,7 @@ def _naming(path: str | Path) -> Iterator[None]:
 
 
 def _head(kind: str, key_id: str, bits: int) -> dict[str, Any]:
-    small = {_INSECURE: True} if bits < SMALLEST_BITS else {}
-    return {"format": kind, "version": _VERSION, **small, "key_id": key_id, "bits": bits}
+    return {"format": kind, "version": _VERSION, "key_id": key_id, "bits": bits}
 
 
 def _threshold_fields(key: ThresholdKey) -> dict[str, Any]:
@@ -178,7 +173,7 @@ def _threshold_fields(key: ThresholdKey) -> dict[str, Any]:
 def _threshold_key(fields: dict[str, Any], prefix: str = "") -> ThresholdKey:
     values = _values(fields, _THRESHOLD, prefix=prefix)
     n, base, units = values["n"], values["base"], values["verification"]
-    _sound(values, n, short_exponents=True)
+    _sound(n, short_exponents=True)
     key = ThresholdKey(n, values["holders"], values["threshold"], base, units, values["min_contributions"])
     if any(gmpy2.jacobi(unit, n) != 1 for unit in (base, *units)):
         raise ValueError(f"{prefix}base or verification: a number is no square mod n")
@@ -186,25 +181,22 @@ def _threshold_key(fields: dict[str, Any], prefix: str = "") -> ThresholdKey:
     return key
 
 
-def _sound(values: dict[str, Any], n: int, *, short_exponents: bool) -> PublicKey:
+def _sound(n: int, *, short_exponents: bool) -> PublicKey:
     """The public key of n, after the checks that need no primes."""
-    make = PublicKey if _INSECURE in values else PublicKey.received
-    key = make(n, short_exponents)
+    key = PublicKey.received(n, short_exponents)
     if short_exponents and n % 4 != 1:
         raise ValueError("n: is no product of two primes that are 3 mod 4, as this kind of key has them")
     return key
 
 
 def _require_stated(values: dict[str, Any], key_id: str, bits: int, prefix: str = "") -> None:
-    """Refuse a file whose stated length or id is not the key's, or that does not say that the key is too small."""
+    """Refuse a file whose stated length or id is not the key's, or whose key is too small."""
     if type(values["bits"]) is not int or values["bits"] != bits:
         raise ValueError(f"{prefix}bits: the key has {bits}, and the file says otherwise")
     if values["key_id"] != key_id:
         raise ValueError(f"{prefix}key_id: the key is {key_id!r}, and the file says otherwise: one of them was changed")
-    if (bits < SMALLEST_BITS) != (_INSECURE in values):
-        raise ValueError(
-            f"{prefix}bits: a key must have at least {SMALLEST_BITS}, or be marked as {_INSECURE}, and this one has {bits}"
-        )
+    if bits < SMALLEST_BITS:
+        raise ValueError(f"{prefix}bits: a key must have at least {SMALLEST_BITS}, and this one has {bits}")
 
 
 # Fields of a file, and how each is read.
@@ -262,15 +254,12 @@ def _values(fields: dict[str, Any], *kinds: str, prefix: str = "") -> dict[str, 
         raise ValueError(f"{prefix}format: is {found}: must be {' or '.join(map(repr, kinds))}")
     if type(version) is not int or version != _VERSION:
         raise ValueError(f"{prefix}version: must be {_VERSION}: the file was not written by this version of hubbub")
-    if fields.get(_INSECURE, True) is not True:
-        raise ValueError(f"{prefix}{_INSECURE}: must be true, or left out")
     forms = _FIELDS[str(kind)]
     if missing := sorted(set(forms) - set(fields)):
         raise ValueError(f"{prefix}{missing[0]}: is missing")
-    known = sorted({*forms, _INSECURE})
-    if not set(fields) <= set(known):
+    if not set(fields) <= set(forms):
         # The unknown name is not shown: in a damaged file it may be a secret.
-        raise ValueError(f"has a field that is not one of {', '.join(prefix + name for name in known)}")
+        raise ValueError(f"has a field that is not one of {', '.join(prefix + name for name in sorted(forms))}")
     values = dict(fields)
     for name, form in forms.items():
         try:
@@ -298,14 +287,14 @@ def _read(path: Path, *, secret: bool) -> dict[str, Any]:
     return fields
 
 
-def _create(path: str | Path, fields: dict[str, Any], bits: int, *, mode: int, allow_small: bool = False) -> None:
+def _create(path: str | Path, fields: dict[str, Any], bits: int, *, mode: int) -> None:
     """Write a new file durably, whole or not at all; a file that exists is never replaced, even if it appears meanwhile.
 
     Raises:
         KeyFileError: The file exists, the folder cannot be written, or the key is too small.
     """
     where = Path(path)
-    if bits < SMALLEST_BITS and not allow_small:
+    if bits < SMALLEST_BITS:
         raise KeyFileError(f"{path}: a key of {bits} bits hides nothing: must have at least {SMALLEST_BITS}")
     temporary = where.with_name(f".{where.name}.{secrets.token_hex(4)}")
     try:

@@ -116,7 +116,7 @@ class Holder:
         if integer("round_index", round_index, at_least=0) < max(self._done.next_round, self._done.noise_round + 1):
             raise ValueError(f"round {round_index + 1}: {self.name} has given its noise of this round already")
 
-    def open(self, request: Request, *, threads: int = 1) -> Opened:
+    def open(self, request: Request) -> Opened:
         """This holder's part of what a sum says.
 
         Raises:
@@ -132,9 +132,9 @@ class Holder:
             raise SumNotOpenedError(f"{self.name} opens nothing: {error}", (self.name,)) from error
         self._remember(replace(self._done, next_round=request.round_index + 1, request=digest))
         if isinstance(self._key, PrivateKey):
-            return self._counted(tuple(self._key.decrypt(total, threads=threads)), request)
+            return self._counted(tuple(self._key.decrypt(total)), request)
         seen = len(request.contributions) or 1
-        return self._key.partial(total, contributions=seen, workers=threads)
+        return self._key.partial(total, contributions=seen)
 
     def _counted(self, plaintexts: tuple[int, ...], request: Request) -> tuple[int, ...]:
         """The plaintexts of the whole key's owner, if they count enough contributions."""

@@ -15,7 +15,6 @@ Brandt and Damgård 1993, https://doi.org/10.1007/3-540-48071-4_26, for how litt
 
 import secrets
 from collections.abc import Callable, Iterator
-from functools import cache
 
 import gmpy2
 import numpy as np
@@ -31,8 +30,7 @@ ROUNDS = 40
 # FIPS 186-5: |p − q| has at least this many bits less than p, or the square root of n leads to them.
 _CLOSE = 100
 # Numbers start, start + 12, … of one window, and the primes that strike them out.
-_WINDOW, _BOUND = 2**20, 2**22
-_SHORT = 2**14
+_WINDOW, _BOUND = 2**20, 2**18
 # Of n. Below it, a prime of the sieve could strike itself out.
 _LEAST_BITS = 64
 
@@ -116,32 +114,12 @@ def _candidates(bits: int) -> Iterator[mpz]:
 
 def _sieved(start: mpz) -> npt.NDArray[np.bool_]:
     """``(window,)``: whether neither start + 12·k nor half of it has a small factor."""
-    primes = _small_primes()
-    remainders = np.array([int(start % s) for s in primes.tolist()], dtype=np.int64)
-    # 12⁻¹ mod s; each unit mod 12 is its own inverse.
-    twelfth = (1 + primes * (12 - primes % 12)) // 12
     left = np.ones(_WINDOW, dtype=np.bool_)
-    # s divides p where p = 0 mod s, and (p − 1)/2 where p = 1.
-    for first in (-remainders * twelfth % primes, (1 - remainders) * twelfth % primes):
-        short = int(np.searchsorted(primes, _SHORT))
-        for s, place in zip(primes[:short].tolist(), first[:short].tolist(), strict=True):
-            left[place::s] = False
-        places, steps = first[short:], primes[short:]
-        while len(places):
-            inside = places < _WINDOW
-            places, steps = places[inside], steps[inside]
-            left[places] = False
-            places = places + steps
+    s = 5
+    while s < _BOUND:
+        remainder, twelfth = int(start % s), pow(12, -1, s)
+        # s divides p where p = 0 mod s, and (p − 1)/2 where p = 1.
+        for residue in (0, 1):
+            left[(residue - remainder) * twelfth % s :: s] = False
+        s = int(gmpy2.next_prime(s))
     return left
-
-
-@cache
-def _small_primes() -> npt.NDArray[np.int64]:
-    """The primes from 5 to the bound of the sieve."""
-    prime = np.ones(_BOUND, dtype=np.bool_)
-    prime[:2] = False
-    for s in range(2, int(_BOUND**0.5) + 1):
-        if prime[s]:
-            prime[s * s :: s] = False
-    found = np.flatnonzero(prime).astype(np.int64)
-    return found[found > 3]
