@@ -94,7 +94,7 @@ def test_a_broken_system_is_said_in_colour(audited: Path, tmp_path: Path) -> Non
 
     text = page([with_audit(summary(audited), read_audit(changed(audited, tmp_path / "a", breaks)))], public=True)
     assert '<p class="warning">BROKEN: &lt;b&gt;the noise&lt;/b&gt; is gone.</p>' in text
-    assert "Tests that failed: clients asked against the pattern." in text
+    assert "Tests that failed: clients that break the participation pattern." in text
 
 
 @pytest.mark.parametrize(

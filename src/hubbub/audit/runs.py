@@ -261,8 +261,8 @@ class _Evidence:
         noise = [self._whitener @ one.noise / self._mechanism.stddev for one in self._seen]
         outside = np.concatenate([self._outside(one) for one in self._seen])
         return (
-            Check("clients asked against the pattern", float(self._breaches()), 0.0, 0.0, 0.0),
-            Check("largest claim of a canary's cohorts on mu", largest, 0.0, mu * (1 + 1e-9), 0.0),
+            Check("clients that break the participation pattern", float(self._breaches()), 0.0, 0.0, 0.0),
+            Check("largest mu of a canary's rounds", largest, 0.0, mu * (1 + 1e-9), 0.0),
             *check_whitened_scores(absent, present, means, mu=max(mu, largest)),
             *([mean_outside(outside)] if outside.size else []),
             *check_noise(noise),

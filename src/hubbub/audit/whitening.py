@@ -249,7 +249,7 @@ def _by_distance(name: str, sequences: Array, alarm: float) -> list[Check]:
 def mean_outside(scores: Array, *, false_alarm: float = _FALSE_ALARM) -> Check:
     """A test that canaries contribute nothing in rounds without them: the mean of N(0, 1) scores between normal quantiles."""
     margin = -float(ndtri(open_unit("false_alarm", false_alarm) / 2)) / math.sqrt(scores.size)
-    return Check("mean outside their rounds", float(np.mean(scores)), -margin, margin, false_alarm)
+    return Check("mean of canaries outside their rounds", float(np.mean(scores)), -margin, margin, false_alarm)
 
 
 def _at_most(frobenius_squared: float, norm: float, x: float) -> float:

@@ -79,7 +79,7 @@ def _show(found: Audit, folder: Path) -> None:
         }
         print_table(f"Epsilon at delta = {found.stated.delta:g}, {one.what}", rows)
         say(screen)
-    tests = {check.name: f"{check.value:.4g}   {'passed' if check.passed else 'FAILED'}" for check in found.checks}
+    tests = {check.name: f"{check.value:<12.4g}{'passed' if check.passed else 'FAILED'}" for check in found.checks}
     print_table("Tests of the system", tests)
     say(screen)
     for note in found.notes:
