@@ -1,13 +1,11 @@
 """The models that come along: their sizes by hand, what they may see, and that they can be trained with a guarantee."""
 
 import re
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.errors import ConfigError
@@ -80,29 +78,6 @@ def test_a_model_can_be_trained_with_a_guarantee(model: type[nn.Module]) -> None
                 parameter -= 0.05 * parameter.grad
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
-
-
-@pytest.mark.parametrize("model", [CharTransformer, CharLstm, CifarCnn])
-def test_clients_can_be_trained_side_by_side(model: type[nn.Module]) -> None:
-    clients = [made(model) for _ in range(3)]
-    with torch.no_grad():
-        for number, client in enumerate(clients):
-            for parameter in client.parameters():
-                parameter += 0.01 * number
-    inputs, targets = (part.view(3, 2, *part.shape[1:]) for part in batch(model, 6))
-    parameters, _ = stack_module_state(clients)
-
-    def loss(values: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(functional_call(clients[0], values, (x,)), y)
-
-    with warnings.catch_warnings():
-        # PyTorch takes an LSTM apart for this, and says that it is slower.
-        warnings.filterwarnings("ignore", message="There is a performance drop")
-        gradients = vmap(grad(loss))(parameters, inputs, targets)
-    for number, client in enumerate(clients):
-        F.cross_entropy(client(inputs[number]), targets[number]).backward()
-        for name, parameter in client.named_parameters():
-            torch.testing.assert_close(gradients[name][number], parameter.grad, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

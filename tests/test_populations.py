@@ -57,17 +57,6 @@ def test_nothing_that_one_client_leaves_in_the_module_reaches_another() -> None:
     torch.testing.assert_close(alone, beside, rtol=1e-12, atol=1e-14)
 
 
-def test_a_population_trains_the_model_that_it_is_given() -> None:
-    clients = population()
-    torch.manual_seed(0)
-    relu, tanh = (nn.Sequential(nn.Linear(3, 4), act, nn.Linear(4, 2)) for act in (nn.ReLU(), nn.Tanh()))
-    tanh.load_state_dict(relu.state_dict())
-    clients.collect([1], relu, None, 0)
-    torch.testing.assert_close(
-        clients.collect([1], tanh, None, 0).open(None), population().collect([1], tanh, None, 0).open(None)
-    )
-
-
 # --- hostile clients ---
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
-from torch.utils.checkpoint import checkpoint
 
 from hubbub.errors import ConfigError, DataError
 from hubbub.training import Execution, LocalTraining, SimulatedPopulation
@@ -16,7 +15,6 @@ from hubbub.training.per_example import Chosen, ExampleGradients
 from hubbub.training.simulation import choice
 from hubbub.training.simulation.choice import Probe
 from hubbub.training.simulation.local import Job, OneByOne
-from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
 from local_jobs import CPU, jobs
 
@@ -73,13 +71,6 @@ class Remembers(nn.Linear):
             case "a coin of NumPy":
                 factor = float(np.random.random())  # noqa: NPY002 # a module may
         return super().forward(x) * factor
-
-
-class Again(nn.Linear):
-    """Its forward is done once more on the way back, where there is no stack."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(checkpoint(torch.tanh, x @ self.weight.T @ self.weight, use_reentrant=False))
 
 
 class Table(nn.Module):
@@ -173,11 +164,6 @@ def test_a_loss_that_reads_numbers_reads_those_of_each_client_in_each_step() -> 
     stack, lean = Stacks(model, weighted, LONG, CPU, clients=4), OneByOne(model, weighted, LONG, CPU)
     for found, alone in zip(stack.train(model, clients), lean.train(model, clients), strict=True):
         assert float((found.update - alone.update).norm()) <= 1e-5 * float(alone.update.norm())
-
-
-def test_what_fails_on_the_way_back_is_not_stackable() -> None:
-    with pytest.raises(NotStackableError, match="RuntimeError"):
-        first_update(Again(6, 10), jobs(PAIR), LONG)
 
 
 @pytest.mark.parametrize("below", [False, True])

@@ -148,37 +148,10 @@ def test_a_step_that_fails_in_the_middle_of_a_row_changes_nothing() -> None:
         assert torch.equal(noise.next_row(), expected[t])
 
 
-def test_a_users_strategy_in_float32_remembers_float32() -> None:
-    class Wide(BinaryTree):
-        def step(self, round_index, draw, memory):  # type: ignore[no-untyped-def]
-            row, kept = super().step(round_index, draw, memory)
-            return np.float64(1.0) * row, tuple(np.float64(1.0) * one for one in kept)
-
-    noise = stream(Wide(ROUNDS), dtype=torch.float32)
-    plain = stream(BinaryTree(ROUNDS), dtype=torch.float32)
-    for _ in range(9):
-        torch.testing.assert_close(noise.next_row(), plain.next_row())
-    assert {row.dtype for row in noise.state_dict()["memory"]} == {torch.float32}
-
-
 @pytest.mark.parametrize("part", [(0, 0), (2, 1), (-1, 2), (0, 4)])
 def test_what_is_no_part_of_the_vector_is_refused(part: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="part = "):
         stream(Identity(3), 3, part=part)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_stream_on_a_graphics_processor_is_resumed_and_has_its_covariance() -> None:
-    strategy, dim = toeplitz.square_root(6, 3), 200_000
-    noise = stream(strategy, dim, device="cuda", dtype=torch.float32)
-    released = torch.stack(rows(noise, 6)).cpu().numpy()
-    white = strategy.matrix() @ released / noise.mechanism.stddev
-    assert np.abs(white @ white.T / dim - np.eye(6)).max() < 6 * np.sqrt(2 / dim)
-    first = stream(strategy, dim, device="cuda", dtype=torch.float32)
-    rows(first, 3)
-    second = stream(strategy, dim, device="cuda", dtype=torch.float32)
-    second.load_state_dict(first.state_dict())
-    torch.testing.assert_close(second.next_row().cpu(), torch.from_numpy(released[3]), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.complex64, torch.int64])
