@@ -35,40 +35,26 @@ def stated(capsys: pytest.CaptureFixture[str], command: str, run: Path, *more: s
 
 
 @each_command
-def test_of_a_run_of_examples_each_example_is_promised(
+def test_the_unit_of_a_run_and_that_it_is_a_simulation_are_stated(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
 ) -> None:
-    run = recorded(tmp_path / "run", replace(BAND, privacy_unit="example"), THREE)
+    run = recorded(tmp_path / "run", replace(BAND, privacy_unit="example", simulation=True), THREE)
     text, found = stated(capsys, command, run)
     assert "for each example" in text
     assert "each client" not in text
-    assert found["privacy_unit"] == "example"
-
-
-def test_the_full_statement_of_a_run_of_examples_names_the_example(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    run = recorded(tmp_path / "run", replace(BAND, privacy_unit="example"), THREE)
-    text = printed(capsys, "account", "--mechanism", run, "--delta", "1e-5", "--statement")
-    assert "one example" in text
-    assert "one client" not in text
-
-
-@each_command
-def test_of_a_simulation_it_is_said_that_it_is_not_for_release(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
-) -> None:
-    run = recorded(tmp_path / "run", replace(BAND, simulation=True), THREE)
-    text, found = stated(capsys, command, run)
     assert "Simulation, not for release" in text
-    assert found["simulation"] is True
+    assert (found["privacy_unit"], found["simulation"]) == ("example", True)
 
 
-def test_the_full_statement_of_a_simulation_says_that_its_noise_is_no_secret(
+def test_the_full_statement_of_a_run_has_its_unit_its_simulation_and_its_clip_norm_that_moves(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    run = recorded(tmp_path / "run", replace(BAND, simulation=True), THREE)
+    promise = replace(BAND, privacy_unit="example", simulation=True, settings={"adaptive_clipping": {"target_quantile": 0.5}})
+    run = recorded(tmp_path / "run", promise, THREE)
     text = printed(capsys, "account", "--mechanism", run, "--delta", "1e-5", "--statement")
-    assert "not for release" in text
-    assert "noise from a known seed" in text
+    for words in ("one example", "not for release", "noise from a known seed", "Also the clip norm of every round"):
+        assert words in text
+    assert "one client" not in text
 
 
 @each_command
@@ -119,13 +105,6 @@ def test_the_shares_and_the_further_terms_of_a_run_are_stated(
     assert "the moon is full" in json.dumps(found["assumptions"])
     assert "the weather" in found["not_covered"]
     assert found["setting"] == "the sky is trusted."
-
-
-def test_a_run_whose_clip_norm_moves_says_that_it_publishes_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    promise = replace(BAND, settings={"adaptive_clipping": {"target_quantile": 0.5}})
-    run = recorded(tmp_path / "run", promise, THREE)
-    text = printed(capsys, "account", "--mechanism", run, "--delta", "1e-5", "--statement")
-    assert "Also the clip norm of every round" in text
 
 
 @pytest.mark.parametrize("promise", [BAND, COIN, EVEN], ids=["band", "coin", "even"])

@@ -293,8 +293,6 @@ def test_the_picture_is_drawn_where_it_can_be(toml: Path, tmp_path: Path) -> Non
     assert picture.read_bytes().startswith(b"\x89PNG")
     for words, message in (
         (["--plot", str(tmp_path / "plan.html")], "must end in .png"),
-        (["--plot", str(tmp_path / "missing" / "plan.png")], "there is no folder"),
-        (["--plot", str(picture), "--no-alternatives"], "--no-alternatives: concerns alternatives"),
         (["--thorough", "--no-alternatives"], "--no-alternatives: concerns alternatives"),
         (["--plot", str(picture), "--set", "privacy.mode=none"], "there is nothing to draw"),
     ):

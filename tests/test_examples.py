@@ -201,15 +201,6 @@ def test_num_2_a_run_without_privacy_is_gradient_descent() -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_the_model_is_looked_at_as_it_is_now() -> None:
-    examples, module, inputs, targets = population(lattice=False)
-    examples.collect([1], module, None, 0)
-    with torch.no_grad():
-        next(module.parameters()).mul_(2)
-    total = examples.collect([1], module, None, 0).open(None)
-    torch.testing.assert_close(total.float(), -one_by_one(module, inputs, targets)[1], rtol=1e-4, atol=1e-6)
-
-
 def test_however_large_a_cohort_is_a_batch_is_in_memory_at_a_time() -> None:
     module, inputs, targets = made("perceptron", 200)
     gradients = ExampleGradients(module, F.cross_entropy, batch=8)
@@ -242,14 +233,6 @@ def test_private_gradients_are_the_sum_of_the_clipped_ones() -> None:
     assert not private_gradients(module, F.cross_entropy, inputs[:0], targets[:0], 0.1).total.any()
 
 
-def test_private_gradients_see_what_was_frozen_since() -> None:
-    module, inputs, targets = made("network", EXAMPLES)
-    before = private_gradients(module, F.cross_entropy, inputs, targets, 0.1)
-    module[0].requires_grad_(False)
-    after = private_gradients(module, F.cross_entropy, inputs, targets, 0.1)
-    assert len(before.total) - len(after.total) == sum(p.numel() for p in module[0].parameters())
-
-
 def test_shp_2_shp_3_private_gradients_refuse_a_buffer() -> None:
     with pytest.raises(ConfigError, match="GroupNorm"):
         private_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), F.cross_entropy, *data((4,)), 1.0)
@@ -277,18 +260,6 @@ def test_rows_are_encoded_as_each_is_alone(rows: list[list[float]], clip_norm: f
     assert flags.tolist() == [flag for _, flag in alone]
 
 
-def test_a_long_row_is_encoded_as_it_is_alone_whatever_the_others_are() -> None:
-    lattice = Lattice(0.7)
-    rows = torch.randn(9, 20_001, generator=torch.Generator().manual_seed(0)) * torch.logspace(-9, 3, 9).unsqueeze(1)
-    rows[4], rows[6] = math.nan, 0
-    for number in range(9):
-        total = torch.zeros(20_001, dtype=torch.int64)
-        lattice.encode_rows(rows, total)
-        others = torch.zeros(20_001, dtype=torch.int64)
-        lattice.encode_rows(torch.cat([rows[:number], rows[number + 1 :]]).flip(0), others)
-        assert torch.equal(total - others, lattice.encode(rows[number])[0])
-
-
 def test_an_encoding_is_the_row_scaled_and_rounded() -> None:
     lattice = Lattice(0.7)
     for row in torch.randn(5, 3_000, generator=torch.Generator().manual_seed(0)) * torch.tensor(
@@ -301,8 +272,3 @@ def test_an_encoding_is_the_row_scaled_and_rounded() -> None:
         assert float((steps - scaled).abs().max()) <= 0.5 + 1e-6
         assert clipped == (float(exact.norm()) > room)
         assert sum(int(step) ** 2 for step in steps) <= lattice.radius**2
-
-
-def test_rows_that_do_not_fit_their_total_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"rows has shape \(2, 3\).*total \(4,\)"):
-        Lattice(1.0).encode_rows(torch.zeros(2, 3), torch.zeros(4, dtype=torch.int64))

@@ -19,7 +19,7 @@ from hubbub.factorization.families import DESCRIPTIONS
 from hubbub.mechanism import sensitivity, utility
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
-from hubbub.report.pictures import draw_errors, largest_by_block, smoothed
+from hubbub.report.pictures import largest_by_block
 from refusals import Refused, output
 
 # Fixtures are found by their names here.
@@ -208,11 +208,6 @@ def test_a_decoder_of_float32_is_near_enough_and_another_in_the_sixth_digit_is_n
         published.decoder_difference("off.npy", C, files)
 
 
-def test_the_published_learning_rates_are_the_cooldown(data_folder: Path) -> None:
-    rates = published.learning_rates(data_folder / "lr_vector_tensor_pb")
-    np.testing.assert_allclose(rates, published.cooldown(2000), rtol=1e-12)
-
-
 # Side by side
 
 
@@ -296,10 +291,3 @@ def test_a_diagonal_is_not_lost_where_a_matrix_is_drawn_small() -> None:
     tall = largest_by_block(-np.ones((2001, 1000)), most=1000)
     assert tall.shape == (667, 334)
     np.testing.assert_array_equal(tall, -1)
-
-
-def test_only_curves_that_jump_are_smoothed() -> None:
-    calm, jumping = np.sqrt(np.arange(1.0, 257)), np.tile([1.0, 7.0], 128)
-    assert smoothed(calm) is calm
-    np.testing.assert_allclose(smoothed(jumping)[20:-20], 5, rtol=0.05)
-    assert draw_errors("a", "b", {"calm": calm, "jumping": jumping})[:4] == b"\x89PNG"

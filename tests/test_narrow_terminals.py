@@ -2,10 +2,6 @@
 
 import io
 import itertools
-import os
-import pty
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -60,49 +56,3 @@ def test_lines_fit_and_hold_every_word_in_its_order(words: list[str], width: int
 def test_what_one_copies_is_never_parted(text: str, copied: str) -> None:
     for width in (10, 25, 40):
         assert any(copied in line for line in told(text, width))
-
-
-def test_an_apostrophe_opens_no_quotation() -> None:
-    lines = told("the clients' updates are the holder's, whoever's turn it is, and others' are not", 30)
-    assert lines == ["the clients' updates are the", "holder's, whoever's turn it", "is, and others' are not"]
-
-
-def test_lists_and_columns_go_on_below_themselves() -> None:
-    assert told("  one two three four", 12) == ["  one two", "  three four"]
-    columns = ["good  disk  0.3 ms to", "            sync a", "            record"]
-    assert told("good  disk  0.3 ms to sync a record", 24, indent=12) == columns
-
-
-def on_a_terminal(columns: int, *words: str) -> list[str]:
-    """What a command writes to a terminal of that width."""
-    ours, theirs = pty.openpty()
-    environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}
-    with subprocess.Popen([sys.executable, "-m", "hubbub", *words], stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        written = b""
-        # The end of a terminal that nobody holds any more is an error on Linux, and nothing more to read elsewhere.
-        try:
-            while part := os.read(ours, 4096):
-                written += part
-        except OSError:
-            pass
-        os.close(ours)
-    assert process.returncode in (0, 2)
-    return written.decode().replace("\r\n", "\n").splitlines()
-
-
-ACCOUNT = ("account", "--rounds", "100", "--delta", "1e-5", "--noise-multiplier", "1", "--sampling-probability", "0.1")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [ACCOUNT, ("train", "nowhere.toml"), ("plan", "nowhere.toml")])
-@pytest.mark.parametrize("columns", [40, 60])
-def test_commands_and_refusals_fit_a_narrow_terminal(columns: int, words: tuple[str, ...]) -> None:
-    lines = on_a_terminal(columns, *words)
-    assert max(map(len, lines)) <= columns
-    done = subprocess.run([sys.executable, "-m", "hubbub", *words], capture_output=True, text=True, check=False)
-    prose = [line for line in (done.stdout + done.stderr).splitlines() if len(line) > 60 and "  " not in line]
-    assert prose
-    shown = " ".join(lines)
-    for line in prose:
-        assert line in shown

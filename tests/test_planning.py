@@ -109,13 +109,6 @@ def test_measuring_adds_what_follows_from_the_model(tmp_path: Path) -> None:
     assert "With --measure" not in CliRunner().invoke(app, ["plan", str(run), "--measure"]).output
 
 
-def test_where_the_data_say_who_the_clients_are_a_plan_loads_them(tmp_path: Path) -> None:
-    run = written(tmp_path, {"privacy": {"noise_multiplier": 1.0}, "data": {"name": "digits", "partition": "user"}})
-    answer = CliRunner().invoke(app, ["plan", str(run)])
-    assert answer.exit_code != 0
-    assert "user" in str(answer.exception or answer.output)
-
-
 # What is known without the data and the model
 
 
@@ -245,14 +238,6 @@ def test_the_bytes_of_encryption_are_those_of_messages_that_are_really_made(hold
     # Names of clients are of one letter or of two.
     assert sent <= costs["request_bytes"] <= sent + 20
     assert all(costs[key] > 0 for key in ("encrypt_seconds", "add_seconds", "open_seconds"))
-
-
-def test_the_plan_of_an_encrypted_run_says_what_encryption_takes(tmp_path: Path) -> None:
-    pytest.importorskip("gmpy2")
-    settings: configs.Layer = {"secagg": {"scheme": "paillier", "key_bits": 2048}, "privacy": {"mode": "none"}}
-    text = CliRunner().invoke(app, ["plan", str(written(tmp_path, settings, {"training": {"rounds": 1}}))]).output
-    assert "ciphertexts" in text
-    assert "measured now" in text
 
 
 def test_what_is_not_printed_on_a_terminal_has_a_line_for_each_row_and_no_blanks_at_its_end(tmp_path: Path) -> None:

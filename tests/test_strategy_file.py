@@ -144,28 +144,18 @@ def test_the_file_that_is_forged_below_is_good_before_it_is(tmp_path: Path) -> N
     ("where", "value", "words"),
     [
         ("schema", 2, ["schema = '2'", "reads 1"]),
-        ("schema", True, ["schema = 'True'"]),
         ("hubbub", 3, ["hubbub = '3'", "text"]),
         ("strategy", [], ["strategy", "must be a table"]),
         ("strategy.name", "os.system", ["strategy.name = 'os.system'", "must be one of"]),
-        ("strategy.name", None, ["strategy.name = None"]),
         ("strategy.C", 1.0, ["strategy.C", "twice"]),
-        ("strategy.bands", 2, ["bands"]),
         ("strategy.bands", [2], ["strategy.bands = [2]", "arrays stand apart"]),
-        ("workload.rounds", 3, ["workload.rounds = 3", "at most 2"]),
         ("workload.rounds", 10**18, ["workload.rounds", "at most 2"]),
         ("workload.momentum", 1.5, ["momentum = 1.5"]),
-        ("workload.momentum", "0", ["momentum = '0'"]),
         ("workload.more", 1, ["workload", "must have rounds and momentum"]),
         ("participation.name", "Often", ["participation.name = 'Often'"]),
-        ("participation.epochs", 3, ["epochs"]),
         ("objective", "median", ["objective = 'median'"]),
         ("squared_error", -1.0, ["squared_error = -1.0"]),
-        ("squared_error", True, ["squared_error = True"]),
-        ("lower_bound", "0", ["lower_bound = '0'"]),
         ("bound_family", "x" * 10_000, ["bound_family", "at most 8192 letters"]),
-        ("iterations", 0.5, ["iterations = 0.5"]),
-        ("seconds", -1, ["seconds = -1"]),
         ("command", None, ["command = 'None'"]),
         ("l2_sensitivity", 0.1, ["'l2_sensitivity'", "no part of a strategy file"]),
     ],
@@ -196,13 +186,9 @@ def test_a_missing_statement_is_refused_by_its_name(tmp_path: Path) -> None:
         ("strategy.C", [[1.0, 0.5], [0.5, 1.0]], ["C[0, 1] = 0.5", "lower triangular"]),
         ("strategy.C", [[1.0, 0.0], [0.5, 0.0]], ["C[1, 1] = 0.0"]),
         ("strategy.C", [[1.0, 0.0], [float("nan"), 1.0]], ["C[1, 0] = nan", "finite"]),
-        ("strategy.C", [[1.0, 0.0], [float("inf"), 1.0]], ["C[1, 0] = inf", "finite"]),
-        ("strategy.C", [1.0, 1.0], ["C has shape (2,)"]),
         ("strategy.C", [[[[1.0]]]], ["array 'strategy.C': shape", "1 to 3 axes"]),
         ("strategy.C", [], ["array 'strategy.C': shape = 0", "at least 1"]),
         ("strategy.C", np.eye(2, dtype=np.float32), ["array 'strategy.C': dtype = 'F32'", "'F64'"]),
-        ("strategy.C", np.eye(2, dtype=np.int64), ["array 'strategy.C': dtype = 'I64'"]),
-        ("strategy.D", [[1.0]], ["'D'"]),
         ("sensitivity", [1.0], ["array 'sensitivity'", "no part"]),
         ("workload.learning_rates", [1.0], ["workload.learning_rates has shape (1,)"]),
         ("workload.learning_rates", [1.0, 0.0], ["learning_rates[1] = 0.0", "above 0"]),
@@ -224,30 +210,9 @@ def test_a_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, content + b"\x00")
 
 
-def test_a_file_with_flipped_bytes_is_refused_or_is_a_strategy(tmp_path: Path) -> None:
-    generator = np.random.default_rng(7)
-    file, refusals = tmp_path / "s.safetensors", []
-    for name in ("banded", "tree", "time-varying"):
-        strategy_file.save(file, answer(MADE[name], momentum(12, 0.9, np.linspace(1, 0.05, 12))))
-        content = file.read_bytes()
-        header = 8 + int.from_bytes(content[:8], "little")
-        for _ in range(200):
-            damaged = bytearray(content)
-            damaged[generator.integers(header)] = generator.choice(np.frombuffer(b'0129-eE."{}[],:na\x00\xff', dtype=np.uint8))
-            file.write_bytes(damaged)
-            try:
-                assert strategy_file.load(file).rounds == 12
-            except DataError as error:
-                refusals.append(str(error))
-    assert all(message.startswith(f"{file}: ") for message in refusals)
-
-
-@pytest.mark.parametrize("length", [2**16 + 1, 2**40, 2**64 - 1])
-def test_a_header_that_claims_much_is_refused_before_it_is_read(tmp_path: Path, length: int) -> None:
-    assert "header claims" in refused(tmp_path, length.to_bytes(8, "little") + b"{}" + b" " * 70_000)
-
-
-def test_a_header_of_arrays_larger_than_the_file_is_refused(tmp_path: Path) -> None:
+def test_a_header_that_claims_much_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    for length in (2**16 + 1, 2**64 - 1):
+        assert "header claims" in refused(tmp_path, length.to_bytes(8, "little") + b"{}" + b" " * 70_000)
     content = forged(nothing)
     for before, after in ((b'"shape":[2,2]', b'"shape":[2,9]'), (b'"shape":[2,2]', b'"shape":[2,-2]'[:13])):
         refused(tmp_path, content.replace(before, after))
@@ -260,14 +225,6 @@ def test_metadata_are_one_entry_of_strict_json(tmp_path: Path) -> None:
     assert "twice" in refused(tmp_path, good.replace(b'\\"seconds\\"', b'\\"command\\"', 1))
     assert "NaN" in refused(tmp_path, good.replace(b"null", b"NaN ", 1))
     assert "__metadata__" in refused(tmp_path, safetensors({"strategy.C": np.eye(2)}))
-
-
-@pytest.mark.parametrize("kind", ["nowhere", "folder", "text"])
-def test_what_is_no_strategy_file_is_refused_by_its_name(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "text").write_text("C = I")
-    with pytest.raises(DataError, match=kind):
-        strategy_file.load(tmp_path / kind)
 
 
 def test_a_disk_that_refuses_keeps_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
