@@ -1,31 +1,296 @@
-"""What runs on a GPU runs on the one that is there, or else on one that is pretended, in a process that knows no other."""
+"""What runs on a GPU, where there is one: clients, examples, noise and whole runs give there what they give on a processor."""
 
-import os
-import subprocess
-import sys
+import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+from typer.testing import CliRunner
 
-from pretended_gpu import library
+import local_jobs
+from hubbub import factorization
+from hubbub.cli.app import app
+from hubbub.experiment import config as configs
+from hubbub.ledger.ledger import Ledger
+from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import MinSeparation, SingleParticipation
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.mechanism.workloads import prefix_sum
+from hubbub.models import Cnn, Mlp
+from hubbub.noise import NoiseStream, SecureSource
+from hubbub.training import (
+    ExamplePopulation,
+    Execution,
+    LocalTraining,
+    RunPlan,
+    ServerOptimizer,
+    SimulatedPopulation,
+    private_gradients,
+    train,
+)
+from hubbub.training.simulation.local import OneByOne
+from hubbub.training.simulation.stacks import Stacks
+from hubbub.verification import verify
+from local_jobs import IMAGES, SENTENCES, Layers, Lstm, jobs
 
-CASES = Path(__file__).with_name("gpu_cases.py")
-# Torch must find the library's GPU when it is imported.
-PROGRAM = """
-import ctypes, sys
-[ctypes.CDLL(library) for library in sys.argv[1:2] if library]
-import pytest
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "error", *sys.argv[2:]]))
-"""
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+CUDA = torch.device("cuda", 0)
 
 
-@pytest.mark.slow
-def test_what_runs_on_a_gpu(tmp_path: Path) -> None:
-    found = None if torch.cuda.is_available() else library(tmp_path)
-    if found is None and not torch.cuda.is_available():
-        pytest.skip("needs a GPU, or a C++ compiler for one that is pretended")
-    inside = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    command = [sys.executable, "-c", PROGRAM, str(found or ""), str(CASES), f"--basetemp={tmp_path / 'cases'}"]
-    done = subprocess.run(command, env=inside, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+class Unused(Mlp):
+    """Has a parameter of which nothing hangs."""
+
+    def __init__(self) -> None:
+        super().__init__(IMAGES, 10)
+        self.nowhere = nn.Parameter(torch.ones(3))
+
+
+MODELS = local_jobs.MODELS | {
+    "unused": (Unused, jobs(IMAGES)),
+    "lstm": (lambda: Lstm(layers=2, bidirectional=True), jobs(SENTENCES, sequences=True)),
+}
+
+ALL = LocalTraining(epochs=2, batch_size=8, momentum=0.9, weight_decay=0.01, proximal=0.3, schedule="cosine")
+# It adds in another order.
+TOLERANCE = 1e-4
+
+
+def trained(made: OneByOne | Stacks, model: nn.Module, clients: list[Any]) -> dict[int, torch.Tensor]:
+    found = {trained.client: trained.update for trained in made.train(model, clients)}
+    assert {update.device for update in found.values()} == {CUDA}
+    return {client: update.cpu() for client, update in found.items()}
+
+
+def makers(model: nn.Module, local: LocalTraining, precision: Any = "float32") -> dict[str, OneByOne | Stacks]:
+    return {
+        "one by one": OneByOne(model, F.cross_entropy, local, CUDA, precision),
+        "stacked": Stacks(model, F.cross_entropy, local, CUDA, precision, clients=3),
+    }
+
+
+# --- clients ---
+
+
+@pytest.mark.parametrize("local", [LocalTraining(), ALL], ids=["plain", "all"])
+@pytest.mark.parametrize("name", MODELS)
+def test_clients_train_as_on_a_processor(name: str, local: LocalTraining) -> None:
+    torch.manual_seed(0)
+    model, clients = MODELS[name][0](), MODELS[name][1]
+    if name == "layers":
+        # A GPU drops other numbers.
+        model.features, model.single = nn.Identity(), nn.Identity()
+    expected = {t.client: t.update for t in OneByOne(model, F.cross_entropy, local, torch.device("cpu")).train(model, clients)}
+    for plan, maker in makers(model, local).items():
+        for client, update in trained(maker, model, clients).items():
+            assert float((update - expected[client]).norm()) <= TOLERANCE * float(expected[client].norm()), (plan, client)
+
+
+def test_what_is_dropped_comes_from_the_client_s_own_seed() -> None:
+    torch.manual_seed(0)
+    model, clients = Layers(), jobs(IMAGES)
+    for maker in makers(model, LocalTraining()).values():
+        torch.cuda.manual_seed(1)
+        together = trained(maker, model, clients)
+        torch.cuda.manual_seed(2)
+        backwards = trained(maker, model, clients[::-1])
+        assert all(torch.allclose(together[client], backwards[client], atol=1e-4) for client in together)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_examples_may_lie_on_the_gpu_already(precision: str) -> None:
+    torch.manual_seed(0)
+    model, clients = Cnn((1, 28, 28), 10), jobs((1, 28, 28))
+    there = [type(job)(job.client, job.inputs.to("cuda"), job.targets.to("cuda"), job.seed, job.round_index) for job in clients]
+    for maker in makers(model, LocalTraining(), precision).values():
+        found, moved = trained(maker, model, clients), trained(maker, model, there)
+        assert all(torch.equal(found[client], moved[client]) for client in found)
+
+
+@pytest.mark.parametrize("plan", ["one-by-one", "batched-3", "auto"])
+@pytest.mark.parametrize("lattice", [True, False])
+def test_a_sum_is_that_of_its_clients(plan: str, lattice: bool) -> None:
+    clients = [(job.inputs, job.targets) for job in jobs((1, 28, 28))]
+    population = SimulatedPopulation(
+        clients, F.cross_entropy, LocalTraining(), lattice=lattice, execution=Execution(plan, device="cuda")
+    )
+    torch.manual_seed(0)
+    model = Cnn((1, 28, 28), 10)
+    cohort = list(population.clients)
+    total = population.collect(cohort, model, 0.5, 3).total
+    assert total.device == CUDA
+    assert bool(total.any())
+    alone = torch.stack([population.collect([client], model, 0.5, 3).total for client in cohort])
+    torch.testing.assert_close(alone.sum(dim=0).double(), total.double(), rtol=1e-4, atol=1e6 if lattice else 1e-4)
+
+
+# --- examples ---
+
+
+def test_examples_are_clipped_each_by_itself() -> None:
+    torch.manual_seed(0)
+    model, (job, *_) = Cnn((1, 28, 28), 10), jobs((1, 28, 28))
+    here = private_gradients(model, F.cross_entropy, job.inputs, job.targets, 0.1)
+    there = private_gradients(model.to("cuda"), F.cross_entropy, job.inputs.to("cuda"), job.targets.to("cuda"), 0.1)
+    assert there.total.device == CUDA
+    torch.testing.assert_close(there.open(None).cpu(), here.open(None), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", ["one-by-one", "batched-3", "examples", "table"])
+def test_cli_13_a_class_or_a_row_that_is_not_there_never_reaches_the_gpu_and_adds_nothing(make: str) -> None:
+    torch.manual_seed(0)
+    table = make == "table"
+    model = nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(6, 2)) if table else nn.Linear(2, 2)
+    clients = [(torch.randint(0, 4, (4, 2)) if table else torch.randn(4, 2), torch.tensor([0, 1, 1, 0])) for _ in range(6)]
+    if table:
+        clients[4][0][1, 0] = 9
+    else:
+        clients[4][1][2] = 7
+    if make == "examples":
+        inputs, targets = (torch.cat(part).to(CUDA) for part in zip(*clients, strict=True))
+        units: ExamplePopulation | SimulatedPopulation = ExamplePopulation(inputs, targets, F.cross_entropy)
+        everybody, spoilt = range(24), 18
+    else:
+        plan = "one-by-one" if table else make
+        units = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=Execution(plan, device="cuda"))
+        everybody, spoilt = range(6), 4
+    whole, others = (units.collect(c, model, 0.5, 0) for c in (everybody, [one for one in everybody if one != spoilt]))
+    assert torch.equal(whole.total.cpu(), others.total.cpu())
+    # Nothing was raised: it would have ended all that the process does with the GPU.
+    assert "failed" not in whole.statistics
+
+
+@pytest.mark.parametrize("lattice", [True, False])
+def test_examples_are_a_population(lattice: bool) -> None:
+    inputs, targets = (torch.cat([getattr(job, what) for job in jobs((1, 28, 28))]) for what in ("inputs", "targets"))
+    found = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        model = Cnn((1, 28, 28), 10).to(device)
+        population = ExamplePopulation(inputs.to(device), targets.to(device), F.cross_entropy, lattice=lattice)
+        plan = RunPlan(
+            3,
+            SingleParticipation(),
+            20,
+            Mechanism(Identity(3), SingleParticipation(), 0.7),
+            clip_norm=0.5,
+            noise="secure" if lattice else "simulation",
+            server=ServerOptimizer("fedavgm", 0.3, 0.8),
+        )
+        if lattice:
+            total = population.collect(list(range(20)), model, 0.5, 0)
+            found.append(total.open(None).cpu())
+        else:
+            rounds = list(train(plan, population, model))
+            assert len(rounds) == 3
+            found.append(torch.cat([p.detach().flatten().cpu().double() for p in model.parameters()]))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
+
+
+# --- noise ---
+
+
+def strategies() -> dict[str, Any]:
+    return {
+        "identity": Identity(9),
+        "banded": toeplitz.square_root(9, 4),
+        "blt": factorization.blt.optimize(prefix_sum(9), buffers=2, participation=SingleParticipation()).strategy,
+    }
+
+
+@pytest.mark.parametrize("name", ["identity", "banded", "blt"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("secure", [True, False])
+def test_noise_is_made_where_it_is_needed(name: str, dtype: torch.dtype, secure: bool) -> None:
+    mechanism, dim = Mechanism(strategies()[name], MinSeparation(9, 1), 0.7), 100_003
+    given: dict[str, Any] = {"device": "cuda", "dtype": dtype}
+
+    def stream(**more: Any) -> NoiseStream:
+        chance: dict[str, Any] = {"source": SecureSource(bytes(32))} if secure else {"seed": 4}
+        return NoiseStream(mechanism, dim, **chance, **given, **more)
+
+    whole = stream()
+    rows = [whole.next_row() for _ in range(9)]
+    assert {(row.device, row.dtype) for row in rows} == {(CUDA, dtype)}
+    held = torch.stack(rows).cpu().double().numpy()
+    white = mechanism.strategy.matrix() @ held / mechanism.stddev
+    assert np.abs(white @ white.T / dim - np.eye(9)).max() < 6 * np.sqrt(2 / dim)
+    if secure:
+        given["device"] = "cpu"
+        here = stream()
+        given["device"] = "cuda"
+        tolerance = 1e-4 if dtype == torch.float32 else 1e-10
+        for row in rows:
+            torch.testing.assert_close(row.cpu(), here.next_row(), rtol=tolerance, atol=tolerance)
+    first, second = stream(part=(0, 65_536)), stream(part=(65_536, dim))
+    parts = [torch.cat([first.next_row(), second.next_row()]).cpu() for _ in range(5)]
+    torch.testing.assert_close(torch.stack(parts), torch.stack(rows[:5]).cpu(), rtol=1e-5, atol=1e-5)
+    began, again = stream(), stream()
+    for _ in range(4):
+        began.next_row()
+    again.load_state_dict(began.state_dict())
+    torch.testing.assert_close(again.next_row().cpu(), rows[4].cpu(), rtol=1e-5, atol=1e-5)
+
+
+# --- runs ---
+
+
+def invoke(*arguments: object, status: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == status, result.output + repr(result.exception)
+    return result.output
+
+
+SETTINGS: dict[str, Any] = {
+    "training": {"rounds": 4, "cohort_size": 12, "device": "cuda"},
+    "privacy": {"noise_multiplier": 1.0, "delta": 1e-3},
+    "data": {"name": "digits", "clients": 40},
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "secure": {},
+    "simulation": {"privacy": {"noise": "simulation"}},
+    "bfloat16": {"training": {"precision": "bfloat16"}},
+    "correlated": {"privacy": {"mode": "dp-ftrl", "strategy": "blt"}},
+    "examples": {"privacy": {"unit": "example"}, "data": {"clients": configs.Config().data.clients}},
+    "examples, simulated": {
+        "privacy": {"unit": "example", "noise": "simulation"},
+        "data": {"clients": configs.Config().data.clients},
+    },
+    "adam": {"training": {"server_optimizer": "fedadam", "server_learning_rate": 0.01}},
+    "adaptive": {"privacy": {"clipping": "adaptive"}},
+    "stacked": {"training": {"plan": "batched-5", "fairness": True}},
+    "flower": {"training": {"engine": "flower"}},
+    "encrypted": {"secagg": {"scheme": "paillier", "key_bits": 2048}},
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_run_is_trained_resumed_verified_and_extended(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.toml").write_text(configs.dump(configs.resolve(SETTINGS, CHANGES[kind])))
+    begin, folder = Ledger.begin, tmp_path / "run"
+
+    def stopped(ledger: Ledger, round_index: int, *arguments: object) -> object:
+        if round_index == 2:
+            raise KeyboardInterrupt
+        return begin(ledger, round_index, *arguments)
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Ledger, "begin", stopped)
+        invoke("train", tmp_path / "run.toml", "--out", folder, status=130)
+    invoke("resume", folder)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 4
+    assert all(0 < row["loss"] < 10 for row in rows)
+    verdict = verify(folder)
+    assert verdict.ok, verdict
+    assert "Accuracy" in invoke("evaluate", folder)
+    if kind in ("secure", "examples"):
+        invoke("extend", folder, "--rounds", 2, "--out", tmp_path / "more")
+        assert verify(tmp_path / "more").ok
+
+
+def test_the_gpu_is_named() -> None:
+    assert torch.cuda.get_device_name() in invoke("doctor")

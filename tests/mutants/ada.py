@@ -1,34 +1,25 @@
 """Adaptive clipping: mutants."""
 
-from mutants.mutant import Mutant
+from mutants.mutant import parsed
 
-MUTANTS: list[Mutant] = [
-    Mutant(
-        "what a client says of its norm is counted as it is",
-        "Summing._with_indicator",
-        "min(max(stated, 0), 1)",
-        "stated",
-        "test_neighbours.py::test_ada_4_a_client_that_lies_about_its_norm_moves_the_count_by_one[4611686018427387904]",
-    ),
-    Mutant(
-        "the noise is scaled to the update alone, without its indicator",
-        "CountSplit.joint_norm",
-        "math.hypot(clip_norm, self.count_scale(clip_norm) / 2)",
-        "clip_norm",
-        "test_clipping.py::test_ada_5_one_noise_hides_updates_and_count_as_the_split_says",
-    ),
-    Mutant(
-        "a count may cost all that is to be spent",
-        "AdaptiveClipping.split",
-        "room < _LARGEST_SHARE ** (-2)",
-        "room <= 0",
-        "test_clipping.py::test_ada_5_a_count_that_would_cost_everything_is_refused[0.50001]",
-    ),
-    Mutant(
-        "the clip norm moves under correlated noise",
-        "plan._require_adaptable",
-        "type(mechanism.strategy) is not Identity",
-        "mechanism.rounds < 1",
-        "test_adaptive_clipping.py::test_ada_6_correlated_noise_is_refused_with_the_way_round_it",
-    ),
-]
+MUTANTS = parsed(r"""
+what a client says of its norm is counted as it is @ Summing._with_indicator
+- min(max(stated, 0), 1)
++ stated
+? test_neighbours.py::test_ada_4_a_client_that_lies_about_its_norm_moves_the_count_by_one[4611686018427387904]
+
+the noise is scaled to the update alone, without its indicator @ CountSplit.joint_norm
+- math.hypot(clip_norm, self.count_scale(clip_norm) / 2)
++ clip_norm
+? test_clipping.py::test_ada_5_one_noise_hides_updates_and_count_as_the_split_says
+
+a count may cost all that is to be spent @ AdaptiveClipping.split
+- room < _LARGEST_SHARE ** (-2)
++ room <= 0
+? test_clipping.py::test_ada_5_a_count_that_would_cost_everything_is_refused[0.50001]
+
+the clip norm moves under correlated noise @ plan._require_adaptable
+- type(mechanism.strategy) is not Identity
++ mechanism.rounds < 1
+? test_adaptive_clipping.py::test_ada_6_correlated_noise_is_refused_with_the_way_round_it
+""")

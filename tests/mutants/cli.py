@@ -1,110 +1,73 @@
 """Clients: mutants."""
 
-from mutants.mutant import Mutant
+from mutants.mutant import parsed
 
-REPLIES = "test_flower_replies.py"
-BAD = "test_bad_clients.py"
-NEIGHBOURS = "test_neighbours.py"
+MUTANTS = parsed(r"""
+updates that clients should have clipped are summed as they come @ Summing._add
+- self.lattice.add(update, total, buffer)
++ total.add_((update.double() / self.lattice.step).round())
+? test_flower_replies.py::test_cli_1_no_client_moves_the_release_by_more_than_the_clip_norm[None-just above]
 
-MUTANTS: list[Mutant] = [
-    Mutant(
-        "updates that clients should have clipped are summed as they come",
-        "Summing._add",
-        "self.lattice.add(update, total, buffer)",
-        "total.add_((update.double() / self.lattice.step).round())",
-        f"{REPLIES}::test_cli_1_no_client_moves_the_release_by_more_than_the_clip_norm[None-just above]",
-    ),
-    Mutant(
-        "updates in this process are rounded and not clipped",
-        "clipping.bounded",
-        "lattice.encode(update)",
-        "((update.double() / lattice.step).round().long(), False)",
-        f"{NEIGHBOURS}::test_cli_1_no_client_in_this_process_moves_a_run_by_more_than_the_sensitivity[identity-just above]",
-    ),
-    Mutant(
-        "updates are weighted by the examples that clients say they have",
-        "Summing._add",
-        "self.lattice.add(update, total, buffer)",
-        (
-            "[self.lattice.add(update, total, buffer) for _ in "
-            "range(int(min(next(iter(content.metric_records.values()))['num-examples'], 9)))]"
-        ),
-        f"{BAD}::test_cli_2_how_many_examples_a_client_says_it_has_changes_no_bit[fixed-weight -8]",
-    ),
-    Mutant(
-        "every answer of a client counts",
-        "RoundMessages.contents",
-        (
-            "if index in seen:\n"
-            "    self._fault(index, 'answered twice; the first answer counts')\n"
-            "elif not reply.has_content():\n"
-            "    self._fault(index, 'sent nothing')\n"
-            "else:\n"
-            "    seen.add(index)\n"
-            "    yield (self.clients[index], reply.content)"
-        ),
-        (
-            "if not reply.has_content():\n"
-            "    self._fault(index, 'sent nothing')\n"
-            "else:\n"
-            "    seen.add(index)\n"
-            "    yield (self.clients[index], reply.content)"
-        ),
-        "test_bad_clients.py::test_cli_3_of_three_answers_the_first_counts_and_the_others_are_in_the_log",
-    ),
-    Mutant(
-        "answers to an earlier round count in this one",
-        "RoundMessages.contents",
-        ("metadata.group_id != group or index is None or (answers is None and by_id and metadata.reply_to_message_id)"),
-        "index is None",
-        f"{REPLIES}::test_cli_4_a_reply_to_the_round_before_counts_for_nothing",
-    ),
-    Mutant(
-        "the sum is divided by how many answered",
-        "PrivateRun.finish",
-        "self._learn(release, under_way.arrays)",
-        "self._learn(release * self.expected_cohort_size / max(counted, 1), under_way.arrays)",
-        "test_effective_noise.py::test_cli_5_drop_outs_leave_noise_and_influence_as_stated[0.9-float32]",
-    ),
-    Mutant(
-        "a sum of too few shares of the noise is released",
-        "PrivateRun._discarded",
-        "counted < options.min_survivors",
-        "not counted",
-        "test_effective_noise.py::test_cli_5_too_few_shares_of_the_noise_are_not_released[3]",
-    ),
-    Mutant(
-        "what clients measured is told with the round",
-        "PrivateStrategy.aggregate_train",
-        "MetricRecord(public)",
-        "MetricRecord({**public, **{k: v for r in replies for k, v in r.content['metrics'].items()}})",
-        f"{REPLIES}::test_cli_10_what_is_told_of_a_round_does_not_hang_on_what_clients_sent",
-    ),
-    Mutant(
-        "nodes that share a key are several clients",
-        "messages.clients_of",
-        "'key ' + hashlib.sha256(node.public_key).hexdigest()",
-        "f'key {node.node_id}'",
-        f"{BAD}::test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing[keys0-0]",
-    ),
-    Mutant(
-        "who fails in a stack takes the others along",
-        "faults.isolated",
-        "len(units) == 1",
-        "len(units) <= 4",
-        (
-            "test_units_that_fail.py::"
-            "test_cli_13_a_target_that_is_no_class_adds_nothing_in_a_stack_of_cross_entropies[batched-4]"
-        ),
-    ),
-    Mutant(
-        "a loss may carry one client's data to the next",
-        "faults.require_steady",
-        "not agree(again, first)",
-        "False",
-        (
-            "test_units_that_fail.py::"
-            "test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused[loss-one-by-one]"
-        ),
-    ),
-]
+updates in this process are rounded and not clipped @ clipping.bounded
+- lattice.encode(update)
++ ((update.double() / lattice.step).round().long(), False)
+? test_neighbours.py::test_cli_1_no_client_in_this_process_moves_a_run_by_more_than_the_sensitivity[identity-just above]
+
+updates are weighted by the examples that clients say they have @ Summing._add
+- self.lattice.add(update, total, buffer)
++ [
++     self.lattice.add(update, total, buffer)
++     for _ in range(int(min(next(iter(content.metric_records.values()))["num-examples"], 9)))
++ ]
+? test_bad_clients.py::test_cli_2_how_many_examples_a_client_says_it_has_changes_no_bit[fixed-weight -8]
+
+every answer of a client counts @ RoundMessages.contents
+- if index in seen:
+-     self._fault(index, 'answered twice; the first answer counts')
+- elif not reply.has_content():
+-     self._fault(index, 'sent nothing')
+- else:
+-     seen.add(index)
+-     yield (self.clients[index], reply.content)
++ if not reply.has_content():
++     self._fault(index, 'sent nothing')
++ else:
++     seen.add(index)
++     yield (self.clients[index], reply.content)
+? test_bad_clients.py::test_cli_3_of_three_answers_the_first_counts_and_the_others_are_in_the_log
+
+answers to an earlier round count in this one @ RoundMessages.contents
+- metadata.group_id != group or index is None or (answers is None and by_id and metadata.reply_to_message_id)
++ index is None
+? test_flower_replies.py::test_cli_4_a_reply_to_the_round_before_counts_for_nothing
+
+the sum is divided by how many answered @ PrivateRun.finish
+- self._learn(release, under_way.arrays)
++ self._learn(release * self.expected_cohort_size / max(counted, 1), under_way.arrays)
+? test_effective_noise.py::test_cli_5_drop_outs_leave_noise_and_influence_as_stated[0.9-float32]
+
+a sum of too few shares of the noise is released @ PrivateRun._discarded
+- counted < options.min_survivors
++ not counted
+? test_effective_noise.py::test_cli_5_too_few_shares_of_the_noise_are_not_released[3]
+
+what clients measured is told with the round @ PrivateStrategy.aggregate_train
+- MetricRecord(public)
++ MetricRecord({**public, **{k: v for r in replies for k, v in r.content['metrics'].items()}})
+? test_flower_replies.py::test_cli_10_what_is_told_of_a_round_does_not_hang_on_what_clients_sent
+
+nodes that share a key are several clients @ messages.clients_of
+- 'key ' + hashlib.sha256(node.public_key).hexdigest()
++ f'key {node.node_id}'
+? test_bad_clients.py::test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing[keys0-0]
+
+who fails in a stack takes the others along @ faults.isolated
+- len(units) == 1
++ len(units) <= 4
+? test_units_that_fail.py::test_cli_13_a_target_that_is_no_class_adds_nothing_in_a_stack_of_cross_entropies[batched-4]
+
+a loss may carry one client's data to the next @ faults.require_steady
+- not agree(again, first)
++ False
+? test_units_that_fail.py::test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused[loss-one-by-one]
+""")

@@ -1,60 +1,42 @@
 """Flower: mutants."""
 
-from mutants.mutant import Mutant
+from mutants.mutant import parsed
 
-HERE = "test_federations_go_wrong.py::"
+MUTANTS = parsed(r"""
+a statement is silent about the way over the network @ accounting.wording
+- "readers see the released models, not the single updates, the cohorts, the noise or its keys, neither where these are kept nor on their way over a network, which TLS hides"
++ 'readers see the released models, not the single updates, the cohorts, the noise or its keys'
+? test_federations_go_wrong.py::test_flw_1_a_statement_says_that_it_counts_on_encryption_on_the_way[fixed]
 
-MUTANTS: list[Mutant] = [
-    Mutant(
-        "a statement is silent about the way over the network",
-        "accounting.wording",
-        (
-            "'readers see the released models, not the single updates, the cohorts, the noise or its keys, "
-            "neither where these are kept nor on their way over a network, which TLS hides'"
-        ),
-        "'readers see the released models, not the single updates, the cohorts, the noise or its keys'",
-        f"{HERE}test_flw_1_a_statement_says_that_it_counts_on_encryption_on_the_way[fixed]",
-    ),
-    Mutant(
-        "a promise of who joins when is made where anybody may join",
-        "Options.require_fitting",
-        "promises(mechanism.participation, mechanism.rounds)",
-        "not promises(mechanism.participation, mechanism.rounds)",
-        f"{HERE}test_flw_2_a_promise_of_who_joins_when_is_not_made_where_anybody_may_join",
-    ),
-    Mutant(
-        "nodes without a registered key are asked",
-        "messages.clients_of",
-        ("if not keys_enforced:\n    found[f'node {node.node_id}'] = node.node_id"),
-        "found[f'node {node.node_id}'] = node.node_id",
-        f"{HERE}test_flw_2_a_node_without_a_registered_key_is_never_asked",
-    ),
-    Mutant(
-        "a server that starts again begins with the model that it is given",
-        "PrivateStrategy.resumed",
-        "return self._open(initial_arrays, grid).arrays or initial_arrays",
-        ("self._open(initial_arrays, grid)\nreturn initial_arrays"),
-        f"{HERE}test_flw_5_a_server_that_starts_again_goes_on_with_model_ledger_clip_norm_and_participation",
-    ),
-    Mutant(
-        "a client is known by the number of its node",
-        "messages.clients_of",
-        "'key ' + hashlib.sha256(node.public_key).hexdigest()",
-        "f'key {node.node_id}'",
-        f"{HERE}test_flw_6_nodes_that_come_back_under_new_numbers_are_the_clients_whose_keys_they_have",
-    ),
-    Mutant(
-        "the server counts on the clients' mods for the clip",
-        "Summing._add",
-        "self.lattice.add(update, total, buffer)",
-        "total.add_((update.double() / self.lattice.step).round())",
-        f"{HERE}test_flw_7_whatever_mods_clients_have_one_moves_the_release_by_one_clip_norm_at_most[none]",
-    ),
-    Mutant(
-        "where clients add the noise the server takes updates without any",
-        "Summing.of",
-        "self._noised(content, len(messages.messages))",
-        "self.lattice.encode(difference(self.layout.views(single_arrays(content)), before))[0]",
-        f"{HERE}test_flw_7_without_the_mods_that_noise_at_the_clients_needs_nothing_is_released[none]",
-    ),
-]
+a promise of who joins when is made where anybody may join @ Options.require_fitting
+- promises(mechanism.participation, mechanism.rounds)
++ not promises(mechanism.participation, mechanism.rounds)
+? test_federations_go_wrong.py::test_flw_2_a_promise_of_who_joins_when_is_not_made_where_anybody_may_join
+
+nodes without a registered key are asked @ messages.clients_of
+- if not keys_enforced:
+-     found[f'node {node.node_id}'] = node.node_id
++ found[f'node {node.node_id}'] = node.node_id
+? test_federations_go_wrong.py::test_flw_2_a_node_without_a_registered_key_is_never_asked
+
+a server that starts again begins with the model that it is given @ PrivateStrategy.resumed
+- return self._open(initial_arrays, grid).arrays or initial_arrays
++ self._open(initial_arrays, grid)
++ return initial_arrays
+? test_federations_go_wrong.py::test_flw_5_a_server_that_starts_again_goes_on_with_model_ledger_clip_norm_and_participation
+
+a client is known by the number of its node @ messages.clients_of
+- 'key ' + hashlib.sha256(node.public_key).hexdigest()
++ f'key {node.node_id}'
+? test_federations_go_wrong.py::test_flw_6_nodes_that_come_back_under_new_numbers_are_the_clients_whose_keys_they_have
+
+the server counts on the clients' mods for the clip @ Summing._add
+- self.lattice.add(update, total, buffer)
++ total.add_((update.double() / self.lattice.step).round())
+? test_federations_go_wrong.py::test_flw_7_whatever_mods_clients_have_one_moves_the_release_by_one_clip_norm_at_most[none]
+
+where clients add the noise the server takes updates without any @ Summing.of
+- self._noised(content, len(messages.messages))
++ self.lattice.encode(difference(self.layout.views(single_arrays(content)), before))[0]
+? test_federations_go_wrong.py::test_flw_7_without_the_mods_that_noise_at_the_clients_needs_nothing_is_released[none]
+""")  # noqa: E501 # code as it stands

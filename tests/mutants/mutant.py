@@ -1,6 +1,6 @@
 """One change of the source that a named test must notice."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -29,4 +29,22 @@ class Mutant:
         return outcome == "failed" and (not self.shown_by or any(text in output for text in self.shown_by))
 
 
-Mutants = Sequence[Mutant]
+def parsed(text: str) -> list[Mutant]:
+    """Mutants from blocks of lines, with an empty line between two.
+
+    A block begins with ``what @ at``. ``-`` begins lines of the old code, ``+`` of the new, ``?`` the test and ``!`` what shows
+    it. A block without a test has that of the block before.
+    """
+    return list(_mutants(text))
+
+
+def _mutants(text: str) -> Iterator[Mutant]:
+    test = ""
+    for block in text.strip("\n").split("\n\n"):
+        parts: dict[str, list[str]] = {mark: [] for mark in "-+?! "}
+        for line in block.split("\n"):
+            mark, known = line[0], line[0] in "-+?!" and line[1:2] in ("", " ")
+            parts[mark if known else " "].append(line[2:] if known else line)
+        what, _, at = " ".join(parts[" "]).partition(" @ ")
+        test = "".join(parts["?"]) or test
+        yield Mutant(what, at, "\n".join(parts["-"]), "\n".join(parts["+"]), test, tuple(parts["!"]))

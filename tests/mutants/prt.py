@@ -1,103 +1,72 @@
 """Participation: mutants."""
 
-from mutants.mutant import Mutant
+from mutants.mutant import parsed
 
-LEDGER = "test_ledger.py"
+MUTANTS = parsed(r"""
+a client may come again at once @ _Participation.may_follow
+- ((counts == 0) | apart_enough) & (counts < most) & (round_index < end)
++ (counts < most) & (round_index < end)
+? test_ledger.py::test_prt_1_a_breach_is_refused_by_name_and_nothing_is_charged
 
-MUTANTS: list[Mutant] = [
-    Mutant(
-        "a client may come again at once",
-        "_Participation.may_follow",
-        "((counts == 0) | apart_enough) & (counts < most) & (round_index < end)",
-        "(counts < most) & (round_index < end)",
-        f"{LEDGER}::test_prt_1_a_breach_is_refused_by_name_and_nothing_is_charged",
-    ),
-    Mutant(
-        "a client may come once more than promised",
-        "_Participation.may_follow",
-        "counts < most",
-        "counts <= most",
-        "test_participation_kept.py::test_prt_2_a_client_that_took_part_as_often_as_promised_is_never_asked_again",
-    ),
-    Mutant(
-        "each start knows clients by other names",
-        "Ledger._tags",
-        "str(client)",
-        "f'{client} {len(self._history.epochs)}'",
-        "test_participation_kept.py::test_prt_3_a_start_knows_the_clients_of_those_before",
-    ),
-    Mutant(
-        "who was asked in a round that was aborted did not take part",
-        "History._end",
-        "last.state = 'aborted'",
-        (
-            "last.state = 'aborted'\n"
-            "self.participations._counts[self.participations.cohort(round_index)] -= 1\n"
-            "self.participations._cohorts.pop(round_index, None)"
-        ),
-        f"{LEDGER}::test_prt_4_a_client_joins_as_the_promise_allows_and_aborted_rounds_count",
-    ),
-    Mutant(
-        "clients are known by the number of their node",
-        "messages.clients_of",
-        "'key ' + hashlib.sha256(node.public_key).hexdigest()",
-        "f'key {node.node_id}'",
-        "test_flower_strategies.py::test_prt_5_a_client_that_comes_back_under_another_number_is_the_same_client",
-    ),
-    Mutant(
-        "a run goes on past its last round",
-        "Ledger.begin",
-        "round_index != self.next_round or round_index >= self.promise.rounds",
-        "round_index != self.next_round",
-        f"{LEDGER}::test_prt_7_the_round_after_the_last_is_refused",
-    ),
-    Mutant(
-        "what was promised is stated whatever happened",
-        "Spent.guarantee",
-        "self.happened if self.worse else self.promised",
-        "self.promised",
-        "test_spent.py::test_prt_8_a_broken_pattern_is_charged_as_it_happened[banded]",
-    ),
-    Mutant(
-        "a client may be listed twice",
-        "cohorts._require_distinct",
-        "first != place",
-        "False",
-        "test_own_classes.py::test_prt_9_whoever_is_listed_twenty_times_among_a_hundred_is_refused",
-    ),
-    Mutant(
-        "a list of clients may change in the run",
-        "rounds._rounds",
-        "listed != clients and counts_on_list(plan.participation)",
-        "False",
-        "test_own_classes.py::test_prt_10_a_list_is_the_one_that_the_run_began_with_though_it_is_changed_in_place",
-    ),
-    Mutant(
-        "whom a population strikes off its cohort did not take part",
-        "rounds._rounds",
-        "list(cohort)",
-        "cohort",
-        "test_own_classes.py::test_prt_10_a_client_that_a_population_strikes_off_its_cohort_took_part_all_the_same",
-    ),
-    Mutant(
-        "a device without a record knows its past",
-        "_History.read",
-        "asked.round_index + 1 if asked.round_index else 0",
-        "0",
-        "test_flower_separation.py::test_prt_11_a_device_that_does_not_know_its_past_waits_as_if_it_had_taken_part",
-    ),
-    Mutant(
-        "a device forgets that it did not know",
-        "_History.joining",
-        "len(self.rounds) + unknown",
-        "len(self.rounds)",
-        "test_flower_separation.py::test_prt_11_a_device_that_does_not_know_its_past_waits_as_if_it_had_taken_part",
-    ),
-    Mutant(
-        "a reply that no device vouches for counts",
-        "Summing.of",
-        "if self.separation:\n    require_kept(content, self.separation)",
-        "pass",
-        "test_flower_separation.py::test_prt_11_a_reply_that_no_device_has_vouched_for_counts_as_nothing",
-    ),
-]
+a client may come once more than promised @ _Participation.may_follow
+- counts < most
++ counts <= most
+? test_participation_kept.py::test_prt_2_a_client_that_took_part_as_often_as_promised_is_never_asked_again
+
+each start knows clients by other names @ Ledger._tags
+- str(client)
++ f'{client} {len(self._history.epochs)}'
+? test_participation_kept.py::test_prt_3_a_start_knows_the_clients_of_those_before
+
+who was asked in a round that was aborted did not take part @ History._end
+- last.state = 'aborted'
++ last.state = 'aborted'
++ self.participations._counts[self.participations.cohort(round_index)] -= 1
++ self.participations._cohorts.pop(round_index, None)
+? test_ledger.py::test_prt_4_a_client_joins_as_the_promise_allows_and_aborted_rounds_count
+
+clients are known by the number of their node @ messages.clients_of
+- 'key ' + hashlib.sha256(node.public_key).hexdigest()
++ f'key {node.node_id}'
+? test_flower_strategies.py::test_prt_5_a_client_that_comes_back_under_another_number_is_the_same_client
+
+a run goes on past its last round @ Ledger.begin
+- round_index != self.next_round or round_index >= self.promise.rounds
++ round_index != self.next_round
+? test_ledger.py::test_prt_7_the_round_after_the_last_is_refused
+
+what was promised is stated whatever happened @ Spent.guarantee
+- self.happened if self.worse else self.promised
++ self.promised
+? test_spent.py::test_prt_8_a_broken_pattern_is_charged_as_it_happened[banded]
+
+a client may be listed twice @ cohorts._require_distinct
+- first != place
++ False
+? test_own_classes.py::test_prt_9_whoever_is_listed_twenty_times_among_a_hundred_is_refused
+
+a list of clients may change in the run @ rounds._rounds
+- listed != clients and counts_on_list(plan.participation)
++ False
+? test_own_classes.py::test_prt_10_a_list_is_the_one_that_the_run_began_with_though_it_is_changed_in_place
+
+whom a population strikes off its cohort did not take part @ rounds._rounds
+- list(cohort)
++ cohort
+? test_own_classes.py::test_prt_10_a_client_that_a_population_strikes_off_its_cohort_took_part_all_the_same
+
+a device without a record knows its past @ _History.read
+- asked.round_index + 1 if asked.round_index else 0
++ 0
+? test_flower_separation.py::test_prt_11_a_device_that_does_not_know_its_past_waits_as_if_it_had_taken_part
+
+a device forgets that it did not know @ _History.joining
+- len(self.rounds) + unknown
++ len(self.rounds)
+
+a reply that no device vouches for counts @ Summing.of
+- if self.separation:
+-     require_kept(content, self.separation)
++ pass
+? test_flower_separation.py::test_prt_11_a_reply_that_no_device_has_vouched_for_counts_as_nothing
+""")

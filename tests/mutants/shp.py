@@ -1,65 +1,45 @@
 """Shapes and types of tensors: mutants."""
 
-from mutants.mutant import Mutant
+from mutants.mutant import parsed
 
-MUTANTS: list[Mutant] = [
-    Mutant(
-        "an array without axes is left as the client returned it",
-        "Layout.of",
-        "array.dtype in _FLOATS and name.rpartition('.')[2] not in BUFFERS",
-        "array.dtype in _FLOATS and array.shape and (name.rpartition('.')[2] not in BUFFERS)",
-        "test_flower_mods.py::test_shp_1_an_array_without_axes_is_clipped_and_stays_an_array",
-    ),
-    Mutant(
-        "buffers of a module pass unseen",
-        "functional.refuse_buffers",
-        "name in kept",
-        "name not in kept",
-        "test_populations.py::test_shp_2_shp_3_a_buffer_is_refused_and_a_constant_is_not",
-    ),
-    Mutant(
-        "statistics of layers are trained like weights",
-        "flower.arrays",
-        "('running_mean', 'running_var', 'num_batches_tracked')",
-        "()",
-        "test_flower_replies.py::test_shp_2_shp_3_buffers_are_refused_until_they_are_to_be_kept",
-    ),
-    Mutant(
-        "what is released is rounded to 16 bits",
-        "Lattice.release",
-        "noise.add_(total.to(torch.float64)).mul_(self.step)",
-        "noise.add_(total.to(torch.float64)).mul_(self.step).to(torch.bfloat16).to(torch.float64)",
-        "test_odd_tensors.py::test_shp_4_half_precision_is_summed_and_hidden_in_whole_steps[dtype1]",
-    ),
-    Mutant(
-        "an array of as many numbers is taken, whatever its shape",
-        "Layout._view",
-        "array.shape != shape",
-        "array.size != math.prod(shape)",
-        "test_odd_tensors.py::test_shp_5_shapes_of_another_model_count_as_no_reply_and_the_round_goes_on",
-    ),
-    Mutant(
-        "arrays beyond the model's are overlooked",
-        "Layout.views",
-        "set(arrays) - set(self.order)",
-        "set()",
-        "test_odd_tensors.py::test_shp_6_every_order_of_names_is_one_and_every_other_set_of_names_is_no_reply",
-    ),
-    Mutant(
-        "a population may train the model itself",
-        "RunState.require_same_model",
-        "torch.equal(self.model.vector, vector) and written == self._written()",
-        "written == self._written()",
-        (
-            "test_own_classes.py::"
-            "test_shp_10_a_population_that_trains_the_model_itself_is_refused_and_the_model_is_put_back[trained]"
-        ),
-    ),
-    Mutant(
-        "a sum may be repeated over its noise",
-        "lattice.require_one_shape",
-        "total.shape != row.shape",
-        "False",
-        "test_own_classes.py::test_shp_11_a_sum_that_torch_would_repeat_over_its_noise_is_refused[lattice]",
-    ),
-]
+MUTANTS = parsed(r"""
+an array without axes is left as the client returned it @ Layout.of
+- array.dtype in _FLOATS and name.rpartition('.')[2] not in BUFFERS
++ array.dtype in _FLOATS and array.shape and (name.rpartition('.')[2] not in BUFFERS)
+? test_flower_mods.py::test_shp_1_an_array_without_axes_is_clipped_and_stays_an_array
+
+buffers of a module pass unseen @ functional.refuse_buffers
+- name in kept
++ name not in kept
+? test_populations.py::test_shp_2_shp_3_a_buffer_is_refused_and_a_constant_is_not
+
+statistics of layers are trained like weights @ flower.arrays
+- ('running_mean', 'running_var', 'num_batches_tracked')
++ ()
+? test_flower_replies.py::test_shp_2_shp_3_buffers_are_refused_until_they_are_to_be_kept
+
+what is released is rounded to 16 bits @ Lattice.release
+- noise.add_(total.to(torch.float64)).mul_(self.step)
++ noise.add_(total.to(torch.float64)).mul_(self.step).to(torch.bfloat16).to(torch.float64)
+? test_odd_tensors.py::test_shp_4_half_precision_is_summed_and_hidden_in_whole_steps[dtype1]
+
+an array of as many numbers is taken, whatever its shape @ Layout._view
+- array.shape != shape
++ array.size != math.prod(shape)
+? test_odd_tensors.py::test_shp_5_shapes_of_another_model_count_as_no_reply_and_the_round_goes_on
+
+arrays beyond the model's are overlooked @ Layout.views
+- set(arrays) - set(self.order)
++ set()
+? test_odd_tensors.py::test_shp_6_every_order_of_names_is_one_and_every_other_set_of_names_is_no_reply
+
+a population may train the model itself @ RunState.require_same_model
+- torch.equal(self.model.vector, vector) and written == self._written()
++ written == self._written()
+? test_own_classes.py::test_shp_10_a_population_that_trains_the_model_itself_is_refused_and_the_model_is_put_back[trained]
+
+a sum may be repeated over its noise @ lattice.require_one_shape
+- total.shape != row.shape
++ False
+? test_own_classes.py::test_shp_11_a_sum_that_torch_would_repeat_over_its_noise_is_refused[lattice]
+""")

@@ -1,5 +1,0 @@
-"""Resources: mutants."""
-
-from mutants.mutant import Mutant
-
-MUTANTS: list[Mutant] = []
