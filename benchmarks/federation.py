@@ -34,7 +34,7 @@ def _round(count: int) -> Callable[[], tuple[float, float]]:
 
     from _clients import Clients
     from hubbub.flower import DPFedAvgFixed
-    from hubbub.flower.streaming import Streaming
+    from hubbub.flower.summing import Streaming
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     grid = Clients(count, DIM, 0.8 * CLIP_NORM)
