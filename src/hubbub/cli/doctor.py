@@ -18,7 +18,6 @@ _LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "cryptography")
 _OPTIONAL = {"flwr": "pip install 'hubbub[flower]' for federations", "gmpy2": "pip install 'hubbub[secagg]' for encrypted sums"}
 # Seconds of a synced append: below, it cannot have reached a disk; above, it slows each round.
 _QUICKEST_SYNC, _SLOW_SYNC = 2e-6, 0.1
-_OLDEST_TORCH = (2, 10)
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,6 @@ def _guarded(look: Callable[[], Iterator[Finding]]) -> list[Finding]:
 def _versions() -> Iterator[Finding]:
     yield Finding("hubbub", "good", f"{__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
     yield Finding("libraries", "good", ", ".join(f"{name} {version(name)}" for name in _LIBRARIES))
-    torch_version = tuple(int(part) for part in version("torch").split("+")[0].split(".")[:2])
-    if torch_version < _OLDEST_TORCH:
-        yield Finding(
-            "torch", "note", "before 2.10 loading a foreign .pt file can run code (CVE-2026-24747); hubbub never loads one"
-        )
     for name, how in _OPTIONAL.items():
         try:
             yield Finding(name, "good", version(name))

@@ -39,8 +39,6 @@ _TRIED_EXAMPLES = 512
 _LONGEST, _TABLE = 300, 90
 # Points of the curve of epsilon.
 _PARTS = 24
-# Bytes below which free memory is not checked.
-_LARGE = 2**30
 
 
 @dataclass(frozen=True)
@@ -269,37 +267,14 @@ def _found(made: _Planned, asked: Asked) -> _Found | None:
         if asked.plot is not None:
             raise ConfigError(f"--plot {asked.plot}: there is nothing to draw; the run has no noise")
         return None
-    with console(stderr=True).status("…") as status:
+    with console(stderr=True).status("alternatives …"):
         try:
-            among = alternatives(
-                made.config,
-                made.clients,
-                made.plan,
-                cpu_seconds=made.cpu_seconds,
-                thorough=asked.thorough,
-                progress=lambda name: status.update(f"{name} …"),
-            )
+            among = alternatives(made.config, made.clients, made.plan, cpu_seconds=made.cpu_seconds, thorough=asked.thorough)
         except ConfigError as refusal:
             if asked.plot is not None:
                 raise
             among = Alternatives(None, (), {"all alternatives": str(refusal)})
-    return _Found(among, *recommended(among, lambda one: _fits(one, made.parameters)))
-
-
-def _fits(one: Alternative, parameters: int | None) -> bool:
-    """Whether this machine has memory for the rows of noise that are kept."""
-    needed = _bytes(one, parameters)
-    if needed is None or needed < _LARGE or parameters is None:
-        return True
-    import torch
-
-    from hubbub.noise.stream import require_memory
-
-    try:
-        require_memory(one.memory_rows or 0, parameters, torch.empty(0, dtype=torch.float64))
-    except ConfigError:
-        return False
-    return True
+    return _Found(among, *recommended(among))
 
 
 def _bytes(one: Alternative, parameters: int | None) -> int | None:

@@ -7,7 +7,7 @@ that run. Alternatives that no theorem covers or that cannot be sampled are left
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -125,7 +125,6 @@ def alternatives(
     *,
     cpu_seconds: float = 0.0,
     thorough: bool = False,
-    progress: Callable[[str], object] = str,
 ) -> Alternatives:
     """The run's alternatives: strategies for its own cohorts, and for other cohorts of the same size.
 
@@ -137,7 +136,6 @@ def alternatives(
         plan: The plan of the settings.
         cpu_seconds: The time that the plan took.
         thorough: Whether to try families that take some seconds as well.
-        progress: Called with the name of each family that is planned.
 
     Raises:
         ConfigError: The run has no privacy, or ends when a budget is spent.
@@ -157,7 +155,7 @@ def alternatives(
             f"other ones; to compare, say training.rounds = {plan.rounds} and privacy.epsilon in its place"
         )
     own = _judged(config, strategy_word(config), {}, plan, cpu_seconds)
-    search = _Search(config, clients, plan, thorough, progress)
+    search = _Search(config, clients, plan, thorough)
     if own is None:
         search.left_out["the run as it is"] = _TOO_LONG
     search.add_own()
@@ -169,20 +167,14 @@ def alternatives(
     return Alternatives(own, tuple(sorted(options.values(), key=lambda one: one.error)), search.left_out)
 
 
-def recommended(
-    among: Alternatives, fits: Callable[[Alternative], bool] = lambda _: True
-) -> tuple[Alternative, str] | tuple[None, str]:
+def recommended(among: Alternatives) -> tuple[Alternative, str] | tuple[None, str]:
     """The recommended alternative and the reason, among those whose cohorts need no more trust than the run's own.
 
     Of errors within 2 % of the least, this is the run itself, or else the one with the fewest rows of noise in memory.
-
-    Args:
-        among: The alternatives.
-        fits: Whether the noise of an alternative fits into memory.
     """
     own = among.own
     random = own is not None and own.cohorts != "pattern"
-    able = [one for one in among.options if (random or one.cohorts == "pattern") and fits(one)]
+    able = [one for one in among.options if random or one.cohorts == "pattern"]
     if not able:
         return None, "nothing here can be run"
     least = able[0].error
@@ -216,7 +208,6 @@ class _Search:
     clients: int
     plan: RunPlan
     thorough: bool
-    progress: Callable[[str], object]
     found: list[Alternative] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -287,7 +278,6 @@ class _Search:
 
     def made(self, family: Family, cohorts: Layer) -> tuple[Alternative | None, str]:
         """An alternative, or ``None`` and the reason against it."""
-        self.progress(family.name)
         relation = self.stated.neighboring_relation
         changes = _changed(self.config, family, cohorts, epsilon=self.stated.epsilon, relation=relation)
         started = time.process_time()
