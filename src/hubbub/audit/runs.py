@@ -113,7 +113,7 @@ def audit(
     effort: Effort = Effort(),
     noise_rows: int = 1,
     seed: int | None = None,
-    told: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Audit:
     """The findings of an audit: canaries among the clients, the real loop over the real population.
 
@@ -127,7 +127,7 @@ def audit(
         effort: The size of the audit.
         noise_rows: Rows of noise in each sum; several if each key holder adds one.
         seed: Draws the canaries, their directions and their presence; by default random.
-        told: Called after each run with the number of finished runs and of all runs.
+        progress: Called after each run with the number of finished runs and of all runs.
 
     Returns:
         The findings. A lower bound far below the stated epsilon proves nothing.
@@ -152,8 +152,8 @@ def audit(
         planted = plant(clients, dim, rounds, canaries=canaries, unclipped=unclipped, rng=rng)
         made = first if number == 0 else population(number)
         seen.append(watch(audited, made, honest, model, planted, absent=absent, rows=max(1, noise_rows)))
-        if told:
-            told(number + 1, runs)
+        if progress:
+            progress(number + 1, runs)
     return _Evidence(audited, plan.mechanism, seen, absent).found(canaries)
 
 

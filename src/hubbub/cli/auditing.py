@@ -101,7 +101,7 @@ def _audited(
     run: Run,
     effort: Effort,
     scratch: Path,
-    told: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
     *,
     allow_import: bool,
 ) -> Audit:
@@ -128,4 +128,6 @@ def _audited(
 
         return parties(begun, terms)
 
-    return audit_run(run.plan, population, run.model, honest=run.population, effort=effort, noise_rows=max(1, rows), told=told)
+    return audit_run(
+        run.plan, population, run.model, honest=run.population, effort=effort, noise_rows=max(1, rows), progress=progress
+    )
