@@ -32,7 +32,7 @@ from hubbub.flower.secagg_server import GridHolders
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation, PoissonSampling, every_round
+from hubbub.mechanism.participation import MinSeparation, PoissonSampling
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.secagg import key_files
 from paillier_nodes import dealt, owner, shares_in
@@ -154,24 +154,6 @@ def test_the_noise_is_in_the_release_whoever_adds_it(
     # 60 normal numbers: χ² of 59 degrees of freedom is outside of these bounds with probability below 1e-4 (1e-6 below, and
     # 1e-4 above).
     assert 0.6 < np.std(found) / (20.0 * expected) < 1.36
-
-
-def test_the_statement_says_whom_the_encryption_protects_from_whom() -> None:
-    cases = {
-        "server": (Paillier(owner().public_key), {}, "the server adds its noise under encryption"),
-        "holders": (Paillier(dealt()[0], noise_by="holders"), {}, "each of the 3 holders adds the whole noise"),
-        "clients": (whole(noise_by="clients"), {"min_survivors": 3}, "so that 3 shares are the whole"),
-    }
-    exact = guarantee(Mechanism(Identity(7), every_round(7), 1.0), 1e-5).epsilon
-    for noise_by, (secagg, more, words) in cases.items():
-        answer = fixed(secagg, noise_multiplier=1.0, **more).guarantee(1e-5, rounds=7)
-        statement = answer.statement()
-        assert words in statement
-        assert "nobody can check the norm of what cannot be read" in statement
-        # Holders of shares are handed the contributions themselves; one owner gets the sum.
-        assert ("which clients took part: whoever opens sums" in statement) == (noise_by == "holders")
-        # Shares cost more than one Gaussian: on a lattice of 14 bits by less than a tenth here.
-        assert exact <= answer.epsilon < exact * (1.1 if noise_by == "clients" else 1 + 1e-9)
 
 
 def test_an_adaptive_clip_norm_follows_the_count_that_nobody_reads(tmp_path: Path) -> None:

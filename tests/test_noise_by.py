@@ -127,14 +127,6 @@ def test_shares_are_charged_by_their_steps_and_cost_more_where_these_are_few() -
     assert coarse > 1.5 * fine
 
 
-def test_a_share_that_is_too_large_on_one_lattice_is_drawn_on_a_coarser_one() -> None:
-    with pytest.raises(ConfigError, match="more than 8 clip norms for each"):
-        Mechanism(Identity(ROUNDS), PATTERN, 20.0, NoiseShares(3))
-    assert Mechanism(Identity(ROUNDS), PATTERN, 20.0, NoiseShares(3, lattice_bits=16)).stddev == 20.0
-    with pytest.raises(ConfigError, match="more than 2048 clip norms for each"):
-        Mechanism(Identity(ROUNDS), PATTERN, 5000.0, NoiseShares(3, lattice_bits=16))
-
-
 # What a run promises.
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import gmpy2
 import numpy as np
+import phe
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,6 +88,21 @@ def test_what_we_encrypt_is_read_by_the_definition(private: PrivateKey) -> None:
         for sign in (1, -1):
             (c,) = private.public_key.encrypt(sign * m).integers
             assert textbook.decrypt(private.p, private.q, int(c)) == sign * m % n
+
+
+@pytest.mark.parametrize("private", [small(), plain()], ids=["short", "full"])
+@settings(max_examples=50, deadline=None)
+@given(a=st.integers(-(2**58), 2**58), b=st.integers(-(2**58), 2**58))
+def test_phe_itself_reads_what_we_encrypt_and_we_read_what_it_encrypts(private: PrivateKey, a: int, b: int) -> None:
+    ours, n = private.public_key, private.public_key.n
+    theirs = phe.PaillierPublicKey(n)
+    reader = phe.PaillierPrivateKey(theirs, private.p, private.q)
+    (c,) = map(int, ours.encrypt(a).integers)
+    d = theirs.raw_encrypt(b % n)
+    assert reader.raw_decrypt(c) == a % n
+    assert private.decrypt(ours.ciphertext(d)) == b
+    assert private.decrypt(ours.ciphertext(c) + ours.ciphertext(d) * 3) == a + 3 * b
+    assert reader.decrypt(phe.EncryptedNumber(theirs, c) + phe.EncryptedNumber(theirs, d) * 3) == a + 3 * b
 
 
 # Laws.

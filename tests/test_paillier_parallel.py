@@ -4,7 +4,6 @@ import hashlib
 import secrets
 import subprocess
 import sys
-import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hubbub.secagg import ciphertext, threshold
-from hubbub.secagg.integers import in_threads
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.proofs import _joined, holds, prove
 from hubbub.secagg.threshold import _powers, _statement
@@ -46,21 +44,6 @@ def test_no_randomness_is_in_two_processes_or_tasks(private: PrivateKey, monkeyp
     public = private.public_key
     made = [c for zeros in (public.encrypt([0] * 50), public.encrypt([0] * 300, workers=3)) for c in zeros.integers]
     assert len({c % public.n for c in made}) == 350
-
-
-def test_processes_next_to_other_threads_draw_their_own() -> None:
-    """A fork copies locks that other threads hold, and nobody ever opens them in the child."""
-    release = threading.Event()
-    other = threading.Thread(target=release.wait)
-    other.start()
-    try:
-        public = small().public_key
-        c = public.encrypt([0] * 6, workers=2)
-    finally:
-        release.set()
-        other.join()
-    assert small().decrypt(c) == [0] * 6
-    assert len({x % public.n for x in c.integers}) == 6
 
 
 SCRIPT = """
@@ -169,14 +152,6 @@ def test_threads_make_the_same_parts_in_the_same_order(count: int) -> None:
     given = [public.encrypt(values), public.encrypt([1] * 9)]
     formed = [share.partial_of(given, workers=count) for share in shares[:2]]
     assert threshold.combine(public, formed) == [v + 1 for v in values]
-
-
-def test_gmp_lets_other_threads_run_where_work_is_shared_and_nowhere_else() -> None:
-    def released(part: list[int]) -> list[bool]:
-        return [gmpy2.get_context().allow_release_gil for _ in part]
-
-    assert in_threads(released, [1, 2, 3], 3) == [True] * 3
-    assert in_threads(released, [1, 2, 3], 1) == [False] * 3
 
 
 @settings(max_examples=12, deadline=None)
