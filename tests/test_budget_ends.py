@@ -2,10 +2,6 @@
 
 import json
 import math
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,10 +24,10 @@ from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling
-from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.mechanism.strategies import Identity
 from hubbub.training import LocalTraining, RunPlan, RunStore, SimulatedPopulation, train
 from recorded_runs import hubbub
-from release_paths import PROMISE, ROUNDS, plan, silent
+from release_paths import PROMISE
 from release_paths import one_round as round_of
 from release_paths import opened as opened_path
 
@@ -200,69 +196,7 @@ def test_acc_11_no_further_round_is_begun_once_the_accountant_fails(
     assert budgeted.rounds_charged == 1
 
 
-HANGS = """
-import sys, time
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-import test_budget_ends as t
-from hubbub.accounting import composition
-from hubbub.training import RunStore, train
-from torch import nn
-planned = t.sampled("tight")
-def hang(*a, **k):
-    Path("hangs").touch()
-    time.sleep(600)
-t.remembered.cache_clear()
-composition._epsilon = hang
-list(train(planned, t.people(), nn.Linear(3, 2), RunStore(Path("run"))))
-"""
-
-
-def test_acc_11_while_the_accountant_hangs_nothing_is_released(tmp_path: Path) -> None:
-    script = HANGS.format(tests=str(Path(__file__).parent))
-    running = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stderr=subprocess.PIPE)
-    try:
-        deadline = time.monotonic() + 100
-        while not (tmp_path / "hangs").exists() and running.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert (tmp_path / "hangs").exists()
-        time.sleep(1)
-        assert not (tmp_path / "run" / "ledger.jsonl").exists()
-        assert not list((tmp_path / "run").glob("state/releases/*"))
-    finally:
-        running.send_signal(signal.SIGKILL)
-        running.communicate()
-    # With an accountant that answers the same folder begins its run.
-    assert len(list(train(sampled("tight"), people(), nn.Linear(3, 2), RunStore(tmp_path / "run")))) == 3
-
-
 # --- to read is to change nothing ---
-
-
-def test_acc_7_reading_epsilon_in_the_middle_of_a_run_changes_nothing(tmp_path: Path) -> None:
-    models = []
-    for reads in (0, 3):
-        model = nn.Linear(3, 2)
-        with torch.no_grad():
-            for part in model.parameters():
-                part.zero_()
-        planned = plan(toeplitz.square_root(ROUNDS, 3), noise="simulation")
-        store = RunStore(tmp_path / f"{reads}")
-        for _ in train(planned, silent(), model, store):
-            ledger = (store.folder / "ledger.jsonl").read_bytes()
-            answers = {stated(store.folder) for _ in range(reads)}
-            assert len(answers) <= 1
-            assert (store.folder / "ledger.jsonl").read_bytes() == ledger
-        models.append(torch.cat([part.detach().reshape(-1) for part in model.parameters()]))
-    assert torch.equal(*models)
-
-
-def stated(folder: Path) -> float:
-    from hubbub.ledger.multi_run import run_charges
-    from hubbub.training.run_folder.record import read_run
-
-    (found,) = run_charges([read_run(folder)])
-    return accounting.epsilon(found.events or (), 1e-5, "zero-out")
 
 
 def test_acc_7_a_ledger_answers_the_same_however_often_it_is_asked() -> None:

@@ -214,14 +214,6 @@ def test_keys_of_other_holders_and_runs_that_cannot_go_on_are_refused(tmp_path: 
             serve(federation(file, None), deployed(tmp_path / f"run-{len(match)}", **public), file)
 
 
-def test_a_run_without_privacy_is_told_to_stay_in_one_process(tmp_path: Path) -> None:
-    file = run_file(tmp_path, keys(tmp_path / "keys", shared=False), mode="none")
-    file.write_text(file.read_text().replace("noise_multiplier = 1.0\n", "").replace('noise = "simulation"\n', ""))
-    begun = RunInFolder.begun(build(config.resolve(config.load(file)), allow_import=True), tmp_path / "run")
-    with pytest.raises(ConfigError, match="say engine = 'process'"):
-        run_locally(begun, print, allow_import=True)
-
-
 def test_noise_that_holders_drew_in_one_process_is_not_resumed_on_nodes(tmp_path: Path) -> None:
     named = keys(tmp_path / "keys", shared=True)
     file = run_file(tmp_path, named, noise="secure", noise_by="holders", holders=3, threshold=2)

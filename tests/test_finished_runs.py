@@ -162,16 +162,6 @@ def test_nothing_is_published_into_a_folder_that_holds_something(run: Path, tmp_
     assert "make it first" in capsys.readouterr().err
 
 
-def test_a_closed_run_without_a_model_is_not_to_be_resumed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run / "model.safetensors").unlink()
-    assert ran("evaluate", run) == 2
-    assert f"hubbub resume {run}" in capsys.readouterr().err
-    assert ran("close", run) == 0
-    capsys.readouterr()
-    assert ran("evaluate", run) == 2
-    assert "the run is closed: restore the file" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "config.toml"])
 def test_cra_18_a_run_with_one_bit_flipped_is_not_loaded(run: Path, name: str) -> None:
     content = bytearray((run / name).read_bytes())

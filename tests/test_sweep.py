@@ -112,7 +112,7 @@ def test_two_cells_that_are_one_run_are_refused() -> None:
 def test_cells_that_would_go_on_from_one_run_are_refused_since_none_charges_the_others(refused: Refused) -> None:
     extends = ("--set", "training.extends=one", "--set", 'privacy.earlier_runs=["one"]')
     flags = ("-o", "out", "--grid", "privacy.clip_norm=0.1,0.3", *extends)
-    refused(["sweep", "good.toml", *flags], "training.extends = 'one'", "would have to count all others")
+    refused(["sweep", "good.toml", *flags], "/one': the privacy cost", "would have to count all others")
 
 
 def test_a_folder_that_holds_something_else_is_refused(refused: Refused) -> None:
@@ -125,13 +125,13 @@ def test_a_folder_that_holds_something_else_is_refused(refused: Refused) -> None
 
 def test_a_folder_of_another_sweep_is_refused_and_the_same_one_is_known_wherever_it_is_asked_for(tmp_path: Path) -> None:
     base, grid = overrides(["training.rounds=2"]), grid_of([GRID])
-    begin(tmp_path / "s", SweepRecord("a.toml", base, grid))
-    begin(tmp_path / "s", SweepRecord("moved.toml", base, grid))
+    begin(tmp_path / "s", SweepRecord("a.toml", base, grid, "/"))
+    begin(tmp_path / "s", SweepRecord("moved.toml", base, grid, "/"))
     assert read_record(tmp_path / "s").grid == grid
     with pytest.raises(RunFolderError, match=r"holds another sweep, of a\.toml; choose another folder with -o"):
-        begin(tmp_path / "s", SweepRecord("a.toml", base, grid_of([GRID, NOISE])))
+        begin(tmp_path / "s", SweepRecord("a.toml", base, grid_of([GRID, NOISE]), "/"))
     with pytest.raises(RunFolderError, match="holds another sweep"):
-        begin(tmp_path / "s", SweepRecord("a.toml", overrides(["training.rounds=3"]), grid))
+        begin(tmp_path / "s", SweepRecord("a.toml", overrides(["training.rounds=3"]), grid, "/"))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_folder_of_another_sweep_is_refused_and_the_same_one_is_known_wherever
     ],
 )
 def test_a_record_that_was_changed_is_not_believed(tmp_path: Path, change: Any) -> None:
-    begin(tmp_path / "s", SweepRecord("a.toml", overrides(["training.rounds=2"]), grid_of([GRID])))
+    begin(tmp_path / "s", SweepRecord("a.toml", overrides(["training.rounds=2"]), grid_of([GRID]), "/"))
     file = tmp_path / "s" / "sweep.json"
     file.write_text(json.dumps(change(json.loads(file.read_text()))))
     with pytest.raises(RunFolderError, match="is no record of a sweep"):
@@ -154,7 +154,7 @@ def test_a_record_that_was_changed_is_not_believed(tmp_path: Path, change: Any) 
 
 
 def test_a_folder_goes_on_by_its_own_record_alone(refused: Refused, tmp_path: Path) -> None:
-    begin(Path("s"), SweepRecord("a.toml", overrides(["training.rounds=2"]), grid_of([GRID]), allow_import=True))
+    begin(Path("s"), SweepRecord("a.toml", overrides(["training.rounds=2"]), grid_of([GRID]), "/", allow_import=True))
     refused(["sweep", "s", "--grid", NOISE], "--grid: the sweep in s is described by its own sweep.json; leave it out")
     refused(["sweep", "s", "--set", "training.rounds=3"], "--set: the sweep in s")
     refused(["sweep", "s"], "s: its settings name code of your own; pass --allow-import")
@@ -168,10 +168,11 @@ def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(
     monkeypatch.setattr(grids, "require_runnable", lambda *_, **__: None)
     with pytest.raises(pytest.fail.Exception, match="it went on"):
         main(["sweep", "good.toml", "-o", "s", *grid])
-    record, here = read_record(Path("s")), Path.cwd()
-    assert record.grid["data.path"] == [str(here / "a"), str(here / "b")]
-    assert record.base["privacy"]["matrix"] == str(here / "c.npy")
-    assert record.base["privacy"]["earlier_runs"] == [str(here / "old")]
+    one, two = (cell.config for cell in read_record(Path("s")).cells())
+    here = Path.cwd()
+    assert (one.data.path, two.data.path) == (str(here / "a"), str(here / "b"))
+    assert one.privacy.matrix == str(here / "c.npy")
+    assert one.privacy.earlier_runs == (str(here / "old"),)
     with locked(Path("s")):
         refused(["sweep", "good.toml", "-o", "s", *grid], "s: another process is working on this sweep; wait for it")
 
@@ -293,7 +294,7 @@ def sweep(grid: dict[str, tuple[Any, ...]], seeds: int = 1, **more: Any) -> Swee
         accuracies = [0.2 + 0.6 * (number + seed / 3) / len(cells) for seed in range(seeds)]
         points.append(point(settings, accuracies, epsilon))
     told = Choice(len(cells), 77.7, 1e-5, "A sentence.", (("geometric number", 12.34567),), "", ("fixed",), ("beware <b>",))
-    record = SweepRecord("run.toml", {}, grid, version="1")
+    record = SweepRecord("run.toml", {}, grid, "/", version="1")
     usual: dict[str, Any] = {"choice": told, "held_out": False, "simulation": False}
     return SweepSummary("s", record, tuple(points), **{**usual, **more})
 

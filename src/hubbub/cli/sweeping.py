@@ -45,10 +45,10 @@ def sweep(source: Path, asked: Asked) -> None:
     screen = console(stderr=asked.as_json)
     if source.is_dir():
         folder, record = source, _resumed(source, asked)
-        cells = grids.cells_of(record.base, record.grid)
+        cells = record.cells()
     else:
         folder, record = asked.output or Path("runs", f"{source.stem}-sweep"), _described(source, asked)
-        cells = grids.cells_of(record.base, record.grid)
+        cells = record.cells()
         if not (folder / RECORD).exists():
             grids.require_runnable(cells, allow_import=asked.allow_import)
         grids.begin(folder, record)
@@ -74,11 +74,7 @@ def _described(source: Path, asked: Asked) -> SweepRecord:
     # Checked alone: neither layer may name both noise and budget, though the flags may replace one by the other.
     for layer in (settings, fixed):
         configs.resolve(layer)
-    here, base = Path.cwd(), configs.merge(settings, fixed)
-    for section, keys in base.items():
-        whole = grids.absolute({f"{section}.{key}": value for key, value in keys.items()}, here)
-        base[section] = dict(zip(keys, whole.values(), strict=True))
-    return SweepRecord(source.name, base, grids.absolute(grid, here), asked.allow_import)
+    return SweepRecord(source.name, configs.merge(settings, fixed), grid, str(Path.cwd()), asked.allow_import)
 
 
 def _resumed(folder: Path, asked: Asked) -> SweepRecord:

@@ -31,6 +31,7 @@ __all__ = [
     "SCHEMES",
     "STRATEGIES",
     "Config",
+    "absolute",
     "dump",
     "layer_of",
     "load",
@@ -502,6 +503,37 @@ def resolve(*layers: Layer) -> Config:
         config = replace(config, **{section: _made(section, type(getattr(config, section)), keys)})
     _require_consistent(config)
     return config
+
+
+# The settings that name files or folders.
+_PATHS = {
+    "training": ("extends",),
+    "privacy": ("matrix", "earlier_runs"),
+    "data": ("path",),
+    "secagg": ("keys",),
+    "heads": ("key",),
+}
+
+
+def absolute(config: Config, here: Path) -> Config:
+    """The settings with absolute paths in place of those that begin ``here``, so that they mean the same in any folder.
+
+    Example:
+        >>> absolute(resolve({"data": {"path": "digits"}}), Path("/srv")).data.path
+        '/srv/digits'
+    """
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(whole(one) for one in value)
+        return str(here / Path(value).expanduser()) if value else value
+
+    sections = {section: getattr(config, section) for section in _PATHS}
+    made = {
+        section: replace(sections[section], **{key: whole(getattr(sections[section], key)) for key in keys})
+        for section, keys in _PATHS.items()
+    }
+    return replace(config, **made)
 
 
 def layer_of(config: Config) -> Layer:

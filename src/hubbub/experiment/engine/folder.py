@@ -293,14 +293,13 @@ def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
 
 def resolved(run: Run) -> configs.Config:
     """Settings that repeat the run on their own: absolute paths, and every derived value."""
-    config, plan, terms = run.config, run.plan, run.encryption
+    config, plan, terms = configs.absolute(run.config, Path.cwd()), run.plan, run.encryption
     sampling, participation = _named(plan.participation, config.participation)
     privacy = replace(
         config.privacy,
         epsilon=None,
         noise_multiplier=None,
         sampling=sampling or config.privacy.sampling,
-        earlier_runs=config.privacy.earlier_runs and tuple(map(_whole, config.privacy.earlier_runs)),
     )
     if plan.mechanism is not None:
         strategy, name = plan.mechanism.strategy, config.privacy.strategy or strategy_word(config)
@@ -310,7 +309,6 @@ def resolved(run: Run) -> configs.Config:
             strategy=name,
             # Of a file that holds the same strategy, the file says it.
             bands=getattr(strategy, "bands", None) if name in ("banded-toeplitz", "optimal-toeplitz") else config.privacy.bands,
-            matrix=config.privacy.matrix and _whole(config.privacy.matrix),
             neighboring_relation=_promised(run).neighboring_relation,
         )
     if isinstance(plan.clip_norm, AdaptiveClipping) and plan.clip_norms.split is not None:
@@ -326,38 +324,27 @@ def resolved(run: Run) -> configs.Config:
         cohort_size=size,
         # A resumed run then has the same last bits as one that was never interrupted.
         plan=run.population.plan if isinstance(run.population, SimulatedPopulation) else config.training.plan,
-        extends=config.training.extends and _whole(config.training.extends),
     )
     secagg = config.secagg
     if terms is not None:
         of_terms = {key: getattr(terms, key) for key in ("threshold", "min_contributions", "min_survivors")}
-        secagg = replace(secagg, keys=None if secagg.keys is None else _whole(secagg.keys), **of_terms)
-    data = replace(config.data, path=config.data.path and _whole(config.data.path))
+        secagg = replace(secagg, **of_terms)
     # A share refers to the budget, which these settings no longer have.
     measured, evaluation = run.plan.evaluation, config.evaluation
     if measured is not None:
         evaluation = replace(evaluation, share=None, noise_multiplier=measured.noise_multiplier)
-    program, *words = config.heads.command or ("",)
-    heads = replace(
-        config.heads,
-        command=config.heads.command and (_whole(program) if "/" in program else program, *words),
-        key=config.heads.key and _whole(config.heads.key),
-    )
+    heads, (program, *words) = config.heads, config.heads.command or ("",)
+    if "/" in program:
+        heads = replace(heads, command=(str(Path(program).expanduser().absolute()), *words))
     return replace(
         config,
         training=training,
         privacy=privacy,
         participation=participation,
-        data=data,
         secagg=secagg,
         evaluation=evaluation,
         heads=heads,
     )
-
-
-def _whole(path: str) -> str:
-    """An absolute path."""
-    return str(Path(path).expanduser().absolute())
 
 
 def _named(participation: Participation, wanted: configs.ParticipationConfig) -> tuple[str | None, configs.ParticipationConfig]:

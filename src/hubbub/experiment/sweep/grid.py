@@ -25,7 +25,6 @@ __all__ = [
     "Cell",
     "Grid",
     "SweepRecord",
-    "absolute",
     "begin",
     "cells_of",
     "grid_of",
@@ -124,12 +123,13 @@ def worded(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} = {'default' if value is None else value}" for key, value in settings.items())
 
 
-def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
+def cells_of(base: Layer, grid: Grid, here: Path = Path()) -> tuple[Cell, ...]:
     """All cells, in the order of the grid.
 
     Args:
         base: The settings that all cells share.
         grid: The settings in which they differ.
+        here: The folder in which relative paths of files begin.
 
     Raises:
         ConfigError: The settings of a cell are invalid, or two cells are the same run.
@@ -146,7 +146,7 @@ def cells_of(base: Layer, grid: Grid) -> tuple[Cell, ...]:
             section, _, name = key.partition(".")
             layer.setdefault(section, {})[name] = value
         try:
-            config = configs.resolve(base, layer)
+            config = configs.absolute(configs.resolve(base, layer), here)
         except ConfigError as error:
             raise ConfigError(f"the cell {worded(settings)}: {error}") from error
         if config in cells:
@@ -201,26 +201,15 @@ def _data_and_model(config: Config) -> Config:
     return Config(training=training, privacy=privacy, data=config.data, model=config.model)
 
 
-def absolute(settings: Mapping[str, Any], here: Path) -> dict[str, Any]:
-    """Settings by dotted key with absolute paths of files, so that a sweep can be resumed from any folder."""
-
-    def whole(value: Any) -> Any:
-        if isinstance(value, list):
-            return [whole(one) for one in value]
-        return str(here / Path(value).expanduser()) if isinstance(value, str) else value
-
-    paths = ("data.path", "privacy.matrix", "privacy.earlier_runs", "secagg.keys")
-    return {key: whole(value) if key in paths else value for key, value in settings.items()}
-
-
 @dataclass(frozen=True)
 class SweepRecord:
     """The description of a sweep, kept in its folder.
 
     Args:
         source: The name of the config file, for people.
-        base: The settings that all cells share, with absolute paths.
+        base: The settings that all cells share.
         grid: The settings in which they differ.
+        here: The folder in which their relative paths begin.
         allow_import: Whether code that the settings name may be imported.
         version: Of the library that began it.
     """
@@ -228,12 +217,14 @@ class SweepRecord:
     source: str
     base: Layer
     grid: Grid
+    here: str
     allow_import: bool = False
     version: str = __version__
 
     def as_json(self) -> dict[str, Any]:
-        """Strict JSON values, with a digest of base and grid."""
-        identity = {"base": self.base, "grid": [[key, list(values)] for key, values in self.grid.items()]}
+        """Strict JSON values, with a digest of base, grid and folder."""
+        grid = [[key, list(values)] for key, values in self.grid.items()]
+        identity = {"base": self.base, "grid": grid, "here": self.here}
         return {
             **identity,
             "schema": _SCHEMA,
@@ -242,6 +233,10 @@ class SweepRecord:
             "version": self.version,
             "digest": hashlib.sha256(strict_json.canonical(identity)).hexdigest(),
         }
+
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells; see :func:`cells_of`."""
+        return cells_of(self.base, self.grid, Path(self.here))
 
 
 def begin(folder: Path, record: SweepRecord) -> None:
@@ -277,7 +272,8 @@ def read_record(folder: Path) -> SweepRecord:
     try:
         found = strict_json.loads(files.read(path, at_most=_LARGEST))
         grid = {key: list(values) for key, values in found["grid"]}
-        record = SweepRecord(found["source"], found["base"], grid, found["allow_import"] is True, found["version"])
+        allow_import = found["allow_import"] is True
+        record = SweepRecord(found["source"], found["base"], grid, str(found["here"]), allow_import, found["version"])
         if record.as_json() != found:
             raise ValueError("it was changed, or is of another version")
     except OSError as error:
