@@ -1,4 +1,4 @@
-"""Every family of strategies in three settings: the numbers and the pictures of docs/choosing-a-strategy.md.
+"""Every family of strategies in two settings: the numbers and the pictures of docs/choosing-a-strategy.md.
 
 Errors are computed, not taken from papers: of the strategy that hubbub makes, at sensitivity 1 to what one client may join, for
 unit noise. Nothing is random; only the CPU seconds differ from run to run.
@@ -27,7 +27,7 @@ from hubbub.factorization.families import Family, answer_of
 from hubbub.mechanism import utility
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
 from hubbub.mechanism.strategies import Strategy, stamped
-from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
+from hubbub.mechanism.workloads import Workload, prefix_sum
 from hubbub.report.pictures import smoothed
 
 ROOT = Path(__file__).parent.parent.parent
@@ -59,18 +59,6 @@ SETTINGS = {
     ),
     "separated": Setting(
         prefix_sum(2000), MinSeparation(100, 20), FixedEpochs(20, 100), tuple(Family(name) for name in FAMILIES[:-1])
-    ),
-    "few": Setting(
-        prefix_sum(2000),
-        MinSeparation(100, 5),
-        None,
-        (
-            *(Family(name) for name in ("identity", "tree-full", "banded", "optimal-toeplitz", "banded-inverse", "blt")),
-            Family("optimal-toeplitz", bands=2000),
-        ),
-    ),
-    "momentum": Setting(
-        momentum(1000, 0.9), MinSeparation(100, 10), FixedEpochs(10, 100), tuple(Family(name) for name in FAMILIES[:-1])
     ),
 }
 SWEEPS = {
