@@ -258,6 +258,6 @@ def test_rng_10_neither_an_open_run_nor_its_noise_nor_a_secret_can_be_pickled_or
         for refused in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match="cannot be copied or pickled"):
                 refused(thing)
-    for thing in (path, path.noise, path.ledger, path.ledger.promise, *path.ledger.epochs, SecureSource(KEY)):
+    for thing in (path, path.noise, path.ledger, path.ledger.promise, *path.ledger.history.epochs, SecureSource(KEY)):
         shown = f"{thing!r} {thing}".encode()
         assert not any(form in shown for form in (*secrets, *forms(KEY)))

@@ -295,7 +295,7 @@ def test_the_path_makes_no_rows_where_holders_add_them_and_every_start_has_a_key
     again = held(RunStore(tmp_path))
     assert again.ledger.rounds == ("committed", "aborted")
     assert next(again.released(0, 1)).tolist() == [5 * Lattice(CLIP).step] * DIM
-    assert len({epoch.key for epoch in again.ledger.epochs}) == 2
+    assert len({epoch.key for epoch in again.ledger.history.epochs}) == 2
     (tmp_path / "guarantee.json").write_text(json.dumps(HELD.after(ROUNDS, HELD.delta).as_json()))
     verdict = verify(tmp_path)
     assert verdict.ok, verdict.checks

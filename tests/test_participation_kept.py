@@ -228,7 +228,7 @@ def test_prt_8_what_a_run_cost_follows_from_the_rounds_that_clients_really_joine
         C = promise.mechanism.strategy.matrix()
         # No entry is negative, so that equal signs are the worst.
         longest = max(float(np.linalg.norm(C[:, rounds].sum(axis=1))) for rounds in joined(folder / "ledger.jsonl").values())
-        history = Ledger(promise, SECRET, folder / "ledger.jsonl")._history
+        history = Ledger(promise, SECRET, folder / "ledger.jsonl").history
         cost = spent(promise, history)
         assert not cost.worse
         assert cost.happened.gdp_mu == pytest.approx(longest / promise.mechanism.stddev, rel=1e-9)

@@ -264,7 +264,7 @@ def long_ledger(path: Path, rounds: int) -> Promise:
     ledger.start_epoch(0, bytes(32), "0" * 64)
     for t in range(rounds):
         ledger.commit(ledger.begin(t, (), "sum", 1.0), b"release")
-    chain = ledger._chain
+    chain = ledger.chain
     with path.open("wb") as file:
         for body, head in zip(chain.records, chain.hashes, strict=True):
             file.write(b'{"body":' + strict_json.canonical(body) + b',"hash":"' + head.encode() + b'"}\n')

@@ -48,8 +48,8 @@ what a foreign strategy states of its sensitivity is believed @ mechanism._sensi
 ? test_epsilon_laws.py::test_acc_6_no_sensitivity_is_below_brute_force_over_every_pattern
 
 to ask for epsilon takes the last round away @ Ledger.spent
-- self._history.rounds
-+ [self._history.rounds.pop() for _ in self._history.rounds[-1:]]
+- self.history.rounds
++ [self.history.rounds.pop() for _ in self.history.rounds[-1:]]
 ? test_budget_ends.py::test_acc_7_a_ledger_answers_the_same_however_often_it_is_asked
 
 correlated noise is amplified without a theorem @ events_of_mechanism.mechanism_events
@@ -76,9 +76,9 @@ one direction without an answer is covered by the other @ composition._epsilon
 + pld.epsilon(back, delta, enough=answer)
 ? test_budget_ends.py::test_acc_11_one_direction_without_an_answer_is_not_covered_by_the_other
 
-earlier runs over the same people cost nothing @ guarantee.guarantee
-- (*before, *mechanism_events(mechanism, done), *evaluations)
-+ (*mechanism_events(mechanism, done), *evaluations)
+earlier runs over the same people cost nothing @ guarantee.together
+- (*before, *own)
++ own
 ? test_earlier_runs.py::test_acc_12_a_run_that_is_told_of_earlier_ones_starts_with_their_charge
 
 what went on before from the same run is not charged @ warm_start.related

@@ -13,16 +13,16 @@ an interrupted round is not aborted @ ReleasePath._settle
 ? test_kill_points.py::test_cra_1_a_process_that_is_killed_before_any_call_breaks_no_promise
 
 a round is charged when it ends @ Ledger._append
-- self._chain.append(body)
+- self.chain.append(body)
 + if body['kind'] in ('commit', 'abort'):
-+     self._chain.append(self._held)
++     self.chain.append(self._held)
 + if body['kind'] != 'begin':
-+     self._chain.append(body)
++     self.chain.append(body)
 + self._held = body
 
 each start draws from the first key @ ReleasePath.start
 - fresh_key()
-+ fresh_key() if not self.ledger.epochs else self._store.noise_key(0)
++ fresh_key() if not self.ledger.history.epochs else self._store.noise_key(0)
 ! noise of a start is not from a key of its own
 
 what a crash left whole is aborted as well @ ReleasePath._settle
@@ -76,14 +76,14 @@ a last record that lost its end of line is dropped @ chain.read_chain
 
 a round whose record was torn is begun again beside its release @ ReleasePath._require_folder_not_newer
 - f"{shown} rounds in metrics.jsonl" if shown > begun else f"a release of round {late[0]}" if late else key_ahead(
--     self._store.epochs(), len(self.ledger.epochs)
+-     self._store.epochs(), len(self.ledger.history.epochs)
 - )
 + False and (
 +     f"{shown} rounds in metrics.jsonl"
 +     if shown > begun
 +     else f"a release of round {late[0]}"
 +     if late
-+     else key_ahead(self._store.epochs(), len(self.ledger.epochs))
++     else key_ahead(self._store.epochs(), len(self.ledger.history.epochs))
 + )
 ? test_kill_points.py::test_cra_4_a_charge_that_was_cut_off_beside_its_release_is_a_rollback
 
@@ -92,7 +92,7 @@ a run goes on under any promise @ Ledger._require_same_promise
 -     named = [key for key in changed if key not in _COMPUTED] or changed
 -     differences = [f"{key} was {shown(found.get(key))}, is {shown(expected.get(key))}" for key in named[:_MOST_NAMED]]
 -     more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
--     where = f"{self._chain.path}: " if self._chain.path else ""
+-     where = f"{self.chain.path}: " if self.chain.path else ""
 -     raise LedgerError(
 -         f"{where}the ledger was written for another promise: {', '.join(differences)}{more}; resume with the settings of before, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
 -     )
@@ -100,7 +100,7 @@ a run goes on under any promise @ Ledger._require_same_promise
 +     named = [key for key in changed if key not in _COMPUTED] or changed
 +     differences = [f"{key} was {shown(found.get(key))}, is {shown(expected.get(key))}" for key in named[:_MOST_NAMED]]
 +     more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-+     where = f"{self._chain.path}: " if self._chain.path else ""
++     where = f"{self.chain.path}: " if self.chain.path else ""
 +     raise LedgerError(
 +         f"{where}the ledger was written for another promise: {', '.join(differences)}{more}; resume with the settings of before, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
 +     )
@@ -118,7 +118,7 @@ a matrix is known by its sensitivity @ Ledger._require_same_promise
 
 the key of a start follows from the folder @ ReleasePath.start
 - fresh_key()
-+ derive(self._store.secret() if self._store else b'', 'epoch', len(self.ledger.epochs))
++ derive(self._store.secret() if self._store else b'', 'epoch', len(self.ledger.history.epochs))
 ? test_release.py::test_cra_7_rng_8_every_start_has_a_key_of_its_own_and_two_copies_of_a_folder_share_no_row
 
 a kept head is not asked for @ Chain.require_head
@@ -247,20 +247,20 @@ COMMIT before the release is on the disk @ ReleasePath.commit
 ! Violation: the run cannot go on:
 
 COMMIT and BEGIN in each other's place @ Ledger._append
-- self._chain.append(body)
+- self.chain.append(body)
 + if body['kind'] != 'begin':
-+     self._chain.append(body)
++     self.chain.append(body)
 + if body['kind'] in ('commit', 'abort'):
-+     self._chain.append(self._held)
++     self.chain.append(self._held)
 + self._held = body
 ! Violation: the run cannot go on:
 
 BEGIN together with COMMIT @ Ledger._append
-- self._chain.append(body)
+- self.chain.append(body)
 + if body['kind'] in ('commit', 'abort'):
-+     self._chain.append(self._held)
++     self.chain.append(self._held)
 + if body['kind'] != 'begin':
-+     self._chain.append(body)
++     self.chain.append(body)
 + self._held = body
 ! Violation: I3: round 0 was charged too late
 
@@ -271,7 +271,7 @@ the world sees the release before COMMIT @ rounds._rounds
 ! Violation: I2: round 0 left before it was committed
 
 an epoch without its key @ ReleasePath.start
-- self._store.add_noise_key(len(self.ledger.epochs), key)
+- self._store.add_noise_key(len(self.ledger.history.epochs), key)
 + pass
 ! Violation: the run cannot go on:
 
@@ -279,13 +279,13 @@ the key of an epoch after its record @ ReleasePath.start
 - if self._secure and mechanism:
 -     key = fresh_key()
 -     if self._store:
--         self._store.add_noise_key(len(self.ledger.epochs), key)
+-         self._store.add_noise_key(len(self.ledger.history.epochs), key)
 - self.ledger.start_epoch(drawn, key, sampler())
 + if self._secure and mechanism:
 +     key = fresh_key()
 + self.ledger.start_epoch(drawn, key, sampler())
 + if key and self._store:
-+     self._store.add_noise_key(len(self.ledger.epochs) - 1, key)
++     self._store.add_noise_key(len(self.ledger.history.epochs) - 1, key)
 ! Violation: the run cannot go on:
 
 one key for all epochs @ ReleasePath.start
@@ -295,7 +295,7 @@ one key for all epochs @ ReleasePath.start
 
 the key of the epoch before @ ReleasePath.start
 - fresh_key()
-+ fresh_key() if not self.ledger.epochs else self._store.noise_key(0)
++ fresh_key() if not self.ledger.history.epochs else self._store.noise_key(0)
 ! Violation: I4:
 
 an interrupted round stays open @ ReleasePath._settle
@@ -352,8 +352,8 @@ a head that was not taken counts as taken @ RunStore.give_heads
 ! assert
 
 the last head that was taken is kept before it is given @ RunStore.give_heads
-- heads = ledger.round_heads(last)
-+ heads = ledger.round_heads(last)
+- heads = ledger.chain.round_heads(last)
++ heads = ledger.chain.round_heads(last)
 + files.write_atomic(path, ledger.head.encode())
 ? test_head_hook.py::test_cra_19_a_run_that_is_killed_before_any_call_loses_no_head
 ! killed before call

@@ -15,7 +15,7 @@ a client may come once more than promised @ _Participation.may_follow
 
 each start knows clients by other names @ Ledger._tags
 - str(client)
-+ f'{client} {len(self._history.epochs)}'
++ f'{client} {len(self.history.epochs)}'
 ? test_participation_kept.py::test_prt_3_a_start_knows_the_clients_of_those_before
 
 who was asked in a round that was aborted did not take part @ History._end

@@ -27,7 +27,7 @@ a row is given out as often as it is asked for @ ReleasePath.row
 ? test_release.py::test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only
 
 a round that is under way is begun again with another sum @ Ledger._require_repeatable
-- self._history.rounds[-1].total != total
+- self.history.rounds[-1].total != total
 + not total
 ? test_ledger.py::test_rng_4_a_simulations_round_may_be_done_again_only_with_the_same_sum
 

@@ -115,6 +115,12 @@ class _Budget:
         found = self.first(lambda i: cost(-i), grid, -log_start, self.gauge(power))
         return None if found is None else -found
 
+    def too_little_noise(self, least: str, cost: float, noise_multiplier: float) -> BudgetError:
+        """The error of a search for which even the least that it may answer costs too much."""
+        return BudgetError(
+            f"epsilon = {self.epsilon!r}: {least} costs {cost:.6g}; add noise: noise_multiplier = {noise_multiplier!r}"
+        )
+
     def log_noise(self, event: Event, rounds: int, epsilon: float) -> float | None:
         """About ln z with which that many events cost ``epsilon``."""
         whole = _log_inverse_mu(epsilon, self.delta)
@@ -315,9 +321,10 @@ def calibrate_sampling_probability(
     start = -budget.log_sampling(replace(event, sampling_probability=0.01), 0.01, rounds)
     found = budget.first(lambda i: cost(math.exp(-i * _WIDTH)), grid, start, budget.gauge())
     if found is None:
-        raise BudgetError(
-            f"epsilon = {epsilon!r}: not even a sampling probability of {_LEAST_PROBABILITY:g} meets it, which costs "
-            f"{cost(_LEAST_PROBABILITY):.6g}; add noise: noise_multiplier = {event.noise_multiplier!r}"
+        raise budget.too_little_noise(
+            f"not even a sampling probability of {_LEAST_PROBABILITY:g} meets it, which",
+            cost(_LEAST_PROBABILITY),
+            event.noise_multiplier,
         )
     return math.exp(-found * _WIDTH)
 
@@ -356,10 +363,7 @@ def calibrate_cohort_size(
     start = budget.log_sampling(replace(event, cohort_size=1), 1 / event.population, rounds) + math.log(event.population)
     found = budget.most(cost, event.population, start)
     if found is None:
-        raise BudgetError(
-            f"epsilon = {epsilon!r}: not even a cohort of one client meets it, which costs {cost(1):.6g}; add noise: "
-            f"noise_multiplier = {event.noise_multiplier!r}"
-        )
+        raise budget.too_little_noise("not even a cohort of one client meets it, which", cost(1), event.noise_multiplier)
     return found
 
 
@@ -406,10 +410,7 @@ def calibrate_min_separation(
 
     found = budget.first(cost, Grid(1, rounds, math.log, lambda c: _whole(c, rounds)), math.log(rounds), budget.gauge(2))
     if found is None:
-        raise BudgetError(
-            f"epsilon = {epsilon!r}: one round of each client alone costs {cost(rounds):.6g}; add noise: "
-            f"noise_multiplier = {noise_multiplier!r}"
-        )
+        raise budget.too_little_noise("one round of each client alone", cost(rounds), noise_multiplier)
     return found
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hubbub._util.checks import integer, one_of, open_unit
 from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon_once, unamplified_mu
-from hubbub.accounting.events import NeighboringRelation
+from hubbub.accounting.events import RELATIONS, NeighboringRelation
 from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, stated_relation
-from hubbub.accounting.runs import RunCharge, events_of, require_together, run_assumptions, run_participations
+from hubbub.accounting.runs import Events, RunCharge, events_of, require_together, run_assumptions, run_participations
 from hubbub.accounting.statement import PrivacyGuarantee, Restated, rounded_up
 from hubbub.accounting.wording import (
     FIXED_RUNS,
@@ -21,10 +21,10 @@ from hubbub.accounting.wording import (
     stopped,
 )
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import RandomParticipation
+from hubbub.mechanism.participation import Participation, RandomParticipation
 from hubbub.mechanism.sensitivity import Sensitivity
 
-__all__ = ["PrivacyGuarantee", "Restated", "covered_relations", "guarantee", "rounded_up", "unprotected"]
+__all__ = ["PrivacyGuarantee", "Restated", "covered_relations", "guarantee", "rounded_up", "together", "unprotected"]
 
 
 def guarantee(
@@ -75,52 +75,88 @@ def guarantee(
     one_of("privacy_unit", privacy_unit, UNITS)
     stated = stated_relation(mechanism.participation, neighboring_relation)
     done = mechanism.rounds if rounds is None else integer("rounds", rounds, at_least=0, at_most=mechanism.rounds)
-    require_together(earlier, privacy_unit, stated)
-    before = events_of(earlier)
     measured, times = (None, 0) if evaluation is None else evaluation
-    evaluations = () if measured is None else mechanism_events(measured, times)
-    events = None if before is None else (*before, *mechanism_events(mechanism, done), *evaluations)
-    random = isinstance(mechanism.participation, RandomParticipation)
     sensitivity, moved = _stated_sensitivity(mechanism, done, stated)
     least = None if mechanism.shares is None else mechanism.shares.clients
     kept_by = one_of("pattern_kept_by", pattern_kept_by, ("ledger", "devices"))
     own = assumptions(mechanism.participation, stated, shares_of=least, privacy_unit=privacy_unit, pattern_kept_by=kept_by)
     others = [assumption for run in earlier for assumption in run_assumptions(run, stated)]
     ended = (stopped(done),) if done < mechanism.rounds else ()
-    covered = covered_relations(mechanism.participation)
-    words = describe(mechanism, privacy_unit)
+    words, cohorts, events = describe(mechanism, privacy_unit), [mechanism.participation], mechanism_events(mechanism, done)
     if measured is not None:
         stated_relation(measured.participation, stated)
         own = (*own, *assumptions(measured.participation, stated, privacy_unit=privacy_unit))
         words += f"; and {private_evaluations(times)} by {describe(measured, privacy_unit)}"
-    drawn = () if measured is None else (measured.participation,)
-    cohorts = (
-        mechanism.participation,
-        *drawn,
-        *(kind for run in earlier for kind in run_participations(run.events, run.rounds)),
-    )
-    unhidden = not_covered(privacy_unit, cohorts, stated)
-    return PrivacyGuarantee(
-        epsilon=math.inf if events is None else epsilon_once(events, delta, stated, accountant),
-        delta=float(delta),
-        zcdp_rho=certain_zcdp_rho(events, stated),
+        cohorts.append(measured.participation)
+        events = (*events, *mechanism_events(measured, times))
+    return replace(
+        together(
+            earlier,
+            delta,
+            stated,
+            own=events,
+            cohorts=cohorts,
+            relations=covered_relations(mechanism.participation),
+            accountant=accountant,
+            privacy_unit=privacy_unit,
+        ),
         l2_sensitivity=sensitivity.stated(moved),
         sensitivity_exact=sensitivity.exact,
         noise_multiplier=mechanism.noise_multiplier,
         clip_noise_multiplier=mechanism.stddev,
-        neighboring_relation=stated,
-        privacy_unit=privacy_unit,
         mechanism=words,
-        accountant=accountant,
         rounds=done,
         assumptions=tuple(dict.fromkeys((*own, *ended, *others, *((FIXED_RUNS,) if earlier else ())))),
-        simulation=any(run.simulation for run in earlier),
-        events=events,
-        relations=tuple(r for r in covered if all(r in run.relations for run in earlier)),
-        not_covered=tuple(dict.fromkeys((*unhidden, *(what for run in earlier for what in run.not_covered)))),
         earlier=tuple(earlier),
         cohorts=cohorts_of(mechanism, privacy_unit),
-        sensitivity_of="one round" if random else "the whole run",
+        sensitivity_of="one round" if isinstance(mechanism.participation, RandomParticipation) else "the whole run",
+    )
+
+
+def together(
+    runs: Sequence[RunCharge],
+    delta: float,
+    neighboring_relation: NeighboringRelation,
+    *,
+    own: Events = (),
+    cohorts: Sequence[Participation | None] = (),
+    relations: Sequence[NeighboringRelation] = RELATIONS,
+    accountant: str,
+    privacy_unit: str,
+) -> PrivacyGuarantee:
+    """The guarantee of runs over the same people and of a run's own events, without a mechanism in words.
+
+    Args:
+        runs: Each counted once.
+        delta: Strictly between 0 and 1, of the whole.
+        neighboring_relation: Under which all are computed.
+        own: Events in addition to those of the runs.
+        cohorts: The participations of these.
+        relations: Under which these are covered.
+        accountant: ``"tight"`` or ``"rdp"``.
+        privacy_unit: That of all runs.
+
+    Raises:
+        ConfigError: A run of another unit, or one that the relation does not cover.
+    """
+    require_together(runs, privacy_unit, neighboring_relation)
+    before = events_of(runs)
+    events = None if before is None else (*before, *own)
+    all_cohorts = [*cohorts, *(kind for run in runs for kind in run_participations(run.events, run.rounds))]
+    unhidden = not_covered(privacy_unit, all_cohorts, neighboring_relation)
+    return PrivacyGuarantee(
+        epsilon=math.inf if events is None else epsilon_once(events, delta, neighboring_relation, accountant),
+        delta=float(delta),
+        zcdp_rho=certain_zcdp_rho(events, neighboring_relation),
+        neighboring_relation=neighboring_relation,
+        privacy_unit=privacy_unit,
+        mechanism=f"{len(runs)} run{'s' if len(runs) > 1 else ''} over the same people",
+        accountant=accountant,
+        rounds=sum(run.rounds for run in runs),
+        simulation=any(run.simulation for run in runs),
+        events=events,
+        relations=tuple(r for r in relations if all(r in run.relations for run in runs)),
+        not_covered=tuple(dict.fromkeys((*unhidden, *(what for run in runs for what in run.not_covered)))),
     )
 
 
@@ -146,16 +182,10 @@ def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> Priv
     return PrivacyGuarantee(
         epsilon=math.inf,
         delta=float(delta),
-        zcdp_rho=None,
-        l2_sensitivity=None,
-        sensitivity_exact=False,
-        noise_multiplier=None,
-        clip_noise_multiplier=None,
         neighboring_relation="zero-out",
         privacy_unit=privacy_unit,
         mechanism=f"no mechanism: {'gradients' if privacy_unit == 'example' else 'updates'} are neither clipped nor noised",
         accountant="none",
         rounds=rounds,
-        assumptions=(),
         not_covered=not_covered(privacy_unit, (), "zero-out"),
     )

@@ -62,7 +62,7 @@ class Restated:
     why: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrivacyGuarantee:
     """An (epsilon, delta) guarantee that names its unit, its neighboring relation and its assumptions.
 
@@ -106,17 +106,17 @@ class PrivacyGuarantee:
 
     epsilon: float
     delta: float
-    zcdp_rho: float | None
-    l2_sensitivity: float | None
-    sensitivity_exact: bool
-    noise_multiplier: float | None
-    clip_noise_multiplier: float | None
+    zcdp_rho: float | None = None
+    l2_sensitivity: float | None = None
+    sensitivity_exact: bool = False
+    noise_multiplier: float | None = None
+    clip_noise_multiplier: float | None = None
     neighboring_relation: NeighboringRelation
     privacy_unit: str
     mechanism: str
     accountant: str
     rounds: int
-    assumptions: tuple[Assumption, ...]
+    assumptions: tuple[Assumption, ...] = ()
     simulation: bool = False
     events: Events | None = None
     relations: tuple[NeighboringRelation, ...] = ()

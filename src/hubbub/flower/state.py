@@ -152,7 +152,7 @@ class ServerState:
             self.rounds, self.clip_norm = int(told["rounds"]), float(told["clip_norm"])
             if not 0 <= self.rounds <= self.path.next_round or not math.isfinite(self.clip_norm):
                 raise ValueError(f"it is of {self.rounds} rounds, the ledger of {self.path.next_round}")
-            bound = self.path.ledger.files
+            bound = self.path.ledger.history.files
             if bound is not None and bound.get(_FILE) != hashlib.sha256(content).hexdigest():
                 raise ValueError("it is not the file that the ledger binds")
             model = ArrayRecord({name: Array(tensors[f"model/{name}"]) for name in self._layout.order})

@@ -31,7 +31,7 @@ from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.ledger.actual_cost import breaches
 from hubbub.ledger.chain import Chain, read_chain
-from hubbub.ledger.history import Epoch, History
+from hubbub.ledger.history import History
 from hubbub.ledger.participations import TAG_BYTES, Listed, cohorts_path
 from hubbub.ledger.promise import Promise
 
@@ -58,6 +58,10 @@ class Ledger:
         path: The file, created when missing; ``None`` keeps the ledger in memory.
         head: A head that somebody kept: a file that does not hold it was rolled back.
 
+    Attributes:
+        chain: Its records.
+        history: What they say, to read.
+
     Raises:
         LedgerError: The file is damaged, was written for another promise, or does not hold the head.
 
@@ -75,7 +79,7 @@ class Ledger:
     def __init__(self, promise: Promise, secret: bytes, path: Path | None = None, *, head: str | None = None) -> None:
         self.promise = promise
         self._secret = secret
-        self._history = History()
+        self.history = History()
         self._listed: tuple[Sequence[Hashable], Listed] | None = None
         # Whether memory and file are one state; and whether the file of cohorts may hold more than the records account for.
         self._sound, self._unrecorded = True, True
@@ -86,68 +90,46 @@ class Ledger:
             raise LedgerError(
                 f"{cohorts_path(path)}: has the cohorts of a ledger that is gone; restore it, or take another folder"
             )
-        self._chain = Chain(path) if path is None or new else read_chain(path)
+        self.chain = Chain(path) if path is None or new else read_chain(path)
         if head is not None:
-            self._chain.require_head(head)
+            self.chain.require_head(head)
         if new:
-            self._chain.append(self._first())
+            self.chain.append(self._first())
             return
-        self._require_same_promise(self._chain.records[0])
-        self._history = History.of_chain(self._chain)
+        self._require_same_promise(self.chain.records[0])
+        self.history = History.of_chain(self.chain)
         # What departs from the promise may cost more than an epsilon that is computed from it.
-        for broken in breaches(promise, self._history).words:
+        for broken in breaches(promise, self.history).words:
             raise LedgerError(f"{path}: {broken}")
-        if path is not None and self._history.unrecorded > 1:
+        if path is not None and self.history.unrecorded > 1:
             raise LedgerError(
                 f"{path}: {cohorts_path(path).name} has cohorts of more rounds: it was rolled back; restore the ledger"
             )
-        self._chain.repair()
+        self.chain.repair()
 
     @property
     def head(self) -> str:
         """The hash of the last record: whoever keeps it can see whether the file was rolled back."""
-        return self._chain.head
-
-    def rounds_at(self, head: str) -> int | None:
-        """How many rounds had been begun when the ledger had this head; ``None`` where it never had."""
-        return self._chain.rounds_at(head)
-
-    def round_heads(self, after: str | None = None) -> list[tuple[int, str]]:
-        """As :meth:`.Chain.round_heads`."""
-        return self._chain.round_heads(after)
+        return self.chain.head
 
     @property
     def run(self) -> str:
         """The hash of the promise, by which others know the run."""
-        return self._chain.hashes[0]
+        return self.chain.hashes[0]
 
     @property
     def next_round(self) -> int:
         """The first round that was neither released nor aborted."""
-        return self._history.next_round
+        return self.history.next_round
 
     @property
     def rounds(self) -> tuple[str, ...]:
         """``"committed"``, ``"aborted"`` or ``"begun"`` for each round so far."""
-        return tuple(entry.state for entry in self._history.rounds)
-
-    @property
-    def epochs(self) -> tuple[Epoch, ...]:
-        """Every incarnation of the run, in order."""
-        return tuple(self._history.epochs)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the run has ended permanently and its keys were given up."""
-        return self._history.closed
+        return tuple(entry.state for entry in self.history.rounds)
 
     def digest(self, name: str, content: bytes) -> str:
         """An HMAC under the run's secret: equal contents can be recognized, contents cannot be guessed."""
         return hmac.digest(self._secret, name.encode() + b"\0" + content, "sha256").hex()
-
-    def release_digest(self, round_index: int) -> str | None:
-        """SHA-256 of a committed release."""
-        return self._history.rounds[round_index].release if round_index < len(self._history.rounds) else None
 
     def may_join(self, client: Hashable, round_index: int) -> bool:
         """Whether the promised pattern lets this client join this round, given the rounds that it joined."""
@@ -161,15 +143,15 @@ class Ledger:
         """
         held = clients if isinstance(clients, range | tuple) else tuple(clients)
         if self._listed is None or self._listed[0] != held:
-            self._listed = held, Listed(self._tags(held), self._history.participations)
-        numbers, found = self._listed[1].numbers, self._history.participations
+            self._listed = held, Listed(self._tags(held), self.history.participations)
+        numbers, found = self._listed[1].numbers, self.history.participations
         known, counts, last = numbers >= 0, np.zeros(len(numbers), np.int32), np.zeros(len(numbers), np.int32)
         counts[known], last[known] = found.counts[numbers[known]], found.last[numbers[known]]
         return self._allowed(counts, last, round_index), counts
 
     def participations(self, client: Hashable) -> tuple[int, ...]:
         """The rounds that a client joined, aborted ones counted; of random cohorts no list is kept."""
-        found = self._history.participations
+        found = self.history.participations
         return found.rounds_of(int(found.numbers(self._tags([client]))[0]))
 
     def start_epoch(self, first_row: int, key: bytes | None, sampler: str) -> None:
@@ -181,7 +163,7 @@ class Ledger:
             sampler: A fingerprint of how keys become noise on this machine.
         """
         digest = None if key is None else self.digest("key", key)
-        number = len(self._history.epochs)
+        number = len(self.history.epochs)
         self._append({"kind": "epoch", "epoch": number, "first_row": first_row, "key": digest, "sampler": sampler})
 
     def begin(self, round_index: int, cohort: Sequence[Hashable], digest: str, clip_norm: float | None = None) -> Ticket:
@@ -205,17 +187,17 @@ class Ledger:
                 "a row of noise is used once, in order"
             )
         total = self.digest("sum", digest.encode())
-        if self._history.pending is not None:
+        if self.history.pending is not None:
             self._require_repeatable(total)
             return Ticket(round_index, clip_norm)
-        tags, epoch = self._admit(cohort, round_index), self._history.epoch
-        block = b"" if tags is None else self._history.participations.block(round_index, tags)
+        tags, epoch = self._admit(cohort, round_index), self.history.epoch
+        block = b"" if tags is None else self.history.participations.block(round_index, tags)
         clients = None if tags is None else len(tags)
         bound = None if tags is None else hashlib.sha256(block).hexdigest()
         body = {"round": round_index, "epoch": epoch, "clients": clients, "cohort": bound, "sum": total, "clip_norm": clip_norm}
         self._append({"kind": "begin", **body}, block)
         if tags is not None and self._listed:
-            self._listed[1].learn(tags, self._history.participations)
+            self._listed[1].learn(tags, self.history.participations)
         return Ticket(round_index, clip_norm)
 
     def commit(self, ticket: Ticket, release: bytes) -> None:
@@ -231,8 +213,8 @@ class Ledger:
 
     def pending(self) -> Ticket | None:
         """The round that was begun and neither committed nor aborted."""
-        pending = self._history.pending
-        return None if pending is None else Ticket(pending, self._history.rounds[pending].clip_norm)
+        pending = self.history.pending
+        return None if pending is None else Ticket(pending, self.history.rounds[pending].clip_norm)
 
     def require_begun(self, ticket: Ticket) -> None:
         """Refuse a ticket of another round than the one that is pending.
@@ -243,26 +225,16 @@ class Ledger:
         if self.pending() != ticket:
             raise LedgerError(f"round {ticket.round_index} is not the one that was begun: {self.pending()}")
 
-    @property
-    def files(self) -> Mapping[str, str] | None:
-        """The SHA-256 of what was made of the rounds so far, by name; ``None`` where it was not recorded since the last one."""
-        return self._history.files
-
     def bind(self, files: Mapping[str, str]) -> None:
         """Record the SHA-256 of what was made of the rounds so far; what is recorded already is not recorded again.
 
         Raises:
             LedgerError: Other digests are on record, and no round since.
         """
-        if self.files is not None and self.files != files:
+        if self.history.files is not None and self.history.files != files:
             raise LedgerError(f"{', '.join(files)}: changed since the last round; restore what the ledger binds")
-        if self.files is None:
+        if self.history.files is None:
             self._append({"kind": "files", "files": dict(files)})
-
-    @property
-    def forgets(self) -> bool:
-        """Whether releases stay no longer than to the next checkpoint, though that was not promised."""
-        return self._history.forgets
 
     def forget(self) -> None:
         """Record, before the first of them goes, that from here on releases stay no longer than to the next checkpoint."""
@@ -277,20 +249,20 @@ class Ledger:
         It may be stated for the whole run if the run ends here for a reason that does not depend on the data; otherwise the
         promise for all rounds is the statement.
         """
-        return self.promise.after(len(self._history.rounds), delta)
+        return self.promise.after(len(self.history.rounds), delta)
 
     def _append(self, body: Mapping[str, Any], block: bytes = b"") -> None:
         """Write a record that follows, its block of the file of cohorts before it, and believe them."""
-        if self._history.closed:
-            raise LedgerError(f"{self._chain.path or 'this ledger'}: was closed; no round can follow")
+        if self.history.closed:
+            raise LedgerError(f"{self.chain.path or 'this ledger'}: was closed; no round can follow")
         if not self._sound:
-            raise LedgerError(f"{self._chain.path or 'this ledger'}: could not be brought back after an error; open it again")
-        size, undo, self._sound = self._history.cohorts_size, self._history.undo(), False
+            raise LedgerError(f"{self.chain.path or 'this ledger'}: could not be brought back after an error; open it again")
+        size, undo, self._sound = self.history.cohorts_size, self.history.undo(), False
         try:
-            self._history.apply(body, block)
+            self.history.apply(body, block)
             if block:
                 self._keep(block, size)
-            self._chain.append(body)
+            self.chain.append(body)
         except BaseException:
             self._listed, self._unrecorded = None, True
             undo()
@@ -300,11 +272,11 @@ class Ledger:
 
     def _keep(self, block: bytes, at: int) -> None:
         """Write a block durably, over what was written of a cohort whose record was not."""
-        if self._chain.path is None:
+        if self.chain.path is None:
             return
-        path = cohorts_path(self._chain.path)
+        path = cohorts_path(self.chain.path)
         # First, so that a block that another process has recorded is not written over.
-        self._chain.require_unchanged()
+        self.chain.require_unchanged()
         held = path.lstat().st_size if os.path.lexists(path) else 0
         if held < at or (held > at and not self._unrecorded):
             raise LedgerError(
@@ -322,7 +294,7 @@ class Ledger:
         """A simulation that was interrupted in a round draws the very same round again; nothing else may."""
         if not self.promise.simulation and self.promise.mechanism is not None:
             raise LedgerError(f"round {self.next_round} was begun already; commit it or abort it")
-        if self._history.rounds[-1].total != total:
+        if self.history.rounds[-1].total != total:
             raise LedgerError(
                 f"round {self.next_round} was begun with another sum: its row of noise must not meet two; resume without "
                 "changing the data, or start a new run"
@@ -363,7 +335,7 @@ class Ledger:
         mechanism = self.promise.mechanism
         if mechanism is None or not self.promise.lists_clients:
             return None
-        found = self._history.participations
+        found = self.history.participations
         numbers = found.numbers(tags)
         known = np.flatnonzero(numbers >= 0)
         numbers = numbers[known]
@@ -393,7 +365,7 @@ class Ledger:
             named = [key for key in changed if key not in _COMPUTED] or changed
             differences = [f"{key} was {shown(found.get(key))}, is {shown(expected.get(key))}" for key in named[:_MOST_NAMED]]
             more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-            where = f"{self._chain.path}: " if self._chain.path else ""
+            where = f"{self.chain.path}: " if self.chain.path else ""
             raise LedgerError(
                 f"{where}the ledger was written for another promise: {', '.join(differences)}{more}; resume with the settings "
                 "of before, or start a new run in a folder of its own, whose privacy cost adds to that of this one"

@@ -1,14 +1,14 @@
 """Several runs over the same people: one account of all that they released."""
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hubbub._util.checks import one_of, open_unit
-from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon
+from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
-from hubbub.accounting.guarantee import PrivacyGuarantee
-from hubbub.accounting.runs import RunCharge, events_of, require_together, run_participations
-from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, not_covered
+from hubbub.accounting.guarantee import PrivacyGuarantee, together
+from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.ledger.actual_cost import Recorded, cost_of_run
 
@@ -83,31 +83,12 @@ def compose_runs(
     if not runs:
         raise ValueError("runs = (): name at least one run")
     relation = _relation(runs, neighboring_relation)
-    unit = runs[0].privacy_unit
-    require_together(runs, unit, relation)
-    events = events_of(runs)
+    found = together(runs, delta, relation, accountant=accountant, privacy_unit=runs[0].privacy_unit)
     bare, settings = sum(run.events is None for run in runs), {run.setting for run in runs}
-    words = f"{len(runs)} run{'s' if len(runs) > 1 else ''} over the same people"
-    cohorts = [kind for run in runs for kind in run_participations(run.events, run.rounds)]
-    unhidden = not_covered(unit, cohorts, relation)
-    return PrivacyGuarantee(
-        epsilon=math.inf if events is None else epsilon(events, delta, relation, accountant),
-        delta=float(delta),
-        zcdp_rho=certain_zcdp_rho(events, relation),
-        l2_sensitivity=None,
-        sensitivity_exact=False,
-        noise_multiplier=None,
-        clip_noise_multiplier=None,
-        neighboring_relation=relation,
-        privacy_unit=unit,
-        mechanism=f"{words}, of which {bare} {'have' if bare > 1 else 'has'} no bound" if bare else words,
-        accountant=accountant,
-        rounds=sum(run.rounds for run in runs),
+    return replace(
+        found,
+        mechanism=found.mechanism + (f", of which {bare} {'have' if bare > 1 else 'has'} no bound" if bare else ""),
         assumptions=(EACH_RUN, FIXED_RUNS),
-        simulation=any(run.simulation for run in runs),
-        events=events,
-        relations=tuple(r for r in RELATIONS if all(r in run.relations for run in runs)),
-        not_covered=tuple(dict.fromkeys((*unhidden, *(what for run in runs for what in run.not_covered)))),
         setting=settings.pop() if len(settings) == 1 else "that of each run, as its own statement names it",
     )
 

@@ -135,7 +135,7 @@ class ReleasePath:
                 store.save_strategy(strategy_arrays(mechanism.strategy) if mechanism else {})
         secret = store.secret() if store and self._secure else fresh_key() if self._secure else derive(seed_key(seed), "run")
         self.ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
-        if store and self.ledger.forgets:
+        if store and self.ledger.history.forgets:
             store.keep_releases = False
         self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
         self._digest_key, self._noise_key = derive(secret, "sums"), derive(secret, "noise")
@@ -159,7 +159,7 @@ class ReleasePath:
             LedgerError: The run is closed, or a required hook did not take the heads of its rounds.
             RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
         """
-        if self.ledger.closed:
+        if self.ledger.history.closed:
             raise LedgerError("this run was closed and its keys destroyed; start a new one, whose cost adds to this one's")
         self._settle()
         self._give_heads()
@@ -171,7 +171,7 @@ class ReleasePath:
             if self._store and not self.noise.round_index:
                 self._store.unseal_noise(self.noise, self._noise_key, self.ledger)
             again = self.noise.round_index < self.ledger.next_round
-            if again and any(epoch.sampler != sampler() for epoch in self.ledger.epochs):
+            if again and any(epoch.sampler != sampler() for epoch in self.ledger.history.epochs):
                 raise RunFolderError(
                     "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, "
                     "torch or hubbub computes other last bits; resume with the versions that the run was started with, or "
@@ -183,7 +183,7 @@ class ReleasePath:
         if self._secure and mechanism:
             key = fresh_key()
             if self._store:
-                self._store.add_noise_key(len(self.ledger.epochs), key)
+                self._store.add_noise_key(len(self.ledger.history.epochs), key)
         self.ledger.start_epoch(drawn, key, sampler())
         if mechanism and key:
             if isinstance(self._source, IncarnationSource):
@@ -203,7 +203,7 @@ class ReleasePath:
         if self._store and self._store.short_of_room:
             self._store.keep_releases = False
         forgets = self._store is not None and not self._store.keep_releases
-        if forgets and self.ledger.promise.terms.keep_releases and not self.ledger.forgets:
+        if forgets and self.ledger.promise.terms.keep_releases and not self.ledger.history.forgets:
             self.ledger.forget()
 
     @property
@@ -291,10 +291,9 @@ class ReleasePath:
 
     def released(self, start: int, stop: int) -> Iterator[torch.Tensor]:
         """The committed releases from round ``start`` up to ``stop``, each compared with its digest."""
-        for round_index in range(start, stop):
-            digest = self.ledger.release_digest(round_index)
-            if digest is not None and self._store:
-                yield self._store.load_release(round_index, digest, self._dim)
+        for round_index, entry in enumerate(self.ledger.history.rounds[start:stop], start):
+            if entry.release is not None and self._store:
+                yield self._store.load_release(round_index, entry.release, self._dim)
 
     def _give_heads(self) -> None:
         """Send the heads that the hook has not taken; if a required hook fails, this path has ended."""
@@ -335,18 +334,18 @@ class ReleasePath:
             if shown > begun
             else f"a release of round {late[0]}"
             if late
-            else key_ahead(self._store.epochs(), len(self.ledger.epochs))
+            else key_ahead(self._store.epochs(), len(self.ledger.history.epochs))
         ):
             raise RunFolderError(
-                f"{self._store.folder}: holds {what}, of which its ledger of {begun} rounds and {len(self.ledger.epochs)} "
-                "incarnations does not know: it was rolled back; restore the ledger"
+                f"{self._store.folder}: holds {what}, of which its ledger of {begun} rounds and "
+                f"{len(self.ledger.history.epochs)} incarnations does not know: it was rolled back; restore the ledger"
             )
 
     def _epoch_keys(self) -> list[tuple[int, bytes]]:
         """The first row and the key of each incarnation so far; a wrong key is refused."""
         found = []
-        for number, epoch in enumerate(self.ledger.epochs):
-            if epoch.key is not None and not self.ledger.closed:
+        for number, epoch in enumerate(self.ledger.history.epochs):
+            if epoch.key is not None and not self.ledger.history.closed:
                 key = self._store.noise_key(number) if self._store else b""
                 if self.ledger.digest("key", key) != epoch.key:
                     raise RunFolderError(f"state/keys/epoch-{number}: is not the key that this run's noise was drawn from")

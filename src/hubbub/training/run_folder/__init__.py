@@ -191,7 +191,7 @@ class RunStore:
             return
         path = self._state / "heads"
         last = _read(path, 64).decode("ascii", "replace") if os.path.lexists(path) else None
-        heads = ledger.round_heads(last)
+        heads = ledger.chain.round_heads(last)
         self.heads_waiting = len(heads)
         for rounds, head in heads:
             if why := self._hook.give(ledger.run, rounds, head):
@@ -401,7 +401,7 @@ class RunStore:
         if not os.path.lexists(path):
             return None
         checkpoint = Checkpoint(path, again=self.keep_releases)
-        if ledger.rounds_at(checkpoint.head) != checkpoint.rounds:
+        if ledger.chain.rounds_at(checkpoint.head) != checkpoint.rounds:
             raise RunFolderError(
                 f"{path}: goes with a ledger of {checkpoint.rounds} rounds and head {checkpoint.head[:80]!r}, which this one "
                 "never had: it was rolled back, or is another run's; restore the ledger"
@@ -430,7 +430,7 @@ class RunStore:
         with refusing(path, "is no noise of this run", f"remove {path.name}, and it is drawn again from the keys"):
             content = unsealed(key, files.read(path, at_most=_LARGEST))
             round_index, drawn, head = _STATE.unpack_from(content)
-            if ledger.rounds_at(head.hex()) != round_index:
+            if ledger.chain.rounds_at(head.hex()) != round_index:
                 raise ValueError(f"it is of {round_index} rounds, with a head that this ledger never had after them")
             noise.take_up(round_index, drawn, memoryview(content)[_STATE.size :])
 
