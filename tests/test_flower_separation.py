@@ -206,7 +206,7 @@ def test_prt_11_a_reply_that_no_device_has_vouched_for_counts_as_nothing(tmp_pat
 
 
 def test_what_no_device_keeps_is_refused() -> None:
-    with pytest.raises(ConfigError, match="of which a device has nothing to keep"):
+    with pytest.raises(ConfigError, match="a device has nothing to enforce"):
         DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3, pattern_kept_by="devices")
     for pattern, sizes in ((PoissonSampling(0.1), {"num_sampled_clients": None}), (FixedEpochs(3, 3), {})):
         with pytest.raises(ConfigError, match="say MinSeparation, or leave it out"):

@@ -42,6 +42,8 @@ class DPNumPyClient(NumPyClient):
         super().__init__()
         self.client = client
 
+    # Flower looks for these at the class.
+
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
         """Those of the wrapped client."""
         return self.client.get_properties(config)
@@ -72,10 +74,8 @@ class DPNumPyClient(NumPyClient):
             ValueError: A number out of range, or arrays that do not match those received.
             RuntimeError: The wrapped client failed and noise was requested; the reason is only in the client's log.
         """
-        request = Request.of(config)
-        before = _record(parameters)
-        sent = Sent(before)
-        inner = {key: value for key, value in config.items() if key != NOISE_STDDEV}
+        request, before = Request.of(config), _record(parameters)
+        sent, inner = Sent(before), {key: value for key, value in config.items() if key != NOISE_STDDEV}
         try:
             trained, num_examples, metrics = self.client.fit(parameters, inner)
         except Exception as error:

@@ -1,9 +1,10 @@
-"""The options of the private strategies: cohorts, who adds the noise, failures, and the assumptions that follow."""
+"""The options of the private strategies (cohorts, who adds the noise, failures), and the assumptions that follow from them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
@@ -60,9 +61,20 @@ class StrategyArguments(TypedDict, total=False):
     secagg: "Paillier | None"
 
 
+_CHECKS: dict[str, Callable[[str, Any], object]] = {
+    "num_sampled_clients": partial(integer, at_least=1),
+    "report_goal": partial(integer, at_least=1),
+    "simulation_seed": partial(integer, at_least=0),
+    "sampling_probability": probability,
+    "stop_epsilon": scale,
+    "expected_cohort_size": positive,
+    "deadline": positive,
+}
+
+
 @dataclass(frozen=True)
 class Options:
-    """The options of a private strategy, except mechanism and clip norm; see :class:`.DPFedAvgFixed` for each.
+    """The options that all private strategies share; :class:`.DPFedAvgFixed` documents each.
 
     Raises:
         ConfigError: Two options do not go together.
@@ -90,19 +102,14 @@ class Options:
     secagg: "Paillier | None" = None
 
     def __post_init__(self) -> None:
-        for name, least in (("num_sampled_clients", 1), ("simulation_seed", 0), ("report_goal", 1)):
+        for name, check in _CHECKS.items():
             if getattr(self, name) is not None:
-                integer(name, getattr(self, name), at_least=least)
+                check(name, getattr(self, name))
         worded = {"noise_at": NoiseAt, "buffers": Buffers, "on_failure": OnFailure, "pattern_kept_by": KeptBy}
         if not isinstance(self.evaluation, PrivateEvaluation):
             worded["evaluation"] = Evaluation
         for name, words in worded.items():
             one_of(name, getattr(self, name), get_args(words))
-        checks = (("sampling_probability", probability), ("stop_epsilon", scale))
-        sizes = (("expected_cohort_size", positive), ("deadline", positive))
-        for name, check in (*checks, *sizes):
-            if getattr(self, name) is not None:
-                check(name, getattr(self, name))
         open_unit("delta", self.delta)
         if not isinstance(self.keys_enforced, bool):
             raise TypeError(f"keys_enforced = {self.keys_enforced!r}: must be True or False")
@@ -113,20 +120,24 @@ class Options:
         self._check_report_goal()
 
     def _check_folder(self) -> None:
-        if self.state is not None:
-            object.__setattr__(self, "state", _own_folder(self.state))
         if self.head is not None and not isinstance(self.head, str):
-            raise TypeError(f"head = {self.head!r}: must be the text that ledger_head gave")
+            raise TypeError(f"head = {self.head!r}: must be the text of ledger_head")
         if self.head_hook is not None and not isinstance(self.head_hook, HeadHook):
             raise TypeError(f"head_hook = {type(self.head_hook).__name__}: must be a hubbub.training.HeadHook, or None")
-        if self.head_hook is not None and self.state is None:
-            raise ConfigError("head_hook: guards a folder, and this run has none; say state=, or leave head_hook out")
+        if self.state is not None:
+            object.__setattr__(self, "state", _own_folder(self.state))
+        elif self.head_hook is not None:
+            raise ConfigError("head_hook: protects a folder, and this run has none; give state=, or leave head_hook out")
 
     def _check_secagg(self, secagg: "Paillier") -> None:
         from hubbub.flower.secagg import Paillier
 
         if not isinstance(secagg, Paillier):
             raise TypeError(f"secagg = {type(secagg).__name__}: must be a hubbub.flower.Paillier, or None")
+        if self.pattern_kept_by == "devices":
+            raise ConfigError(
+                "pattern_kept_by = 'devices' with secagg: is not offered, since holders check who was asked; leave one out"
+            )
         if self.noise_at == "clients" and secagg.noise_by != "clients":
             raise ConfigError(
                 f"noise_at = 'clients' with secagg.noise_by = {secagg.noise_by!r}: say secagg=Paillier(…, noise_by='clients')"
@@ -142,13 +153,12 @@ class Options:
             return
         if self.sampling_probability is not None or self.num_sampled_clients is None:
             raise ConfigError(
-                "noise_at = 'clients': needs cohorts of a fixed size, of which a stated number survives; give "
-                "num_sampled_clients, or add the noise at the server"
+                "noise_at = 'clients': needs cohorts of a fixed size; give num_sampled_clients, or add the noise at the server"
             )
         if self.min_survivors is None:
             raise ConfigError(
-                "min_survivors: is missing; with noise_at = 'clients' each share of the noise is sized for that many "
-                "survivors, and a round with fewer is discarded"
+                "min_survivors: is missing; with noise_at = 'clients' each noise share is sized for that many survivors, and a "
+                "round with fewer is discarded"
             )
         integer("min_survivors", self.min_survivors, at_least=1, at_most=self.num_sampled_clients)
 
@@ -157,13 +167,13 @@ class Options:
             return
         if self.on_failure != "abort":
             raise ConfigError(
-                f"report_goal = {self.report_goal}: a round with fewer answers is discarded, and on_failure = 'zero' discards "
-                "none; say on_failure='abort', or leave report_goal out"
+                f"report_goal = {self.report_goal}: does nothing with on_failure = 'zero', which discards no round; say "
+                "on_failure='abort', or leave report_goal out"
             )
         if self.num_sampled_clients is None:
             raise ConfigError(
-                f"report_goal = {self.report_goal}: of random cohorts it would show, by the rounds that are discarded, how "
-                "many were sampled, and no theorem amplifies that; leave it out, or say num_sampled_clients"
+                f"report_goal = {self.report_goal}: of random cohorts it would reveal the size of a cohort by the rounds that "
+                "are discarded, and no theorem amplifies that; leave it out, or give num_sampled_clients"
             )
         integer("report_goal", self.report_goal, at_least=1, at_most=self.num_sampled_clients)
 
@@ -216,28 +226,25 @@ class Options:
                     raise ConfigError("num_sampled_clients: is missing; say how many clients are asked in a round")
         if self.noise_at == "clients" and type(mechanism.strategy) is not Identity:
             raise ConfigError(
-                f"noise_at = 'clients': with {type(mechanism.strategy).__name__} noise of one round depends on that of others, "
-                "which clients cannot carry; add it at the server"
+                f"noise_at = 'clients': {type(mechanism.strategy).__name__} correlates the noise of rounds, which clients "
+                "cannot; add it at the server"
             )
-        if self.pattern_kept_by == "devices":
-            self._require_devices(mechanism)
-        elif not self.keys_enforced and promises(mechanism.participation, mechanism.rounds):
-            raise ConfigError(
-                f"keys_enforced = False: the run promises {mechanism.participation}, which a client would break by coming back "
-                "under a new name; let the SuperLink admit registered keys only (--enable-supernode-auth) and say "
-                "keys_enforced=True, or let devices keep it, each for itself (pattern_kept_by='devices')"
-            )
+        self._require_enforced(mechanism.participation, mechanism.rounds)
 
-    def _require_devices(self, mechanism: Mechanism) -> None:
-        if self.secagg is not None:
+    def _require_enforced(self, pattern: Participation, rounds: int) -> None:
+        """Refuse a participation pattern that neither the ledger nor the devices enforce."""
+        promised = promises(pattern, rounds)
+        if self.pattern_kept_by == "devices":
+            if not isinstance(pattern, MinSeparation) or not promised:
+                raise ConfigError(
+                    f"pattern_kept_by = 'devices': a device has nothing to enforce of {pattern}; say MinSeparation, or leave "
+                    "it out"
+                )
+        elif promised and not self.keys_enforced:
             raise ConfigError(
-                "pattern_kept_by = 'devices' with secagg: is not offered, since holders check who was asked; leave one out"
-            )
-        pattern = mechanism.participation
-        if not isinstance(pattern, MinSeparation) or not promises(pattern, mechanism.rounds):
-            raise ConfigError(
-                f"pattern_kept_by = 'devices': the run promises {pattern}, of which a device has nothing to keep; say "
-                "MinSeparation, or leave it out"
+                f"keys_enforced = False: the run promises {pattern}, which a client breaks by returning under a new name; let "
+                "the SuperLink admit registered keys only (--enable-supernode-auth) and say keys_enforced=True, or let each "
+                "device enforce it (pattern_kept_by='devices')"
             )
 
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -310,8 +317,8 @@ def independent_noise(options: Options, noise_multiplier: float, rounds: int) ->
     size, sampling = options.num_sampled_clients, options.sampling_probability
     if (size is None) == (sampling is None):
         raise ConfigError(
-            f"num_sampled_clients = {size!r} and sampling_probability = {sampling!r}: give one of the two; by the first that "
-            "many clients are asked, by the second each client by Poisson sampling"
+            f"num_sampled_clients = {size!r} and sampling_probability = {sampling!r}: give one of the two, a number of clients "
+            "or the probability of Poisson sampling"
         )
     pattern = patterns.every_round(integer("rounds", rounds, at_least=1))
     participation: Participation = pattern if sampling is None else PoissonSampling(sampling)
@@ -340,8 +347,8 @@ def require_averaging(strategy: object) -> Strategy:
     refused = tuple(getattr(flower_strategies, name) for name in _NOT_AVERAGING if hasattr(flower_strategies, name))
     if isinstance(strategy, refused):
         raise ConfigError(
-            f"strategy = {type(strategy).__name__}: looks at single updates, and noise on their sum does not cover what it "
-            "does with them; wrap one that averages, such as FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi or FedProx"
+            f"strategy = {type(strategy).__name__}: uses single updates, which noise on their sum does not protect; "
+            "wrap one that averages, such as FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi or FedProx"
         )
     if isinstance(strategy, FedAvg) and strategy.fraction_train == 0:
         raise ConfigError("strategy: has fraction_train = 0, so that no round would train; leave that out")

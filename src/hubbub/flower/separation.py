@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -51,7 +51,7 @@ def require_kept(content: RecordDict, settings: Mapping[str, str | int]) -> None
 
 
 @dataclass(frozen=True)
-class _Round:
+class _Asked:
     """A round that a device is asked to join."""
 
     run: str
@@ -59,25 +59,24 @@ class _Round:
     pattern: MinSeparation
 
     @classmethod
-    def of(cls, config: Mapping[str, object]) -> "_Round":
+    def of(cls, config: Mapping[str, object]) -> "_Asked":
         """The round in a message's configuration."""
         if missing := [name for name in (_RUN, ROUND_INDEX, _SEPARATION, _MOST) if name not in config]:
             raise KeyError(
                 f"the server's configuration has no {missing[0]!r}, so that this device cannot tell whether it may take part; "
                 "the strategy needs pattern_kept_by='devices'"
             )
-        most = integer(_MOST, config[_MOST], at_least=1)
-        pattern = MinSeparation(integer(_SEPARATION, config[_SEPARATION], at_least=1), most)
+        pattern = MinSeparation(*(integer(name, config[name], at_least=1) for name in (_SEPARATION, _MOST)))
         return cls(digest(_RUN, config[_RUN]), integer(ROUND_INDEX, config[ROUND_INDEX], at_least=0), pattern)
 
 
 @dataclass(frozen=True)
-class _History:
-    """A device's record of its rounds in a run.
+class _Record:
+    """A device's rounds in a run.
 
     Args:
         pattern: Of the run.
-        known_from: The first round covered by the record.
+        known_from: The first round that the record covers.
         rounds: The rounds in which it took part since, in order.
     """
 
@@ -86,7 +85,7 @@ class _History:
     rounds: tuple[int, ...] = ()
 
     @classmethod
-    def read(cls, path: Path, asked: _Round) -> "_History":
+    def read(cls, path: Path, asked: _Asked) -> "_Record":
         """The record in a file; a new one, which does not cover the rounds so far, if the file is missing or damaged."""
         # Before round 0 there is nothing to record.
         new = cls(asked.pattern, asked.round_index + 1 if asked.round_index else 0)
@@ -95,21 +94,19 @@ class _History:
         try:
             stated = strict_json.loads(files.read(path, at_most=_LONGEST))
             known_from, *rounds = (integer("rounds", t, at_least=0) for t in (stated["known_from"], *stated["rounds"]))
-            pattern = MinSeparation(stated["min_separation"], stated["max_participations"])
             if rounds != sorted(set(rounds)) or min(rounds, default=known_from) < known_from:
                 raise ValueError("its rounds are in no order")
-            return cls(pattern, known_from, tuple(rounds))
+            return cls(MinSeparation(stated["min_separation"], stated["max_participations"]), known_from, tuple(rounds))
         except (ValueError, TypeError, KeyError) as error:
             _LOG.warning("separation_mod: %s is damaged (%s); the device waits as if it were new", path, error)
             return new
 
     def write(self, path: Path) -> None:
         """Write the record durably."""
-        numbers = {"min_separation": self.pattern.min_separation, "max_participations": self.pattern.max_participations}
-        content = {"schema": 1, **numbers, "known_from": self.known_from, "rounds": list(self.rounds)}
+        content = {"schema": 1, **asdict(self.pattern), "known_from": self.known_from, "rounds": list(self.rounds)}
         files.write_atomic(path, strict_json.canonical(content))
 
-    def joining(self, asked: _Round) -> "_History":
+    def with_round(self, asked: _Asked) -> "_Record":
         """The record with one more round.
 
         Raises:
@@ -117,7 +114,7 @@ class _History:
         """
         if asked.pattern != self.pattern:
             raise ValueError(f"the run promised {self.pattern} before, and says {asked.pattern} now")
-        # Before the record begins it may have taken part as late and as often as the pattern allows.
+        # Before the record begins the device may have taken part as late and as often as the pattern allows.
         separation, unknown = self.pattern.min_separation, -(-self.known_from // self.pattern.min_separation)
         last = self.rounds[-1] if self.rounds else self.known_from - 1
         if asked.round_index < last + separation and (self.rounds or self.known_from):
@@ -129,7 +126,7 @@ class _History:
                 f"round {asked.round_index}: this device took part in {len(self.rounds)} rounds{doubt}, and may in "
                 f"{self.pattern.max_participations}"
             )
-        return _History(self.pattern, self.known_from, (*self.rounds, asked.round_index))
+        return replace(self, rounds=(*self.rounds, asked.round_index))
 
 
 def separation_mod(msg: Message, context: Context, call_next: App) -> Message:
@@ -156,16 +153,16 @@ def separation_mod(msg: Message, context: Context, call_next: App) -> Message:
     if not is_training(msg.metadata.message_type):
         return call_next(msg, context)
     try:
-        asked = _Round.of(next(iter(records_of(msg.content, ConfigRecord)), ConfigRecord()))
+        asked = _Asked.of(next(iter(records_of(msg.content, ConfigRecord)), ConfigRecord()))
         if FOLDER not in context.node_config:
             raise KeyError(f"the node's configuration names no {FOLDER!r}, the folder that keeps the rounds of this device")
         folder = Path(str(context.node_config[FOLDER])).expanduser().absolute()
         path = folder / f"{asked.run}.json"
         with _locked(folder):
-            found = _History.read(path, asked)
+            record = _Record.read(path, asked)
             # From here on the record covers this run, even if the round is refused.
-            found.write(path)
-            found.joining(asked).write(path)
+            record.write(path)
+            record.with_round(asked).write(path)
     except (KeyError, TypeError, ValueError, OSError) as error:
         return refusal(msg, "separation_mod", error)
     reply = call_next(msg, context)

@@ -1,4 +1,4 @@
-"""An open private run on a Flower grid: begin a round, finish it, evaluate in private."""
+"""A private run on a Flower grid: begins a round, finishes it, and evaluates under noise."""
 
 import logging
 import secrets
@@ -50,7 +50,7 @@ _MOST_CLIENTS = 2**26
 
 @dataclass(frozen=True)
 class _Round:
-    """A round that was begun and not finished."""
+    """A round under way."""
 
     ticket: Ticket
     messages: RoundMessages
@@ -91,9 +91,8 @@ class PrivateRun:
     ) -> None:
         if layout.buffers and options.buffers == "error":
             raise ConfigError(
-                f"initial_arrays: {', '.join(layout.buffers[:3])} {'are no' if len(layout.buffers) > 1 else 'is no'} trainable "
-                "parameters, and are neither clipped nor noised; replace the layer (by GroupNorm, say), or say buffers='keep' "
-                "and they stay as they are for the whole run"
+                f"initial_arrays: has buffers ({', '.join(layout.buffers[:3])}), which are neither clipped nor noised; replace "
+                "the layer (by GroupNorm, say), or say buffers='keep', and they stay as they are for the whole run"
             )
         self.layout = layout
         self.expected_cohort_size = expected_cohort_size
@@ -134,7 +133,7 @@ class PrivateRun:
         return self.state.path.next_round
 
     def resume(self, initial: ArrayRecord, grid: Grid) -> None:
-        """Restore the model and the clip norm from the folder, and apply a release that the model has not learnt from yet.
+        """Restore model and clip norm from the folder, and update the model with releases that it does not include yet.
 
         Args:
             initial: The model, if the run begins.
@@ -143,7 +142,7 @@ class PrivateRun:
         Raises:
             RunFolderError: The model is missing, damaged, or of another run; the folder stays as it is.
         """
-        # Everything is read first, so that a folder that is refused stays as it is; start() settles a round under way.
+        # Everything is read first, so that a folder that is refused stays as it is; start() aborts a round under way.
         model = self.state.restore(self._strategy)
         self._require_model_of_this_run(model)
         self.state.path.start()
@@ -175,7 +174,7 @@ class PrivateRun:
             )
 
     def abort_what_was_left(self) -> None:
-        """Abort a round that was begun and not finished; replies to it no longer count."""
+        """Abort a round under way; replies to it no longer count."""
         self._under_way = None
         if pending := self.state.path.ledger.pending():
             self.state.path.abort(pending)
@@ -254,15 +253,14 @@ class PrivateRun:
             if self._aborted < MOST_ABORTED:
                 return None
             raise SumNotOpenedError(
-                f"{error} (nor could the sums of {self._aborted - 1} rounds before: the cost of all stays spent, and the "
-                "model is as before them; remove the cause, and start the run again)",
+                f"{error} ({self._aborted} rounds in a row: their cost stays spent, and the model is as before them; remove the "
+                "cause, and start the run again)",
                 error.who,
             ) from error
         self._aborted = 0
         if messages.messages and not counted:
             _LOG.warning(
-                "aggregate_train: not one reply counts (see the lines above and the clients' own logs); what is released "
-                "is noise alone"
+                "aggregate_train: no reply counts (see the lines above and the clients' own logs); the release is noise alone"
             )
         state.path.commit(under_way.ticket, release)
         self.arrays = self._learn(release, under_way.arrays)
@@ -320,13 +318,12 @@ class PrivateRun:
         with quiet_strategy():
             made, _ = self._strategy.aggregate_train(self.round_index, [only])
         if made is None:
-            raise ConfigError(f"strategy: {type(self._strategy).__name__} made no model of the mean; wrap one that averages")
+            raise ConfigError(f"strategy: {type(self._strategy).__name__} returned no model; wrap one that averages")
         model = layout.completed(made, arrays)
         if not layout.holds_finite(model):
             raise ConfigError(
-                f"strategy: the model that {type(self._strategy).__name__} made of round {self.round_index} is not finite; the "
-                "rounds so far stay released, their cost stays spent, and the model before is kept; start a new run with a "
-                "smaller learning rate"
+                f"strategy: {type(self._strategy).__name__} returned a model that is not finite after round {self.round_index}; "
+                "the model before is kept, and the cost stays spent; start a new run with a smaller learning rate"
             )
         return model
 

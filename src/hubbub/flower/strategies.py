@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from hubbub._util.checks import integer, scale
-from hubbub.accounting.guarantee import PrivacyGuarantee, rounded_up
+from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import crude_delta
 from hubbub.errors import BudgetError, ConfigError
@@ -159,16 +159,16 @@ class PrivateStrategy(Strategy):
     def summary(self) -> None:
         """Log the privacy settings, then the wrapped strategy's summary."""
         options = self._options
-        whom = f"{options.num_sampled_clients} clients" if options.num_sampled_clients else str(self.mechanism.participation)
-        for line in (
-            "├──> Differential privacy:",
-            f"│\t├── Noise multiplier {self.mechanism.noise_multiplier:g}, added by the {options.noise_by}",
-            f"│\t├── Clip norm {self.clip_norm:g}{', adaptive' if isinstance(self._clipping, AdaptiveClipping) else ''}",
-            f"│\t├── Asked in a round: {whom}",
-            *([f"│\t├── Encrypted: {options.secagg.summary()}"] if options.secagg else []),
-            f"│\t└── Rounds recorded before: {self.rounds_charged}, epsilon {rounded_up(self.guarantee().epsilon)}",
-        ):
-            _LOG.info("\t%s", line)
+        _LOG.info(
+            "\t├──> Differential privacy: noise multiplier %g by the %s, clip norm %g, %s in a round; recorded so far: %s",
+            self.mechanism.noise_multiplier,
+            options.noise_by,
+            self.clip_norm,
+            options.num_sampled_clients or self.mechanism.participation,
+            self.guarantee().sentence(),
+        )
+        if options.secagg:
+            _LOG.info("\t├──> %s", options.secagg.summary())
         _LOG.info("\t├──> The wrapped strategy, whose sampling and weights are not used:")
         self.strategy.summary()
 
@@ -289,48 +289,47 @@ class PrivateStrategy(Strategy):
 class DPFedAvgFixed(PrivateStrategy):
     """Federated averaging with a fixed clip norm and independent noise.
 
-    Each client's update, all floating arrays as one vector, is clipped to ``clip_norm``; the sum gets Gaussian noise of
-    standard deviation ``noise_multiplier`` × ``clip_norm``; the result, over a fixed public number, is all that ``strategy``
-    ever sees, as one reply. The cost of a round is recorded before its messages leave.
+    Each client's update, all floating arrays as one vector, is clipped to ``clip_norm``. Gaussian noise of standard deviation
+    ``noise_multiplier`` × ``clip_norm`` is added to the sum. The sum is divided by a fixed public number, and ``strategy`` gets
+    this noised mean as its only reply. The cost of a round is recorded before its messages leave.
 
     Args:
         strategy: One of Flower's Message API that averages, such as ``FedAvg(...)`` or ``FedAdam(...)``.
         clip_norm: The largest L2 norm of a client's update, from 1e-12 to 1e12.
         noise_multiplier: Standard deviation of the noise on the sum, over the clip norm.
-        num_sampled_clients: How many clients are asked in a round; fewer where fewer may join, at the same noise. The cost is
-            that of a client that is in every round.
-        sampling_probability: In its place: each connected client is asked with this probability (Poisson sampling, which
-            amplifies).
-        noise_at: ``"server"``; or ``"clients"``: each adds a share, sized for ``min_survivors``, and the server adds none and
-            cannot clip again. The clients need ``mods=[noising_mod, clipping_mod]``.
+        num_sampled_clients: Clients asked in a round; fewer if fewer may join, at the same noise. The cost is that of a client
+            in every round, without amplification.
+        sampling_probability: In place of ``num_sampled_clients``: Poisson sampling of the connected clients, which amplifies.
+        noise_at: ``"server"``; or ``"clients"``: each adds a noise share, sized for ``min_survivors``. The server then adds
+            none and cannot clip again. The clients need ``mods=[noising_mod, clipping_mod]``.
         min_survivors: With ``noise_at="clients"``: a round with fewer good replies is discarded.
-        buffers: What becomes of arrays that are not trained (of whole numbers, or statistics of batch norm): ``"error"``
-            refuses a model that has any, ``"keep"`` leaves them as they are.
-        on_failure: ``"zero"``: a client that does not answer counts as an update of zero. ``"abort"``: its round is discarded,
+        buffers: Arrays that are not trained (integers, statistics of batch norm): ``"error"`` refuses a model that has any,
+            ``"keep"`` leaves them as they are.
+        on_failure: ``"zero"``: a client that does not answer counts as an update of zero. ``"abort"``: the round is discarded,
             and its cost stays spent.
-        deadline: Seconds after which a round closes with what came, by :meth:`start`; a client that is late has lost its turn.
-            ``None`` waits for all, up to ``timeout``.
-        report_goal: With ``on_failure="abort"``: how many answers a round needs; by default those of all that were asked. Ask
-            for more (``num_sampled_clients``) and divide by a fixed ``expected_cohort_size``.
+        deadline: Seconds after which :meth:`start` closes a round; later replies are dropped. ``None`` waits for all, up to
+            ``timeout``.
+        report_goal: With ``on_failure="abort"``: how many answers a round needs; by default all. Ask more clients than that
+            (``num_sampled_clients``) and divide by a fixed ``expected_cohort_size``.
         keys_enforced: Your word that the SuperLink admits registered keys only (``--enable-supernode-auth``).
-        pattern_kept_by: ``"ledger"``: who took part when is on the server's record. ``"devices"``: the server knows nobody and
-            asks whom it likes, and each device refuses what a :class:`.MinSeparation` does not allow it; the clients need
-            ``separation_mod``, the first of their mods.
+        pattern_kept_by: ``"ledger"``: the server records who took part when. ``"devices"``: the server identifies nobody, and
+            each device refuses a round that :class:`.MinSeparation` does not allow; the clients need ``separation_mod``, the
+            first of their mods.
         stop_epsilon: No round is begun that would take epsilon above it.
         delta: Of the epsilon that is logged, and of ``stop_epsilon``.
-        state: The folder that keeps ledger, keys and model over restarts; ``None`` keeps them in memory.
+        state: The folder of ledger, keys and model; ``None`` keeps them in memory, for one start.
         expected_cohort_size: The number that sums are divided by; by default ``num_sampled_clients``, or the sampling
-            probability times the clients that are connected when the run begins, which is then stated under the zero-out
-            relation rather than that of adding or removing a client.
-        rounds: The most rounds of the run, all starts together.
-        evaluation: ``"off"``; ``"private"`` or a :class:`.PrivateEvaluation`: what clients measure is summed under noise, which
-            the guarantee counts (by default the accuracy of all, every ten rounds, at a twentieth of ρ); or ``"exact"``: it is
-            returned as it is, which the guarantee then says it does not cover.
-        simulation_seed: Makes an experiment, not a release: cohorts and noise follow from it.
+            probability times the clients connected when the run begins. The guarantee is then for the zero-out relation, since
+            that number depends on the clients.
+        rounds: The most rounds of the run, over all starts.
+        evaluation: ``"off"``; ``"private"`` or a :class:`.PrivateEvaluation`: clients' metrics are summed under noise, which
+            the guarantee counts (by default accuracy, every ten rounds, at a twentieth of ρ); or ``"exact"``: metrics without
+            noise, which the guarantee names as not covered.
+        simulation_seed: Cohorts and noise follow from it: for experiments, not for release.
         head: A :attr:`ledger_head` that you kept elsewhere: a folder that was rolled back behind it is refused.
-        head_hook: A :class:`~hubbub.training.HeadHook` that is given the head of each round, before its release leaves.
-        secagg: A :class:`.Paillier`: clients encrypt, and the server adds what it cannot read. They need
-            ``mods=[encrypting_mod, clipping_mod]``, and the holders of the key ``hold(app)``.
+        head_hook: A :class:`~hubbub.training.HeadHook`, called with the head of each round before its release leaves.
+        secagg: A :class:`.Paillier`: clients encrypt, and the server reads no single update. The clients need
+            ``mods=[encrypting_mod, clipping_mod]``, the holders of the key ``hold(app)``.
 
     Raises:
         ConfigError: Settings that do not go together, or a strategy that does not average.
@@ -363,14 +362,14 @@ class DPFedAvgFixed(PrivateStrategy):
 class DPFedAvgAdaptive(PrivateStrategy):
     """Federated averaging whose clip norm follows a quantile of the updates' norms.
 
-    One more coordinate of the very same noised sum counts the clients whose update was not clipped; ``noise_multiplier`` is
-    that of updates and count together, so that a round costs what one with a fixed clip norm costs.
+    One more coordinate of the noised sum counts the clients whose update was not clipped. ``noise_multiplier`` covers updates
+    and count together, so a round costs the same as with a fixed clip norm.
 
     Args:
         strategy: As of :class:`DPFedAvgFixed`, and so all that is not named here.
         noise_multiplier: Of the update and the count together.
         initial_clip_norm: Of the first round.
-        target_quantile: The part of the updates that shall not be clipped.
+        target_quantile: The fraction of updates that shall not be clipped.
         clip_norm_learning_rate: Of the geometric step of the clip norm.
         clip_count_stddev: Standard deviation of the noise on the count; by default a twentieth of the cohort, or the noise
             multiplier where that is more.
@@ -408,21 +407,21 @@ class DPFedAvgAdaptive(PrivateStrategy):
 
 
 class MatrixFactorizationDP(PrivateStrategy):
-    """Federated averaging with correlated noise, or with any other mechanism, and cohorts that keep its participation promise.
+    """Federated averaging with correlated noise, or any other mechanism, and cohorts that keep its participation pattern.
 
-    A client that took part too recently or too often is not asked; it counts as having taken part when its round begins.
-    Correlated noise cancels in the sums of the noised means, so ``strategy`` should be linear in them (FedAvg, FedAvgM).
+    A client that took part too recently or too often is not asked. It has taken part from the moment its round begins.
+    Correlated noise cancels in sums of the noised means, so ``strategy`` should be linear in them (FedAvg, FedAvgM).
 
     Args:
         strategy: As of :class:`DPFedAvgFixed`, and so all that is not named here.
-        mechanism: Strategy, participation and noise multiplier; it has as many rounds as the run may have.
-        clip_norm: The largest L2 norm of a client's update; fixed, since noise of rounds with different ones would not cancel.
-        num_sampled_clients: How many clients are asked in a round, for a pattern; random cohorts draw themselves.
-        sampling_probability: That of the mechanism's Poisson cohorts, if it is said at all.
+        mechanism: Strategy, participation and noise multiplier, for the most rounds of the run.
+        clip_norm: The largest L2 norm of a client's update; fixed, or the noise of rounds would not cancel.
+        num_sampled_clients: Clients asked in a round, for a participation pattern; not for random cohorts.
+        sampling_probability: If given, that of the mechanism.
         noise_at: ``"clients"`` goes with independent noise only, :class:`~hubbub.mechanism.strategies.Identity`.
 
     Raises:
-        ConfigError: Settings that do not go together, a promise that nobody enforces (``keys_enforced``), or a strategy that
+        ConfigError: Settings that do not go together, a pattern that nobody enforces (``keys_enforced``), or a strategy that
             does not average.
         ValueError: A number out of range.
 

@@ -1,11 +1,11 @@
-"""Heads of a run's ledger, given to somebody outside: what they keep shows later whether the run's folder was rolled back.
+"""Heads of a run's ledger, sent to somebody outside, whose copy later reveals whether the run's folder was rolled back.
 
-A head is given when the record that it is the hash of is on disk, and before the round's release leaves: one of the promise,
-and one of each round that was released or aborted. What was not taken is given again with the next round and at the next start,
-in order: each at least once, and none is left out, since ``state/heads`` keeps the last one that was taken.
+A head is sent once its record is on disk, and before the round's release leaves: one of the promise, and one of each round that
+was released or aborted. A head that was not taken is sent again with the next round and at the next start, in order. So each is
+sent at least once, and none is left out: ``state/heads`` keeps the last one that was taken.
 
-A statement is a line of strict JSON: the head, after how many rounds the ledger had it, and the run, by the hash of its
-promise. Nothing private is in it, and no time: who receives it knows when.
+A statement is a line of strict JSON: the head, the number of rounds in the ledger, and the run, by the hash of its promise. It
+holds nothing private, and no time.
 """
 
 import http.client
@@ -31,21 +31,21 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 class _Straight(urllib.request.HTTPRedirectHandler):
-    """Redirects are refused: a POST that follows one becomes a GET, and brings nothing."""
+    """Refuses redirects: a POST that follows one becomes a GET without its body."""
 
     def redirect_request(self, *_: Any) -> None:
         """No request."""
 
 
 class HeadHook:
-    """Who is given the head of each round: a command on its standard input, or a URL by POST.
+    """The receiver of each round's head: a command on its standard input, or a URL by POST.
 
     Args:
         to: ``https://…`` (``http://`` for this machine alone), or the words of a command, which no shell reads.
-        key: The file of an Ed25519 key without a passphrase, as ``ssh-keygen -t ed25519`` makes it, that signs each statement;
+        key: The file of an Ed25519 key without a passphrase (``ssh-keygen -t ed25519``) that signs each statement;
             ``ssh-keygen -Y verify -n hubbub`` checks it.
         required: Whether a round's release may leave only once its head was taken. Otherwise a head that was not taken is
-            a warning of the logger ``hubbub``, and is given again.
+            a warning of the logger ``hubbub``, and is sent again.
 
     Raises:
         ConfigError: Neither a command nor such a URL.
@@ -78,12 +78,12 @@ class HeadHook:
         self._key: PrivateKey | None = None if key is None else private_key(Path(key).expanduser())
 
     def give(self, run: str, rounds: int, head: str) -> str:
-        """Give a head; why it was not taken, in words, or nothing where it was.
+        """Send a head; returns why it was not taken, or an empty text.
 
         Args:
             run: The hash of the ledger's first record.
-            rounds: How many rounds the ledger had.
-            head: The hash of its last record then.
+            rounds: The number of rounds in the ledger.
+            head: The hash of the ledger's last record.
         """
         body: dict[str, str | int] = {"head": head, "rounds": rounds, "run": run}
         signature = {} if self._key is None else {"signature": sign(self._key, signed_part(body))}
@@ -107,12 +107,12 @@ class HeadHook:
 
 
 def signed_part(body: dict[str, Any]) -> bytes:
-    """What the signature of a statement is of: all else of it."""
+    """The part of a statement that its signature covers: all but the signature."""
     return strict_json.canonical({name: value for name, value in body.items() if name != "signature"})
 
 
 def _run(command: Sequence[str], line: bytes) -> str:
-    """Give a line to a command; a group of its own, so that all that it started ends with it when its time is up."""
+    """Send a line to a command, in a process group of its own, so that a timeout also ends what it started."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0) as process:  # noqa: S603
         try:
             process.communicate(line, timeout=_PATIENCE)
