@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.nn.utils.parametrizations import weight_norm
 
 Made = tuple[nn.Module, torch.Tensor, torch.Tensor]
 
@@ -23,22 +22,6 @@ class Tied(nn.Module):
         return self.out(torch.tanh(self.inner(self.table(x))).mean(dim=1))
 
 
-class Twice(nn.Module):
-    """A linear layer and a convolution that are used twice, and a parameter that is used by itself and by a layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(2, 2, 3, padding=1)
-        self.layer = nn.Linear(18, 18)
-        self.out = nn.Linear(18, 3)
-        self.unused = nn.Parameter(torch.ones(2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.tanh(self.conv(torch.tanh(self.conv(x)))).flatten(1)
-        x = torch.tanh(self.layer(torch.tanh(self.layer(x))))
-        return self.out(x) * self.out.weight.norm() + self.layer.bias[:3]
-
-
 class Attention(nn.Module):
     """Attention over positions."""
 
@@ -49,20 +32,6 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.out(self.attention(x, x, x, need_weights=False)[0].mean(dim=1))
-
-
-class Product(nn.Module):
-    """A weight that is multiplied with, without a layer, and pictures that are stacked or come alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 3))
-        self.conv = nn.Conv2d(1, 2, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        stacked = torch.cat([x, -2 * x]).unsqueeze(1).unsqueeze(-1).expand(-1, -1, -1, 4)
-        seen = self.conv(stacked).square().mean() + self.conv(stacked[0]).mean()
-        return x @ self.weight * seen
 
 
 class Forks(nn.Module):
@@ -100,19 +69,6 @@ class Mixes(nn.Linear):
         return made
 
 
-def _convolutions() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2)),
-        nn.Tanh(),
-        nn.Conv2d(4, 6, 3, padding=1, groups=2, bias=False),
-        nn.Tanh(),
-        nn.Conv2d(6, 9, 3, padding="same"),
-        nn.Conv2d(9, 3, 2, padding="valid"),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-    )
-
-
 def _network() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(2, 8, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.Flatten(),
@@ -136,19 +92,11 @@ def _frozen() -> nn.Module:
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "perceptron": (lambda: nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 3)), (4,)),
     "network": (_network, (2, 6, 6)),
-    "convolutions": (_convolutions, (2, 6, 6)),
-    "one dimension": (
-        lambda: nn.Sequential(nn.Conv1d(2, 5, 3, stride=2, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(20, 3)),
-        (2, 8),
-    ),
     "sequence": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2), nn.Flatten(), nn.Linear(12, 3)), (6, 4)),
     "norms": (_norms, (2, 6, 6)),
     "frozen": (_frozen, (2, 6, 6)),
     "tied": (Tied, (5,)),
-    "twice": (Twice, (2, 3, 3)),
     "attention": (Attention, (5, 4)),
-    "product": (Product, (4,)),
-    "weight norm": (lambda: nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, 3)), (4,)),
     "batch norm of one": (
         lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten(), nn.Linear(48, 3)),
         (2, 6, 6),

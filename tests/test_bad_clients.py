@@ -5,7 +5,7 @@ import math
 import random
 import tracemalloc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,16 +37,10 @@ from bad_replies import (
 )
 from flower_arms import Federation, entries, record
 from flower_defects import logged
-from hubbub.errors import SumNotOpenedError
 from hubbub.flower import DPFedAvgAdaptive, GridPopulation, LocalGrid, clipping_mod, noising_mod
 from hubbub.flower.arrays import Layout
 from hubbub.noise.lattice import Lattice
-from hubbub.secagg import packing, protocol, threshold
-from hubbub.secagg.aggregator import Aggregator
-from hubbub.secagg.key_holder import Holder, combined
-from hubbub.secagg.protocol import Agreement
 from hubbub.training.clipping import clip
-from small_keys import SAFE
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -181,116 +175,6 @@ def test_cli_6_so_they_are_where_the_loop_runs_on_a_grid(rounds: int) -> None:
         spoiler.require_exact(total.total)
         assert total.total.abs().max() > 0
     assert spoiler.tried == {*NOTHING, *BOUNDED}
-
-
-# Where nobody reads what clients send.
-
-PUBLIC, SHARES = threshold.deal(*SAFE, holders=3, threshold=2, min_contributions=2)
-PACKING = packing.Packing(bits=16, clip=1.0, max_clients=16, key_bits=512)
-SIZE = 2 * PACKING.slots - 3
-AGREED = Agreement(PUBLIC.public_key, PACKING, SIZE, run="a run", min_contributions=2)
-LARGEST = 2**15 - 1
-ENCRYPTING = 5
-
-
-def rewritten(data: bytes, **changes: Any) -> bytes:
-    message = protocol.Message.from_bytes(data, 512, "a test", at_most=AGREED.ciphertexts)
-    return replace(message, **changes).to_bytes(512)
-
-
-def of_ciphertexts(data: bytes, make: Callable[[list[int]], list[int]]) -> bytes:
-    found = protocol.Message.from_bytes(data, 512, "a test", at_most=AGREED.ciphertexts)
-    return rewritten(data, integers=make([int(c) for c in found.integers]))
-
-
-def of_plaintexts(data: bytes, draw: random.Random, change: Callable[[list[int]], None]) -> bytes:
-    """A contribution that a client packed otherwise than was agreed, encrypted as it should be."""
-    plaintexts = PACKING.pack_steps(
-        np.random.default_rng(draw.getrandbits(32)).integers(-LARGEST, LARGEST, SIZE, endpoint=True)
-    )
-    change(plaintexts)
-    return rewritten(data, integers=PUBLIC.encrypt(plaintexts).integers)
-
-
-def beyond_its_slot(plaintexts: list[int]) -> None:
-    plaintexts[0] += (2 * ENCRYPTING + 1) * LARGEST << (3 * PACKING.slot_bits)
-
-
-def behind_the_last_slot(plaintexts: list[int]) -> None:
-    plaintexts[1] += LARGEST // 2 << ((PACKING.slots - 1) * PACKING.slot_bits)
-
-
-N = PUBLIC.n
-# Refused when it comes, by the client's name.
-SEEN: dict[str, Callable[[bytes, random.Random], bytes]] = {
-    "cut off": lambda data, draw: data[: -draw.randrange(1, len(data))],
-    "grown": lambda data, draw: data + draw.randbytes(9),
-    "a bit changed": lambda data, draw: bytes(data[:-50]) + bytes([data[-50] ^ 4]) + data[-49:],
-    "no message": lambda data, draw: draw.randbytes(300),
-    "of another round": lambda data, draw: rewritten(data, round_index=10**6),
-    "of another client": lambda data, draw: rewritten(data, sender="somebody"),
-    "of another agreement": lambda data, draw: rewritten(data, agreement=draw.randbytes(16)),
-    "zero": lambda data, draw: of_ciphertexts(data, lambda numbers: [0, numbers[1]]),
-    "a multiple of n": lambda data, draw: of_ciphertexts(data, lambda numbers: [numbers[0], N * draw.randrange(1, N)]),
-    "a multiple of a prime": lambda data, draw: of_ciphertexts(
-        data, lambda numbers: [SAFE[0] * draw.randrange(1, N), numbers[1]]
-    ),
-    "without randomness": lambda data, draw: of_ciphertexts(data, lambda numbers: [1 + N * draw.randrange(N), numbers[1]]),
-    "the same twice": lambda data, draw: of_ciphertexts(data, lambda numbers: [numbers[0], numbers[0]]),
-    "too few": lambda data, draw: of_ciphertexts(data, lambda numbers: numbers[:1]),
-}
-# Seen when the sum is opened, and then nobody can say whose it is.
-UNSEEN: dict[str, Callable[[bytes, random.Random], bytes]] = {
-    "beyond its slot": lambda data, draw: of_plaintexts(data, draw, beyond_its_slot),
-    "behind the last slot": lambda data, draw: of_plaintexts(data, draw, behind_the_last_slot),
-    "the parts exchanged": lambda data, draw: of_plaintexts(data, draw, list.reverse),
-    "one part twice": lambda data, draw: of_plaintexts(data, draw, lambda plaintexts: plaintexts.__setitem__(1, plaintexts[0])),
-    "nothing, encrypted": lambda data, draw: of_plaintexts(
-        data, draw, lambda plaintexts: plaintexts.__setitem__(slice(2), [0, 0])
-    ),
-    "random units": lambda data, draw: of_ciphertexts(data, lambda numbers: [draw.randrange(2, N * N) for _ in numbers]),
-}
-
-
-@pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
-def test_cli_6_under_encryption_what_can_be_detected_is_named_or_aborts_the_round(rounds: int) -> None:
-    """What is refused on arrival leaves the honest sum exact; what is seen at the opening spoils it, and nothing is read."""
-    draw, earlier, aborted, tried = random.Random(9), set[bytes](), 0, set[str]()  # noqa: S311 # which faults a test tries
-    names = [*SEEN, *UNSEEN]
-    holders = [Holder(share, AGREED) for share in SHARES[1:]]
-    for round_index in range(rounds):
-        server = Aggregator(AGREED, round_index, earlier)
-        honest, spoilt = np.zeros(SIZE, np.int64), False
-        faulty = draw.sample(range(ENCRYPTING), 2)
-        for client in range(ENCRYPTING):
-            steps = np.random.default_rng([round_index, client]).integers(-LARGEST, LARGEST, SIZE, endpoint=True)
-            data = AGREED.contribution(f"c{client}", round_index, steps)
-            if client not in faulty:
-                server.add(f"c{client}", data)
-                honest += steps
-                continue
-            # A round in two has no fault that is only seen at the opening.
-            open_to = names if round_index % 2 else list(SEEN)
-            name = next((name for name in open_to if name not in tried), None) or draw.choice(open_to)
-            tried.add(name)
-            message = (SEEN | UNSEEN)[name](data, draw)
-            if name in UNSEEN:
-                server.add(f"c{client}", message)
-                spoilt = True
-                continue
-            with pytest.raises(ValueError, match=rf"^client 'c{client}'"):
-                server.add(f"c{client}", message)
-        answers = [holder.open(server.request()) for holder in holders]
-        if not spoilt:
-            total, liars = combined(server, PUBLIC, answers)
-            assert liars == ()
-            assert total.tolist() == honest.tolist()
-            continue
-        aborted += 1
-        with pytest.raises(SumNotOpenedError, match=rf"^round {round_index + 1}: "):
-            combined(server, PUBLIC, answers)
-    assert tried == set(names)
-    assert aborted > rounds // 8
 
 
 # One at a time.

@@ -23,7 +23,7 @@ from hubbub.errors import ConfigError, ParticipationError, RunFolderError
 from hubbub.experiment import config
 from hubbub.experiment.build import build
 from hubbub.experiment.engine import apps
-from hubbub.experiment.engine.flower_app import client_app, run_locally, serve
+from hubbub.experiment.engine.flower_app import client_app, serve
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.population import GridPopulation, load, trained
@@ -96,28 +96,6 @@ def test_a_secure_run_on_flower_releases_the_same_under_the_same_keys(tmp_path: 
     assert [path.read_bytes() for path in releases[0]] == [path.read_bytes() for path in releases[1]]
     assert model_of(tmp_path / "process") == model_of(tmp_path / "flower")
     assert not any((tmp_path / "flower" / "app").rglob("*key*"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("first", "then"), [("process", "flower"), ("flower", "process")])
-def test_a_run_that_was_interrupted_goes_on_with_the_other_engine(tmp_path: Path, first: str, then: str) -> None:
-    file = run_file(tmp_path)
-    hubbub("train", file, "--out", tmp_path / "whole")
-    settings = config.resolve(config.load(file), {"training": {"engine": first}})
-    begun = RunInFolder.begun(build(settings), tmp_path / "parts")
-
-    def stop(row: dict[str, object]) -> None:
-        raise KeyboardInterrupt
-
-    def conduct() -> None:
-        for row in begun.rounds(begun.run.population):
-            stop(row)
-
-    with pytest.raises(KeyboardInterrupt):
-        run_locally(begun, stop, allow_import=False) if first == "flower" else conduct()
-    assert begun.rounds_measured == 1
-    hubbub("resume", begun.folder, "--engine", then)
-    assert model_of(begun.folder) == model_of(tmp_path / "whole")
 
 
 def test_a_resumed_run_keeps_its_engine_and_runs_no_code_that_lay_in_its_folder(tmp_path: Path) -> None:

@@ -189,18 +189,6 @@ def test_the_bit_says_whether_the_norm_was_at_most_the_clip_norm(length: float, 
     assert type(bit_of(reply)) is int
 
 
-def test_the_bit_joins_the_metrics_that_the_app_sent_and_only_where_it_is_asked_for() -> None:
-    metrics = MetricRecord({"num-examples": 12, "loss": 0.5})
-    model = {"w": np.zeros(3)}
-    reply = ask([clipping_mod], model, model, COUNTED, metrics=metrics)
-    assert dict(reply.content["metrics"]) == {"num-examples": 12, "loss": 0.5, "dpfedavg_norm_bit": 1}
-    for config in (CLIP, {**CLIP, "dpfedavg_adaptive_clip_enabled": False}):
-        assert dict(ask([clipping_mod], model, model, config, metrics=metrics).content["metrics"]) == {
-            "num-examples": 12,
-            "loss": 0.5,
-        }
-
-
 # What is not training
 
 
@@ -243,17 +231,11 @@ def refused(reply: Message, *words: str) -> None:
     ("config", "words"),
     [
         (None, ["dpfedavg_clip_norm", "no"]),
-        ({}, ["dpfedavg_clip_norm", "no"]),
         ({"dpfedavg_clip_norm": 0.0}, ["0.0", "above 0"]),
-        ({"dpfedavg_clip_norm": -1.0}, ["-1.0", "above 0"]),
         ({"dpfedavg_clip_norm": math.nan}, ["nan", "finite"]),
-        ({"dpfedavg_clip_norm": math.inf}, ["inf", "finite"]),
         ({"dpfedavg_clip_norm": "1"}, ["'1'", "number"]),
-        ({"dpfedavg_clip_norm": True}, ["True", "number"]),
-        ({"dpfedavg_clip_norm": [1.0]}, ["[1.0]", "number"]),
         ({**CLIP, "dpfedavg_adaptive_clip_enabled": 1}, ["dpfedavg_adaptive_clip_enabled = 1", "True or False"]),
         ({**NOISE, "dpfedavg_noise_stddev": 0.0}, ["dpfedavg_noise_stddev = 0.0", "above 0"]),
-        ({**NOISE, "dpfedavg_noise_stddev": math.nan}, ["dpfedavg_noise_stddev = nan", "finite"]),
         ({**COUNTED, "dpfedavg_noise_stddev": 0.5}, ["dpfedavg_count_scale", "no"]),
         ({**BOTH, "dpfedavg_count_scale": -1.0}, ["dpfedavg_count_scale = -1.0", "above 0"]),
     ],
@@ -274,25 +256,15 @@ def test_a_configuration_that_bounds_nothing_is_refused_before_training(
     ("trained", "words"),
     [
         ({"w": np.zeros(3)}, ["no array 'v'"]),
-        ({"w": np.zeros(3), "u": np.zeros(2)}, ["'u'"]),
         ({"w": np.zeros(3), "v": np.zeros(2), "u": np.zeros(2)}, ["'u'"]),
         ({"w": np.zeros(3), "v": np.zeros((2, 1))}, ["'v'", "(2, 1)"]),
         ({"w": np.zeros(3), "v": np.zeros(2, np.int64)}, ["'v'", "int64"]),
-        ({"w": np.zeros(3), "v": np.zeros(2, np.complex64)}, ["'v'", "complex64"]),
-        ({}, ["no array 'w'"]),
     ],
 )
 def test_shp_5_shp_6_a_reply_of_other_arrays_is_refused_and_never_sent_as_it_is(
     trained: Model, words: list[str], config: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     refused_here(ask(BOTH_MODS, {"w": np.zeros(3), "v": np.zeros(2)}, trained, config), config, caplog, *words)
-
-
-@pytest.mark.parametrize("config", [CLIP, NOISE], ids=["clipped", "noised"])
-def test_a_reply_of_several_models_is_refused(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    model = {"w": np.zeros(3)}
-    reply = ask(BOTH_MODS, model, model, config, gradients=ArrayRecord({"w": Array(np.ones(3))}))
-    refused_here(reply, config, caplog, "2 ArrayRecords", "gradients")
 
 
 def refused_here(reply: Message, config: dict[str, Any], caplog: pytest.LogCaptureFixture, *words: str) -> None:
@@ -316,10 +288,6 @@ def test_a_bit_that_is_none_is_refused() -> None:
     metrics = MetricRecord({"dpfedavg_norm_bit": 5})
     for mods, config in (([clipping_mod], COUNTED), ([noising_mod], BOTH)):
         refused(ask(mods, {"w": np.zeros(3)}, {"w": np.ones(3)}, config, metrics=metrics), "dpfedavg_norm_bit = 5")
-
-
-def test_noise_that_cannot_be_drawn_is_refused() -> None:
-    refused(ask(BOTH_MODS, {"w": np.zeros(3)}, {"w": np.ones(3)}, {**NOISE, "dpfedavg_noise_stddev": 1e6}), "stddev")
 
 
 def _replies_with_an_error(msg: Message, _: Context) -> Message:
@@ -455,16 +423,6 @@ def test_nothing_exact_leaves_with_the_noise(config: dict[str, Any], mods: list[
     # Nor in what the message carries beside its records.
     assert reply.metadata.reply_to_message_id == ""
     assert (reply.metadata.dst_node_id, reply.metadata.group_id, reply.metadata.message_type) == (1, "g", "train")
-
-
-def test_the_message_is_as_it_was_after_the_noise_so_that_asking_again_hides_again() -> None:
-    message = train_message({"w": np.zeros(3)}, {**NOISE})
-    app = ClientApp(mods=BOTH_MODS)
-    app.train()(app_that_returns({"w": np.full(3, 0.25)}))
-    replies = [steps_of(app(message, a_context())) for _ in range(2)]
-    assert dict(message.content["config"]) == NOISE
-    assert not np.array_equal(*replies)
-    assert all(step.dtype == np.int64 for step in replies)
 
 
 # The timer

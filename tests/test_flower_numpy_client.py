@@ -122,12 +122,7 @@ def test_a_share_of_noise_has_the_deviation_that_was_asked_for_and_hides_all_els
     ("config", "kind", "words"),
     [
         ({}, KeyError, "dpfedavg_clip_norm"),
-        ({"dpfedavg_clip_norm": "1"}, TypeError, "dpfedavg_clip_norm"),
-        ({"dpfedavg_clip_norm": True}, TypeError, "dpfedavg_clip_norm"),
-        ({"dpfedavg_clip_norm": -1.0}, ValueError, "dpfedavg_clip_norm"),
         ({"dpfedavg_clip_norm": math.nan}, ValueError, "dpfedavg_clip_norm"),
-        ({**CLIP, "dpfedavg_adaptive_clip_enabled": 1}, TypeError, "True or False"),
-        ({**CLIP, "dpfedavg_noise_stddev": "much"}, TypeError, "dpfedavg_noise_stddev"),
         ({**CLIP, "dpfedavg_noise_stddev": 0.0}, ValueError, "dpfedavg_noise_stddev"),
         ({**COUNTED, "dpfedavg_noise_stddev": 0.5}, KeyError, "dpfedavg_count_scale"),
     ],

@@ -13,18 +13,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import hubbub
-from hubbub import CyclicPoissonSampling, MinSeparation, PoissonSampling
+from hubbub import MinSeparation, PoissonSampling
 from hubbub.accounting import Gaussian, PoissonSampled, epsilon
-from hubbub.accounting.runs import run_assumptions, run_words
 from hubbub.cli import main
 from hubbub.errors import BudgetError, ConfigError, LedgerError
 from hubbub.experiment import config as configs
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger
-from hubbub.ledger.multi_run import run_charges
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.private_evaluation import Histogram, Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.mechanism.strategies import Identity
 from hubbub.training.evaluation import Evaluations
@@ -200,25 +197,6 @@ def test_the_standard_error_is_that_of_the_noise(times: int) -> None:
     # Five standard deviations of what so many errors show.
     assert np.std(errors, axis=0) == pytest.approx([1, 1], rel=0.02 + 5 / math.sqrt(2 * times))
     assert np.mean(errors, axis=0) == pytest.approx([0, 0], abs=5 / math.sqrt(times))
-
-
-@pytest.mark.parametrize("trained", [PoissonSampling(0.5), CyclicPoissonSampling(0.5, 2), MinSeparation(2, 3)], ids=repr)
-def test_an_account_of_a_run_tells_its_evaluations_from_its_rounds(trained: Participation, tmp_path: Path) -> None:
-    population, measured = hubbub.SimulatedPopulation(clients(20), cross_entropy), PrivateEvaluation(2.0, every=2)
-    plan = hubbub.Plan(Mechanism(Identity(6), trained, 2.0), 1.0, 1e-5, expected_cohort_size=5, evaluation=measured)
-    list(hubbub.train(plan, population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "run")))
-    run = read_run(tmp_path / "run")
-    [charge] = run_charges([run])
-    assert charge.events == run.promise.after(6, 1e-5).events
-    said = run_words(charge)
-    assert (
-        "3 private evaluations by Gaussian noise with noise multiplier 2.0, each client in a round with probability 1" in said
-    )
-    cyclic = isinstance(trained, CyclicPoissonSampling)
-    assert ("cyclic" in said) == cyclic
-    assert any("group is fixed" in assumption.text for assumption in run_assumptions(charge, "zero-out")) == cyclic
-    after = run.promise.after(6, 1e-5)
-    assert ("takes its name" in "".join(other.why for other in after.other_relations)) == cyclic
 
 
 def test_examples_are_measured_one_by_one() -> None:

@@ -253,8 +253,8 @@ class PrivateRun:
             if self._aborted < MOST_ABORTED:
                 return None
             raise SumNotOpenedError(
-                f"{error} ({self._aborted} rounds in a row: their cost stays spent, and the model is as before them; remove the "
-                "cause, and start the run again)",
+                f"{error} ({self._aborted} rounds in a row: their cost stays spent, and the model is as before them; remove "
+                "the cause, and start the run again)",
                 error.who,
             ) from error
         self._aborted = 0
@@ -322,8 +322,8 @@ class PrivateRun:
         model = layout.completed(made, arrays)
         if not layout.holds_finite(model):
             raise ConfigError(
-                f"strategy: {type(self._strategy).__name__} returned a model that is not finite after round {self.round_index}; "
-                "the model before is kept, and the cost stays spent; start a new run with a smaller learning rate"
+                f"strategy: {type(self._strategy).__name__} returned a model that is not finite after round {self.round_index}"
+                "; the model before is kept, and the cost stays spent; start a new run with a smaller learning rate"
             )
         return model
 
