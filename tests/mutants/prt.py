@@ -55,12 +55,12 @@ whom a population strikes off its cohort did not take part @ rounds._rounds
 + cohort
 ? test_own_classes.py::test_prt_10_a_client_that_a_population_strikes_off_its_cohort_took_part_all_the_same
 
-a device without a record knows its past @ _History.read
+a device without a record knows its past @ _Record.read
 - asked.round_index + 1 if asked.round_index else 0
 + 0
 ? test_flower_separation.py::test_prt_11_a_device_that_does_not_know_its_past_waits_as_if_it_had_taken_part
 
-a device forgets that it did not know @ _History.joining
+a device forgets that it did not know @ _Record.with_round
 - len(self.rounds) + unknown
 + len(self.rounds)
 
