@@ -36,7 +36,7 @@ class Check:
     """One test of a system, with its false-alarm probability.
 
     Args:
-        name: ``"null standard deviation"``, ``"mean of the present"`` or ``"mu"``.
+        name: The tested property, such as ``"null standard deviation"``.
         value: The measured value.
         low: The least value that passes.
         high: The largest value that passes.
