@@ -129,15 +129,3 @@ def test_a_run_s_mechanism_under_other_cohorts_keeps_its_unit(capsys: pytest.Cap
     found = answer(capsys, "account", "--mechanism", run, "--min-separation", "4", "--max-participations", "1")
     assert found["privacy_unit"] == "example"
     assert found["l2_sensitivity"] < answer(capsys, "account", "--mechanism", run)["l2_sensitivity"]
-
-
-@pytest.mark.parametrize("flag", ["--accountant=", "--neighboring-relation="])
-def test_an_empty_word_is_refused_of_a_run_too(capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str) -> None:
-    run = recorded(tmp_path / "run", BAND, THREE)
-    for words in (
-        ["account", run],
-        ["account", "--mechanism", run],
-        ["calibrate", "--epsilon=3", "--delta=1e-5", f"--mechanism={run}"],
-    ):
-        assert hubbub(*words, flag) == 2
-        assert "''" in capsys.readouterr().err

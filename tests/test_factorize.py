@@ -262,18 +262,6 @@ def test_many_rounds_are_compared_by_what_needs_no_matrix(capsys: pytest.Capture
     assert "from its matrix, for at most 4,096 rounds" in found["left_out"]["identity"]
 
 
-@pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("command", ["factorize", "compare"])
-def test_help_names_every_family_in_any_width(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, width: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    shown = output(capsys, [command, "--help"])
-    assert max(len(line) for line in shown.splitlines()) <= width
-    assert all(name in shown for name in FAMILIES)
-    assert "…" not in shown
-
-
 # Pictures
 
 

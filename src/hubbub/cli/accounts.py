@@ -38,7 +38,7 @@ from hubbub.mechanism.participation import (
 from hubbub.mechanism.strategies import Columns, Strategy
 from hubbub.mechanism.workloads import prefix_sum
 
-__all__ = ["Flags", "account", "calibrate", "gaussian", "guarantee_rows"]
+__all__ = ["Flags", "account", "calibrate", "gaussian", "guarantee_rows", "say_guarantee"]
 
 # The flags that were given, by the names of their parameters.
 Flags = Mapping[str, Any]
@@ -122,16 +122,22 @@ def _print(answer: PrivacyGuarantee, participation: Participation, flags: Flags,
     unnamed = run is None and not _given(flags, *_PATTERN_FLAGS, *_COHORT_FLAGS)
     say(screen, f"Participation: {answer.cohorts}{', since no flag names another' if unnamed else ''}")
     print_table("Guarantee", guarantee_rows(answer))
-    say(screen)
-    say(screen, answer.sentence())
-    if answer.amplified:
-        worst = accounting.rounded_up(answer.unamplified_epsilon)
-        say(screen, f"Assuming the cohorts as stated; in the worst case over them, without amplification, epsilon is {worst}.")
+    say_guarantee(answer)
     if isinstance(participation, MinSeparation) and (b := participation.min_separation) > 1:
         say(
             screen,
             f"A separation of {b} means rounds r and r + {b}; Google's accounting notebook counts the {b - 1} rounds between.",
         )
+
+
+def say_guarantee(answer: PrivacyGuarantee) -> None:
+    """Print a guarantee in a sentence, and for random cohorts its epsilon without amplification."""
+    screen = console()
+    say(screen)
+    say(screen, answer.sentence())
+    if answer.amplified:
+        worst = accounting.rounded_up(answer.unamplified_epsilon)
+        say(screen, f"Assuming the cohorts as stated; in the worst case over them, without amplification, epsilon is {worst}.")
 
 
 def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:

@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from hubbub._util.files import write_atomic
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import RunFacts, no_less
-from hubbub.cli.output import console, print_json, printable, say
+from hubbub.cli.accounts import say_guarantee
+from hubbub.cli.output import console, grid, print_columns, print_json, printable, say
 from hubbub.errors import ConfigError
 from hubbub.ledger.actual_cost import Recorded, Spent, spent
 from hubbub.ledger.chain import read_chain
@@ -31,17 +30,9 @@ def ledger(folder: Path, *, as_json: bool) -> None:
     run = read_run(folder)
     promise, history = run.promise, run.history
     cost = spent(promise, history)
-    rows: list[dict[str, Any]] = [
-        {
-            "round_index": t,
-            "state": entry.state,
-            "epoch": entry.epoch,
-            "clients": entry.clients,
-            "release": entry.release,
-        }
-        for t, entry in enumerate(history.rounds)
-    ]
     if as_json:
+        keys = ("state", "epoch", "clients", "release")
+        rows = [{"round_index": t, **{key: getattr(entry, key) for key in keys}} for t, entry in enumerate(history.rounds)]
         print_json(
             {
                 "rounds": rows,
@@ -58,18 +49,17 @@ def ledger(folder: Path, *, as_json: bool) -> None:
             }
         )
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("round", "state", "incarnation", f"{promise.privacy_unit}s on record", "release (SHA-256)"):
-        table.add_column(name)
-    for row in rows:
-        shown = [row["round_index"], row["state"], row["epoch"], row["clients"], (row["release"] or "")[:16]]
-        table.add_row(*("" if value is None else str(value) for value in shown))
+    names = ("round", "state", "incarnation", f"{promise.privacy_unit}s on record", "release (SHA-256)")
+    cells = (
+        (str(t), entry.state, str(entry.epoch), "" if entry.clients is None else str(entry.clients), (entry.release or "")[:16])
+        for t, entry in enumerate(history.rounds)
+    )
     screen = console()
-    screen.print(table)
+    print_columns(grid(names, cells, left=len(names)))
     earlier = len(promise.earlier)
     together = f", together with {earlier} earlier run{'s' if earlier > 1 else ''}" if earlier else ""
     spent_so_far = f"epsilon {rounded_up(cost.guarantee.epsilon)} at delta {no_less(promise.delta)}"
-    say(screen, f"{len(rows)} of {promise.rounds} rounds spent {spent_so_far}{together}.")
+    say(screen, f"{len(history.rounds)} of {promise.rounds} rounds spent {spent_so_far}{together}.")
     for warning in cost.warnings():
         say(screen, f"{warning[0].upper()}{warning[1:]}.")
     if promise.simulation:
@@ -271,14 +261,7 @@ def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
             say(screen, f"  worse than promised: promised {promised}, happened {happened}")
         for breach in row["breaches"]:
             say(screen, f"  {breach}")
-    say(screen)
-    say(screen, answer.sentence())
-    if answer.amplified:
-        worst = rounded_up(answer.unamplified_epsilon)
-        say(
-            screen,
-            f"Assuming the random cohorts as stated; in the worst case over them, without amplification, epsilon is {worst}.",
-        )
+    say_guarantee(answer)
     for line in _unchecked(rows):
         say(screen, line)
 

@@ -66,14 +66,9 @@ class How:
 def train(file: Path, assignments: list[str], out: Path | None, how: How) -> None:
     """Start a run in a new folder."""
     layer, named = configs.load(file), configs.overrides(assignments)
-    _say_replaced(layer, named, str(file), how)
-    _begin([layer, named], out, file.stem, how)
-
-
-def _say_replaced(layer: configs.Layer, named: configs.Layer, source: str, how: How) -> None:
-    """Print which budget or noise of a file ``--set`` replaces."""
-    if line := configs.replaced(layer, named, source):
+    if line := configs.replaced(layer, named, str(file)):
         say(console(stderr=how.as_json), line)
+    _begin([layer, named], out, file.stem, how)
 
 
 def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How) -> None:
@@ -124,7 +119,8 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
     say(screen, f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}")
     if others := privacy["earlier_runs"][1:]:
         say(screen, f"The privacy cost also counts its earlier runs: {', '.join(others)}")
-    _say_replaced(layer, named, str(folder / "config.toml"), how)
+    if line := configs.replaced(layer, named, str(folder / "config.toml")):
+        say(screen, line)
     if named.get("privacy", {}).get("clipping") == "fixed":
         # Settings of an adaptive clip norm, which is fixed from here on.
         for key in ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev"):
@@ -338,20 +334,14 @@ class Tracked:
     @contextmanager
     def opened(self, screen: Console, run_name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """A function that tracks a row of metrics; a tracker that fails is dropped, and the run continues."""
-        if not self._named():
-            yield lambda _: None
-            return
         from hubbub.experiment import tracking
 
         stack = ExitStack()
         try:
             writers: dict[str, tracking.Write] = {}
-            if self.tensorboard is not None:
-                writers["tensorboard"] = stack.enter_context(tracking.tensorboard(self.tensorboard))
-            if self.mlflow is not None:
-                writers["mlflow"] = stack.enter_context(tracking.mlflow(self.mlflow, run_name))
-            if self.wandb is not None:
-                writers["wandb"] = stack.enter_context(tracking.wandb(self.wandb, run_name))
+            for name, place in self._named().items():
+                named = () if name == "tensorboard" else (run_name,)
+                writers[name] = stack.enter_context(getattr(tracking, name)(place, *named))
 
             def show(row: Mapping[str, Any]) -> None:
                 for name, write in list(writers.items()):

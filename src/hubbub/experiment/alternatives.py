@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import Any
 
 from hubbub.accounting import PrivacyGuarantee
-from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.experiment.config import Config, Layer, ParticipationConfig, layer_of, resolve
 from hubbub.experiment.estimates import MOST_ROUNDS, deviation, noise_levels
-from hubbub.experiment.planner import default_strategy, planned, strategy_word, workload_of
+from hubbub.experiment.planner import planned, strategy_word, workload_of
 from hubbub.experiment.settings import encryption_of
 from hubbub.factorization.families import Family, default_bands
 from hubbub.mechanism.participation import (
@@ -278,17 +277,13 @@ class _Search:
 
     def made(self, family: Family, cohorts: Layer) -> tuple[Alternative | None, str]:
         """An alternative, or ``None`` and the reason against it."""
-        relation = self.stated.neighboring_relation
-        changes = _changed(self.config, family, cohorts, epsilon=self.stated.epsilon, relation=relation)
+        changes = _changed(self.config, family, cohorts, self.stated)
         started = time.process_time()
         try:
             plan = planned(resolve(layer_of(self.config), changes), self.clients, earlier=self.plan.earlier)
         except (HubbubError, ValueError) as refusal:
             return None, " ".join(str(refusal).split())
         seconds = time.process_time() - started
-        if self.config.privacy.neighboring_relation is None and relation == default_relation(plan.participation):
-            # The default says it.
-            changes.get("privacy", {}).pop("neighboring_relation", None)
         one = _judged(self.config, family.name, changes, plan, seconds)
         return one, "" if one else _TOO_LONG
 
@@ -308,33 +303,29 @@ class _Search:
         }
 
 
-def _changed(config: Config, family: Family, cohorts: Layer, *, epsilon: float, relation: str) -> Layer:
+def _changed(config: Config, family: Family, cohorts: Layer, stated: PrivacyGuarantee) -> Layer:
     """The changes of a run's settings for another strategy or other cohorts; ``None`` resets a setting to its default.
 
     Args:
         config: The run's settings.
         family: The other strategy.
         cohorts: Settings of other cohorts, or empty for the run's own.
-        epsilon: The budget, if the settings give a noise multiplier in its place.
-        relation: The neighboring relation, if other cohorts have another default.
+        stated: The epsilon to meet, if the settings give a noise multiplier, and the relation, if other cohorts have another.
     """
     random = cohorts.get("privacy", {}).get("sampling") in ("poisson", "fixed-size")
     own = not cohorts and family.name == "identity"
     mode = config.privacy.mode if own else "dp-fedavg" if random else "dp-ftrl"
-    # The default strategy of the mode need not be named.
-    unnamed = config.privacy.strategy is None and family.name == default_strategy(mode)
-    objective = config.privacy.objective if family.name in _WITH_OBJECTIVE else None
     wanted: Layer = {
         "training": dict(cohorts.get("training", {})),
         "privacy": {
             "mode": mode,
-            "strategy": None if unnamed else family.name,
+            "strategy": family.name,
             "bands": family.bands,
             "buffers": family.buffers,
             "matrix": None,
-            "objective": objective,
-            **({} if config.privacy.epsilon is not None else {"epsilon": epsilon}),
-            **({"neighboring_relation": relation} if cohorts else {}),
+            "objective": config.privacy.objective if family.name in _WITH_OBJECTIVE else None,
+            **({} if config.privacy.epsilon is not None else {"epsilon": stated.epsilon}),
+            **({"neighboring_relation": stated.neighboring_relation} if cohorts else {}),
             **cohorts.get("privacy", {}),
         },
         "participation": dict(cohorts.get("participation", {})),

@@ -37,7 +37,6 @@ __all__ = [
     "EXAMPLES",
     "PARAMETERS",
     "USERS",
-    "default_strategy",
     "made",
     "parameters_of",
     "planned",
@@ -236,18 +235,14 @@ def _strategy(config: Config, participation: Participation, allow_import: bool) 
 
 
 def strategy_word(config: Config) -> str:
-    """The strategy's name, given or by default, or ``"pkg.mod:Name"`` as it is."""
-    return strategy_name("privacy.strategy", config.privacy.strategy or default_strategy(config.privacy.mode))
-
-
-def default_strategy(mode: str) -> str:
-    """The strategy of a run whose settings name none.
+    """The strategy's name, given or by default, or ``"pkg.mod:Name"`` as it is.
 
     Example:
-        >>> default_strategy("dp-ftrl")
-        'banded-toeplitz'
+        >>> strategy_word(Config())
+        'identity'
     """
-    return "identity" if mode == "dp-fedavg" else "banded-toeplitz"
+    default = "identity" if config.privacy.mode == "dp-fedavg" else "banded-toeplitz"
+    return strategy_name("privacy.strategy", config.privacy.strategy or default)
 
 
 def workload_of(config: Config) -> Workload:
