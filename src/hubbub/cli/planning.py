@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hubbub._util import files
 from hubbub.accounting import PrivacyGuarantee, rounded_up
-from hubbub.accounting.wording import crude_delta
-from hubbub.cli.accounts import guarantee_rows
+from hubbub.cli.accounts import guarantee_rows, promised_words
 from hubbub.cli.factorize import require_output
 from hubbub.cli.output import console, grid, print_columns, print_json, print_table, printable, say
 from hubbub.errors import ConfigError
@@ -108,14 +107,9 @@ def plan(file: Path, assignments: list[str], asked: Asked) -> None:
 def _print(promised: PrivacyGuarantee, costs: dict[str, Any], made: _Planned) -> None:
     screen, unit = console(), made.plan.privacy_unit
     print_table("Privacy", guarantee_rows(promised))
-    remarks = [promised.sentence()]
-    if promised.private and (remark := crude_delta(made.plan.delta, made.clients, unit)):
-        remarks.append(f"WARNING: {remark}")
-    if promised.setting:
-        remarks.append(f"Who is trusted with what: {promised.setting}")
-    for remark in remarks:
+    for words in promised_words(promised, made.clients):
         say(screen)
-        say(screen, remark)
+        say(screen, words)
     say(screen)
     print_table("Noise", dict(_noise_rows(costs)))
     say(screen)

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hubbub._util.checks import integer, one_of
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
-from hubbub.accounting.wording import crude_delta
+from hubbub.cli.accounts import promised_words
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
@@ -196,12 +196,8 @@ def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, fl
 def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
     """Print the guarantee, who is trusted, and the folder."""
     run, folder = begun.run, begun.folder
-    say(screen, begun.promised.sentence())
-    units, unit = len(run.population.clients), run.plan.privacy_unit
-    if begun.promised.private and (remark := crude_delta(run.plan.delta, units, unit)):
-        say(screen, f"WARNING: {remark}")
-    if begun.promised.setting:
-        say(screen, f"Who is trusted with what: {begun.promised.setting}")
+    for words in promised_words(begun.promised, len(run.population.clients)):
+        say(screen, words)
     say(screen, f"Run folder: {folder}")
     if not begun.ledger_head and (kept := begun.kept()):
         say(screen, f"Releases: {kept}")
@@ -215,13 +211,10 @@ def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
 def _say_fairness(screen: Console, begun: RunInFolder) -> None:
     """Print the spread of accuracy over clients: private, so never in the JSON object."""
     found = begun.fairness()
-    accuracy, loss = found.accuracy, found.loss
     say(
         screen,
-        f"Private, not for release: accuracy on each of {found.clients:,} clients' own examples is {accuracy.mean:.2%} on "
-        f"average, {accuracy.worst_tenth:.2%} for the worst tenth of them, {accuracy.quantiles[0.25]:.2%} to "
-        f"{accuracy.quantiles[0.75]:.2%} for the middle half; mean loss {loss.mean:.4f}, {loss.worst_tenth:.4f} for the worst "
-        f"tenth ({begun.folder / 'private-fairness.json'}).",
+        f"Private, not for release: accuracy on each of {found.clients:,} clients' own examples is {found.accuracy.mean:.2%} "
+        f"on average, {found.accuracy.worst_tenth:.2%} for the worst tenth ({begun.folder / 'private-fairness.json'}).",
     )
 
 
@@ -257,11 +250,6 @@ def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[Ca
 
 def _words(row: dict[str, Any], unit: str) -> str:
     """A row of metrics in one line."""
-    costs = [
-        f"encrypt {row['encrypt_seconds'] / max(1, row['clients']):.2f} s a client" if "encrypt_seconds" in row else "",
-        f"add {row['aggregate_seconds']:.2f} s" if "aggregate_seconds" in row else "",
-        f"decrypt {row['decrypt_seconds']:.2f} s" if "decrypt_seconds" in row else "",
-    ]
     measured = row.get("evaluation", {}).items()
     parts = [
         f"loss {row['loss']:.3f}" if "loss" in row else "",
@@ -270,7 +258,6 @@ def _words(row: dict[str, Any], unit: str) -> str:
         f"epsilon {rounded_up(row['epsilon'])}",
         f"clip norm {row['clip_norm']:.3g}" if "clip_norm" in row else "",
         f"{row['clients_per_second']:.0f} {unit}s/s",
-        ", ".join(filter(None, costs)),
     ]
     return "  ".join(filter(None, parts))
 
