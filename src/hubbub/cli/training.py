@@ -199,8 +199,6 @@ def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
     for words in promised_words(begun.promised, len(run.population.clients)):
         say(screen, words)
     say(screen, f"Run folder: {folder}")
-    if not begun.ledger_head and (kept := begun.kept()):
-        say(screen, f"Releases: {kept}")
     # A resumed run knows it from its settings; nothing is computed before its ledger was read.
     if engine == "process" and not begun.ledger_head and (computed := begun.prepare()):
         say(screen, f"Clients are trained {computed}")

@@ -64,42 +64,29 @@ def rendered(template: str, **values: Any) -> str:
 
     loader = PackageLoader("hubbub.report")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(rounded_up=rounded_up, no_less=no_less)
     return environment.get_template(template).render(**values)
 
 
 def _run(run: RunSummary, *, public: bool) -> dict[str, Any]:
-    """The values of a run in the template."""
-    guarantee = run.guarantee
+    """The values of a run in the template, next to the run itself."""
     # Whatever is of held-out clients' data stays off a public page.
     evaluated = [] if public and not run.public else run.evaluated
     last = evaluated[-1] if evaluated else None
     return {
-        "name": run.name,
-        "state": run.state,
+        "run": run,
+        "guarantee": run.guarantee,
         "begun": len(run.recorded.history.rounds),
         "planned": run.recorded.promise.rounds,
-        "aborted": run.aborted,
-        "guarantee": guarantee,
-        "epsilon": rounded_up(guarantee.epsilon),
-        "delta": no_less(guarantee.delta),
         "warnings": run.cost.public_warnings() if public else run.cost.warnings(),
         "accuracy": last and f"{100 * last['accuracy']:.2f} %",
         "loss": last and _loss(last),
-        "measured_on": "test data" if run.public else f"held-out {whose(guarantee)}",
+        "measured_on": "test data" if run.public else f"held-out {whose(run.guarantee)}",
         "evaluations": evaluations(run, _MOST_ROWS) if last else [],
         "costs": [] if public else list(costs(run)),
         "facts": list(facts(run)),
-        "curve": [(no_less(delta), rounded_up(epsilon)) for delta, epsilon in guarantee.curve] if guarantee.private else [],
-        "others": [
-            (other.neighboring_relation, "–" if other.epsilon is None else rounded_up(other.epsilon), other.why)
-            for other in guarantee.other_relations
-        ]
-        if guarantee.private
-        else [],
-        "statement": run.statement() if guarantee.private else "",
         "audit": run.audit and _audit(run, run.audit),
         "config": "" if public else run.config.strip(),
-        "head": run.recorded.chain.head,
     }
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import shutil
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich import filesize
 from safetensors.torch import save
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
@@ -150,17 +148,6 @@ class RunInFolder:
         config = self.run.config
         keep, share = config.training.keep_releases, config.training.free_disk
         return RunStore(self.folder, keep_releases=keep, free_share=share, head_hook=hook_of(config))
-
-    def kept(self) -> str:
-        """The disk space that kept releases take, in words; empty if releases are not kept."""
-        training, plan = self.run.config.training, self.run.plan
-        if not training.keep_releases:
-            return ""
-        parameters = sum(p.numel() for p in self.run.model.parameters() if p.requires_grad)
-        each, disk = plan.release_bytes(parameters), shutil.disk_usage(self.folder)
-        until = f", and stay while {training.free_disk:.0%} of the disk is free" if training.free_disk else ""
-        whole, free = (filesize.decimal(size) for size in (each * plan.rounds, disk.free))
-        return f"{plan.rounds:,} of {filesize.decimal(each)} take up to {whole} of the {free} that are free{until}"
 
     @property
     def rounds_measured(self) -> int:
