@@ -56,50 +56,17 @@ def tables(text: str) -> list[list[list[str]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "further", "headers"),
-    [
-        ("mnist_central", ONE_EPSILON, [["method", "epsilon 2", "epsilon 8"]]),
-        (
-            "federated_mnist",
-            (),
-            [
-                ["setting", "chosen", "epsilon at delta 1e-5", "test accuracy"],
-                [
-                    "clip norm",
-                    "sigma",
-                    "test",
-                    "train",
-                    "printed",
-                    "one round",
-                    "six rounds",
-                    "six, per tensor",
-                    "six, as it ran",
-                ],
-            ],
-        ),
-        (
-            "cifar10",
-            ONE_EPSILON,
-            [
-                ["DP-SGD's noise over that of", *(f"epsilon {epsilon}" for epsilon in (1, 2, 4, 8, 16))],
-                ["method", "epsilon 2", "epsilon 8"],
-            ],
-        ),
-        ("shakespeare", ONE_EPSILON, [["method", "epsilon 2", "epsilon 8"]]),
-    ],
+    ("name", "further"),
+    [("mnist_central", ONE_EPSILON), ("federated_mnist", ()), ("cifar10", ONE_EPSILON), ("shakespeare", ONE_EPSILON)],
 )
 def test_a_script_prints_its_tables_and_computes_nothing_twice(
-    name: str,
-    further: tuple[str, ...],
-    headers: list[list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, further: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = Script(name, tmp_path, monkeypatch, capsys, "--quick", *further)
-    first = script()
-    found = tables(first)
-    assert [table[0] for table in found] == headers
+    found = tables(script())
+    shown = [table[0] for table in tables(PAGE.read_text())]
+    assert found
+    assert all(table[0] in shown for table in found)
     assert all(len(row) == len(table[0]) for table in found for row in table)
     accuracies = [cell for row in found[-1][1:] for cell in row if "%" in cell]
     assert len(accuracies) >= len(found[-1]) - 1

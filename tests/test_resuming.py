@@ -16,7 +16,7 @@ from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, toeplitz
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.noise import SecureSource
-from hubbub.training import LatticeSum, LocalTraining, RunPlan, RunStore, SimulatedPopulation, train
+from hubbub.training import LocalTraining, RunPlan, RunStore, SimulatedPopulation, train
 from hubbub.training.rounds import RunState
 from small_runs import CLIENTS, PLANS, linear, plan_with, population
 
@@ -80,27 +80,6 @@ def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Id
         released = store.parse_release(t, store.release_content(t))
         # To the nearest of the whole multiples of 2^-25.
         torch.testing.assert_close(released, expected[t], rtol=0, atol=2**-26 + 1e-12)
-
-
-def test_cra_2_a_round_that_was_begun_and_not_released_is_aborted_and_charged(tmp_path: Path) -> None:
-    plan = replace(PLANS["banded, separated"], noise="secure")
-
-    class DiesWhenHidden(LatticeSum):
-        def open(self, row: torch.Tensor | None) -> torch.Tensor:
-            raise KeyboardInterrupt
-
-    class Dies(SimulatedPopulation):
-        def collect(self, cohort, model, clip_norm, round_index, split=None):  # stands for a crash
-            total = super().collect(cohort, model, clip_norm, round_index)
-            return DiesWhenHidden(total.total, total.lattice, {}) if round_index == 2 else total
-
-    mortal = Dies(population()._examples, F.cross_entropy, LocalTraining())
-    with pytest.raises(KeyboardInterrupt):
-        list(train(plan, mortal, linear(), RunStore(tmp_path)))
-    results = list(train(plan, population(), linear(), RunStore(tmp_path)))
-    assert [r.round_index for r in results] == [3, 4, 5]
-    assert results[0].epsilon == plan.promise().after(4, plan.delta).epsilon
-    assert (tmp_path / "ledger.jsonl").read_text().count('"kind":"abort"') == 1
 
 
 # --- folders ---

@@ -77,12 +77,6 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(refused: Refused, assig
         ("good.toml", ["privacy.sampling=truncated-poisson"], ["participation.max_cohort_size", "is missing"]),
         (
             "good.toml",
-            ["privacy.sampling=truncated-poisson", "participation.max_cohort_size=1", "training.cohort_size=3"],
-            ["participation.max_cohort_size = 1", "training.cohort_size = 3"],
-        ),
-        ("good.toml", ["privacy.sampling=cyclic-poisson"], ["participation.cycle_length", "is missing"]),
-        (
-            "good.toml",
             ["privacy.sampling=cyclic-poisson", "participation.cycle_length=4", "training.cohort_size=3"],
             ["participation.cycle_length = 4", "cohorts of 3", "lower it to 3", "cohort_size to 2"],
         ),
@@ -108,11 +102,6 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(refused: Refused, assig
             ["training.cohort_size = 7", "3 bins"],
         ),
         (
-            "good.toml",
-            ["privacy.sampling=balls-in-bins", "participation.cycle_length=3"],
-            ["participation.cycle_length = 3", "'cyclic-poisson'", "'balls-in-bins'"],
-        ),
-        (
             "correlated.toml",
             ["participation.max_cohort_size=3"],
             ["participation.max_cohort_size = 3", "'truncated-poisson'", "participation.pattern = 'min-separation'"],
@@ -121,7 +110,6 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(refused: Refused, assig
         ("correlated.toml", ["privacy.sampling=poisson"], ["privacy.sampling = 'poisson'", "participation", "leave one"]),
         ("correlated.toml", ["privacy.bands=5"], ["privacy.bands = 5", "4"]),
         ("correlated.toml", ["training.rounds=20", "participation.min_separation=6"], ["min_separation = 6", "10"]),
-        ("pattern.toml", ["participation.epochs=3"], ["epochs=3", "4 rounds"]),
         ("pattern.toml", ["participation.pattern=every-round"], ["training.cohort_size = 2", "every-round"]),
         ("correlated.toml", ["participation.rounds_per_epoch=100"], ["min_separation = 2", "leave it out"]),
         ("pattern.toml", ["participation.rounds_per_epoch=100"], ["training.cohort_size = 2", "100"]),
