@@ -1,7 +1,6 @@
 import math
 import subprocess
 import sys
-from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from conftest import oracle
 from hubbub import accounting
 from hubbub.accounting import Gaussian, PoissonSampled
-from hubbub.errors import ConfigError, ParticipationError
+from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import (
     FixedEpochs,
@@ -104,11 +103,6 @@ def test_acc_8_correlated_noise_with_random_cohorts_is_refused() -> None:
         accounting.guarantee(Mechanism(toeplitz.square_root(4, 2), PoissonSampling(0.5), 1.0), 1e-5)
 
 
-def test_epochs_beyond_the_strategy_are_refused() -> None:
-    with pytest.raises(ParticipationError, match="the strategy has 10 rounds"):
-        Mechanism(Identity(10), FixedEpochs(3, 10), 1.0)
-
-
 def test_import_hubbub_loads_neither_torch_nor_flower_nor_dp_accounting() -> None:
     program = (
         "import sys, hubbub, hubbub.accounting; print([m for m in ('torch', 'flwr', 'dp_accounting') if m in sys.modules])"
@@ -137,12 +131,6 @@ def test_losses_beyond_the_range_of_the_exponential_do_not_lower_epsilon(z: floa
     ours = accounting.epsilon([(PoissonSampled(z, q), 1)], 1e-5, "add-or-remove-one")
     # One release: δ(ε) of the removal is q·δ_Gauss(ln(1 + (e^ε − 1)/q)), Balle, Barthe and Gaboardi 2018, Theorem 8.
     assert q * gaussian.delta(ours - math.log(q), z) <= 1e-5 * (1 + 1e-9)
-
-
-def test_a_printed_epsilon_is_never_below_the_computed_one() -> None:
-    for epsilon in (0.61012, 8.000000000000002, 3.4240072730610398, 1e-9, 0.3, 123456.7, 99999.0):
-        assert Decimal(accounting.rounded_up(epsilon)) >= Decimal(epsilon)
-        assert float(accounting.rounded_up(epsilon)) <= epsilon * 1.001
 
 
 def test_what_is_stated_as_exact_is() -> None:

@@ -11,7 +11,7 @@ from hubbub.factorization import blt as search
 from hubbub.factorization.blt import squared_error_with_momentum
 from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import utility, workloads
-from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.sensitivity import of_matrix
 from hubbub.mechanism.strategies import blt, matrices
 from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz, binomial_sums, responses
@@ -267,36 +267,3 @@ def test_no_toeplitz_strategy_is_below_the_bound(n: int, momentum: float) -> Non
         assert (np.min(reached, axis=0) >= np.array(bounds)).all()
         if k == 1:
             assert reached[0][0] == pytest.approx(bounds[0], rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0, (0.5,), (0.1,)), "rounds = 0"),
-        ((4, (0.0,), (0.1,)), r"forgetting\[0\] = 0.0"),
-        ((4, (0.5, 1.0), (0.1, 0.1)), r"forgetting\[1\] = 1.0"),
-        ((4, (0.5,), (0.1, 0.2)), "output_scales has 2 entries"),
-        ((4, (), ()), "output_scales"),
-        ((4, (0.5,), (float("nan"),)), r"output_scales\[0\] = nan"),
-    ],
-)
-def test_numbers_that_make_no_strategy_are_refused(arguments: tuple, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        BufferedLinearToeplitz(*arguments)
-
-
-def test_what_cannot_be_optimized_is_refused_with_the_next_step() -> None:
-    A = workloads.prefix_sum(8)
-    for options, message in (
-        ({"buffers": 0}, "buffers = 0"),
-        ({"buffers": 13}, "buffers = 13"),
-        ({"objective": "last"}, "objective = 'last'"),
-        ({"participation": PoissonSampling(0.1)}, "participation = PoissonSampling.*pattern, such as"),
-        ({"participation": FixedSizeSampling(1, 9)}, "participation = FixedSizeSampling.*pattern, such as"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            factorization.blt.optimize(A, **options)
-    with pytest.raises(ValueError, match=r"allows 100,000 participations.*larger min_separation"):
-        factorization.blt.optimize(workloads.prefix_sum(10**5), participation=MinSeparation(1, 10**9))
-    with pytest.raises(ValueError, match=r"learning_rates differ.*banded\.optimize"):
-        factorization.blt.optimize(workloads.momentum(3, 0.0, np.array([1.0, 0.5, 0.25])))

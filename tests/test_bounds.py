@@ -1,7 +1,9 @@
 """Bounds that hold for every strategy: against the optimum, against random strategies, and against slower arithmetic."""
 
+import inspect
 import math
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from hubbub.factorization.dense import inverse_blocks, whole_inverse
 from hubbub.factorization.diagonal import Effort, alone, maximize, smoothed_diagonal
 from hubbub.factorization.families import DESCRIPTIONS, Family
 from hubbub.factorization.pencils import Poles, column_gram, inverse_diagonal, inverse_root_poles, row_gram
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity
@@ -253,3 +255,26 @@ def test_a_map_that_throws_the_search_far_away_ends_at_the_best_point_met() -> N
     found = fixed_point(lambda x: np.where(np.abs(x) < 1, 3 * x + 1, x**2), np.array([0.1]), tolerance=1e-12, most=8)
     assert math.isfinite(found.residual)
     assert found.evaluations == 8
+
+
+FAMILIES = [
+    factorization.banded,
+    factorization.banded_inverse,
+    factorization.toeplitz,
+    factorization.normalized_toeplitz,
+    factorization.blt,
+    factorization.semiseparable,
+    factorization.dense,
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.rpartition(".")[2])
+def test_what_cannot_be_optimized_is_refused_by_name(family: ModuleType) -> None:
+    known = inspect.signature(family.optimize).parameters
+    size = next((name for name in ("bands", "buffers") if name in known), None)
+    own = {} if size is None else {size: 2}
+    bad = [("participation", PoissonSampling(0.1)), ("objective", "mena"), *([] if size is None else [(size, 0), (size, True)])]
+    for name, value in bad:
+        if name in known:
+            with pytest.raises((ValueError, TypeError, ConfigError), match=f"{name}.*{'mean' if value == 'mena' else ''}"):
+                family.optimize(prefix_sum(8), **{**own, name: value})

@@ -208,13 +208,6 @@ def test_without_amplification_a_slot_is_a_rotation_and_a_coin_may_fall_in_every
         assert strategy.sensitivity(coins).value == pytest.approx(of_matrix(strategy.matrix(), MinSeparation(1, 6)).value)
 
 
-def test_a_diagonal_is_independent_noise_whoever_wrote_it() -> None:
-    unequal = Foreign(np.diag([1.0, 2.0, 0.5, 1.0, 1.0, 1.0]))
-    for participation in COHORTS:
-        expected = mechanism_events(Mechanism(Identity(ROUNDS), participation, 1.0), ROUNDS)
-        assert mechanism_events(Mechanism(unequal, participation, 1.0), ROUNDS) == expected
-
-
 CORRELATED: dict[str, Strategy] = {
     "square root": toeplitz.square_root(ROUNDS, 3),
     "described by columns": Columns(ROUNDS, 3, 1.0),

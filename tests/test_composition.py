@@ -1,5 +1,4 @@
 import math
-from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -272,16 +271,6 @@ def test_extreme_numbers_answer_at_once_and_not_below_the_truth() -> None:
         previous = answer
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_a_cap_that_is_never_reached_is_none(relation: str) -> None:
-    free = [(PoissonSampled(1.0, 0.1), 100)]
-    for cap in (128, 129, 10**6):
-        capped = [(TruncatedPoissonSampled(1.0, 0.1, cap, 128), 100)]
-        assert accounting.epsilon(capped, 1e-6, relation) == pytest.approx(accounting.epsilon(free, 1e-6, relation), rel=1e-5)
-        moments = [accounting.rdp(event, (4,), relation) for event in (capped[0][0], free[0][0])]
-        assert moments[0] == pytest.approx(moments[1], rel=1e-6)
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.floats(-1, 12), st.floats(-8, 0), st.floats(-6, 0.5))
 def test_the_profile_of_one_round_is_never_below_the_truth(log_z: float, log_q: float, log_epsilon: float) -> None:
@@ -293,43 +282,6 @@ def test_the_profile_of_one_round_is_never_below_the_truth(log_z: float, log_q: 
         truth = (1 - mpmath.mpf(q)) * tail + q * moved - mpmath.exp(mpmath.mpf(epsilon)) * tail
         stated = accounting.delta([(PoissonSampled(z, q), 1)], epsilon, "zero-out")
         assert stated >= truth * (1 - mpmath.mpf(10) ** -14)
-
-
-def test_delta_and_epsilon_tell_the_same_where_losses_are_rare() -> None:
-    for event, rounds, delta in (
-        (FixedSizeSampled(7.551128959506019, 20, 10**5), 1502, 1.1e-48),
-        (PoissonSampled(5.8375, 0.0010014), 544, 3.3e-87),
-    ):
-        epsilon = accounting.epsilon([(event, rounds)], delta, "add-or-remove-one")
-        assert accounting.delta([(event, rounds)], epsilon, "add-or-remove-one") <= 1.2 * delta
-        assert accounting.delta([(event, rounds)], max(0.0, epsilon - 2.5e-4), "add-or-remove-one") >= delta
-
-
-EVENT = PoissonSampled(1.0, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("events", "message"),
-    [
-        (EVENT, "events = PoissonSampled.*must be a list of pairs"),
-        ((EVENT, 20), "events: PoissonSampled.*is no pair"),
-        ([(20, EVENT)], "event = 20: must be an event"),
-        ([(EVENT, 2.0)], "rounds = 2.0: must be a whole number"),
-    ],
-)
-def test_a_list_of_events_that_is_none_is_named(events: object, message: str) -> None:
-    for accountant in accounting.ACCOUNTANTS:
-        with pytest.raises(TypeError, match=message):
-            accounting.epsilon(events, 1e-6, "zero-out", accountant)
-
-
-def test_numbers_of_rounds_beyond_counting_are_refused_at_once() -> None:
-    for rounds in (10**13, 10**30, 10**5000, -1):
-        with pytest.raises(ValueError, match=r"rounds = .{1,120}: must be at (least|most)"):
-            accounting.epsilon([(EVENT, rounds)], 1e-6, "zero-out")
-    assert accounting.epsilon([(PoissonSampled(1e6, 1e-4), 10**12)], 1e-6, "zero-out") > 0
-    assert accounting.epsilon([(PoissonSampled(Fraction(3, 2), Fraction(1, 2)), 3)], 1e-6, "zero-out") > 0
-    assert accounting.delta([(EVENT, 3)], Fraction(1, 2), "zero-out") > 0
 
 
 @pytest.mark.parametrize("point", ACCOUNTING["gaussian_pld"]["points"], ids=lambda p: f"{p['z']}-{p['delta']}")

@@ -9,7 +9,7 @@ from conftest import oracle
 from hubbub import factorization
 from hubbub.factorization.dense import best_for_epochs
 from hubbub.mechanism import sensitivity, utility
-from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import dense
 from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
@@ -154,27 +154,6 @@ def test_patterns_that_let_nobody_come_back_are_one_participation(participation:
         factorization.dense.optimize(prefix_sum(9), participation=participation).squared_error
         == factorization.dense.optimize(prefix_sum(9)).squared_error
     )
-
-
-@pytest.mark.parametrize(
-    ("workload", "participation", "objective", "message"),
-    [
-        (prefix_sum(9), MinSeparation(3, 3), "mean", r"use banded.optimize with at most 3 bands"),
-        (prefix_sum(9), PoissonSampling(0.5), "mean", r"random cohorts promise no set"),
-        (prefix_sum(9), FixedSizeSampling(1, 5), "mean", r"random cohorts promise no set"),
-        (prefix_sum(10), FixedEpochs(3, 4), "mean", r"workload.rounds = 10: must be epochs · rounds_per_epoch = 12"),
-        (prefix_sum(13), FixedEpochs(3, 4), "mean", r"workload.rounds = 13: must be epochs · rounds_per_epoch = 12"),
-        (prefix_sum(9), ONCE, "worst", r"objective = 'worst': must be one of mean, max"),
-        (momentum(5000, 0.9), ONCE, "mean", r"workload.rounds = 5000: must be at most 4,096 with momentum = 0.9"),
-        (momentum(2000, 0.9), FixedEpochs(2, 1000), "mean", r"workload.rounds = 2000: must be at most 1000"),
-        (prefix_sum(2000), FixedEpochs(2, 1000), "max", r"workload.rounds = 2000: must be at most 1000"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_with_the_next_step(
-    workload: Workload, participation: object, objective: str, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        factorization.dense.optimize(workload, participation=participation, objective=objective)
 
 
 def test_a_gram_matrix_becomes_the_strategy_with_those_inner_products() -> None:

@@ -62,15 +62,6 @@ def test_every_whole_number_comes_as_often_as_the_definition_says(stddev: int) -
     assert p_value(discrete_gaussian, stddev) > FALSE_ALARM
 
 
-def rounded_normal(key: bytes, stddev: int, count: int) -> np.ndarray:
-    return np.rint(np.random.default_rng(key[0]).normal(0, stddev, count)).astype(np.int64)
-
-
-def test_a_rounded_normal_is_told_from_it_where_the_steps_are_large() -> None:
-    assert p_value(rounded_normal, 1) < FALSE_ALARM
-    assert p_value(rounded_normal, 2) < FALSE_ALARM
-
-
 _aliased, _ladder = module._aliased, module._ladder
 
 
@@ -119,22 +110,6 @@ def test_of_many_steps_it_is_the_normal_law(stddev: int) -> None:
     whole = np.abs(discrete_gaussian(seed_key(7), stddev, COUNT))
     for bit in range(4):
         assert abs(int(((whole >> bit) & 1).sum()) - COUNT / 2) < 5 * math.sqrt(COUNT) / 2
-
-
-@pytest.mark.parametrize("stddev", [1, 2**24])
-def test_its_tails_are_as_heavy_as_they_must_be(stddev: int) -> None:
-    count = 2_000_000
-    far = int((np.abs(discrete_gaussian(seed_key(3), stddev, count)) >= 4 * stddev).sum())
-    x = np.arange(4, 60) if stddev == 1 else None
-    chance = 2 * float(by_definition(1, 59)[59 + 4 :].sum()) if x is not None else 2 * float(stats.norm.sf(4))
-    # Two-sided, of a binomial law.
-    assert stats.binomtest(far, count, chance).pvalue > FALSE_ALARM
-
-
-def test_one_sample_does_not_hang_on_the_next() -> None:
-    noise = discrete_gaussian(seed_key(4), 2**20, COUNT) / 2**20
-    for lag in (1, 2, 17, module._CHUNK):
-        assert abs(float(np.corrcoef(noise[:-lag], noise[lag:])[0, 1])) < 5 / math.sqrt(COUNT - lag)
 
 
 # Exactly.
@@ -306,23 +281,11 @@ def test_a_tie_is_settled_by_the_words_that_come_next() -> None:
                 assert found == [expected if i == place else values for i in range(5)]
 
 
-def test_several_ties_are_settled_each_by_words_of_its_own() -> None:
-    tie, beyond, own, other = tie_of(BUCKETS[3])
-    # From the last to the first.
-    found = drawn([tie] * module._SETTLED, [beyond - (i % 3 == 0) for i in range(module._SETTLED)], TABLE)
-    assert found[::-1] == [own if i % 3 == 0 else other for i in range(module._SETTLED)]
-
-
 def test_a_sampler_that_settles_no_ties_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     tie, beyond, own, other = tie_of(BUCKETS[3])
     assert drawn([tie], [beyond - 1] * module._SETTLED, TABLE) == [own]
     monkeypatch.setattr(module, "_SETTLED", 0)
     assert drawn([tie], [], TABLE) == [other]
-
-
-def test_all_words_give_what_the_table_says_of_them_one_by_one() -> None:
-    words = np.random.default_rng(5).integers(0, 2**64, 3000, dtype=np.uint64).tolist()
-    assert drawn(words, [], TABLE) == [TABLE.value(word, 0) for word in words]
 
 
 # The same work, whatever is drawn.
@@ -391,16 +354,6 @@ def by_rejection(key: bytes, stddev: int, count: int) -> np.ndarray:
 def test_a_sampler_by_rejection_is_told_by_its_work() -> None:
     one, other = (work(by_rejection, __file__, seed_key(key), 40, 300) for key in (1, 2))
     assert one != other
-
-
-# What is refused.
-
-
-def test_a_standard_deviation_that_is_no_whole_number_and_a_short_key_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"stddev = 1\.5: must be a whole number"):
-        discrete_gaussian(seed_key(0), 1.5, 1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="must be 32 bytes"):
-        discrete_gaussian(b"short", 1, 1)
 
 
 def test_a_share_is_the_least_whole_number_that_suffices() -> None:

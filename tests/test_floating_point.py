@@ -7,7 +7,6 @@ Source: Mironov 2012, "On significance of the least significant bits for differe
 https://arxiv.org/abs/2112.05307; Casacuberta et al. 2022, https://arxiv.org/abs/2207.10635.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -41,7 +40,7 @@ from hubbub.training import (
     clip,
     train,
 )
-from twins.membership import Score, certain_call, excluded, likely_call, off_the_grid
+from twins.membership import Score, certain_call, likely_call
 
 # A statistical test below fails by chance once in a million runs; its seed is fixed, so it does not.
 FALSE_ALARM = 1e-6
@@ -144,39 +143,6 @@ def test_fpt_1_the_likeliest_guess_on_the_lattice_is_right_as_often_as_the_noise
     expected, trials = stats.norm.cdf(1 / (2 * z)), trials * len(SCALES)
     # Three deviations: with another key it would fail once in 370 times, with this one never.
     assert abs(score.right / trials - expected) < 3 * math.sqrt(expected * (1 - expected) / trials)
-
-
-def test_every_number_off_sterbenz_s_grid_is_excluded() -> None:
-    # The simple rule, proved on its own, finds part of what the complete one finds, and never more.
-    found = 0
-    for scale, z in SETTINGS:
-        sums = plain_sums(scale)
-        for trial, row in zip(range(10), noise_of(z, SimulationSource(1)), strict=False):
-            y = PlainSum(sums[trial % 2], {}).open(row)
-            assert not off_the_grid(y, sums[trial % 2]).any()
-            for i in off_the_grid(y, sums[1 - trial % 2]).nonzero().flatten():
-                assert excluded(y[i : i + 1], sums[1 - trial % 2][i : i + 1])
-                found += 1
-    assert found > 100
-
-
-def share_off_the_grid(y: torch.Tensor) -> float:
-    """How often |y| < 1/4 and y is not on the grid that x = 1 forces."""
-    return float(((y.abs() < 0.25) & off_the_grid(y, torch.ones_like(y))).double().mean())
-
-
-def test_a_sixth_of_plain_releases_of_zero_cannot_come_from_one() -> None:
-    n = 10**6
-    noise = SecureSource(bytes(32)).row(0, n)
-    # Of float64 numbers in [2^-(k+1), 2^-k), which are multiples of 2^-(k+53), all but 2^-k lie off the multiples of 2^-53.
-    shares = [2 * (stats.norm.cdf(2.0**-k) - stats.norm.cdf(2.0 ** -(k + 1))) * (1 - 2.0**-k) for k in range(2, 60)]
-    expected = sum(shares)
-    assert expected == pytest.approx(0.165, abs=5e-4)
-    assert abs(share_off_the_grid(0.0 + noise) - expected) < 5 * math.sqrt(expected * (1 - expected) / n)
-    assert share_off_the_grid(1.0 + noise) == 0
-    lattice = Lattice(1.0)
-    for x in (0, lattice.radius):
-        assert share_off_the_grid(lattice.release(torch.full((n,), x), noise)) == 0
 
 
 # Whole runs
@@ -352,12 +318,6 @@ def test_fpt_3_a_thousand_orders_of_the_clients_give_the_same_bits() -> None:
             found.add((LatticeSum(total, lattice, {}) if lattice else PlainSum(total, {})).digest(bytes(32)))
     assert len(digests[0]) == 1
     assert len(digests[1]) > 900
-
-
-def test_the_order_of_a_cohort_is_not_in_its_sum() -> None:
-    clients, model = population(lattice=True, target_has_data=True), nn.Linear(99, 10)
-    sums = {clients.collect(order, model, CLIP_NORM, 0).digest(bytes(32)) for order in itertools.permutations(range(5))}
-    assert len(sums) == 1
 
 
 # Norms

@@ -2,7 +2,6 @@
 
 import math
 import re
-from decimal import Decimal
 
 import mpmath
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from conftest import oracle
 from hubbub.mechanism import gaussian
-from hubbub.mechanism.gaussian.closed_forms import shown
 
 CLOSED = oracle("accounting")["closed_form_sigma"]["points"]
 COLUMNS = {
@@ -25,12 +23,6 @@ COLUMNS = {
     "zcdp": "zcdp_closed",
 }
 # Noise over sensitivity at delta 1e-5: (Balle and Wang's, and how many times as much the others take).
-LOOSENESS = {
-    0.01: (243.785, {"classical": 1.987, "zhao1": 1.441, "simple": 1.750, "zhao2": 1.847, "extended": 1.949, "zcdp": 1.969}),
-    0.5: (7.0318, {"classical": 1.378, "zhao1": 1.142, "simple": 1.230, "zhao2": 1.296, "extended": 1.366, "zcdp": 1.380}),
-    2.0: (1.9938, {"zhao1": 1.078, "simple": 1.125, "zhao2": 1.182, "vinterbo": 1.182, "extended": 1.242, "zcdp": 1.254}),
-    50.0: (0.14976, {"zhao1": 1.006, "simple": 1.011, "zhao2": 1.033, "vinterbo": 1.033, "extended": 1.057, "zcdp": 1.061}),
-}
 # The largest epsilon at which the classical noise is private all the same.
 CLASSICAL_HOLDS_UP_TO = {1e-12: 10.248, 1e-8: 9.374, 1e-5: 8.420, 1e-3: 7.463, 0.1: 5.743, 0.49: 4.488}
 
@@ -43,14 +35,6 @@ def test_each_formula_gives_the_published_noise_and_what_it_attains(name: str) -
         column = COLUMNS[name]
         assert answer.noise_multiplier == pytest.approx(float(point[column]), rel=1e-13), point
         assert answer.attained_delta == pytest.approx(float(point[f"{column}__delta_attained"]), rel=1e-12), point
-
-
-@pytest.mark.parametrize("epsilon", LOOSENESS)
-def test_the_looseness_of_each_is_as_known(epsilon: float) -> None:
-    least, times = LOOSENESS[epsilon]
-    assert gaussian.calibrate("analytic", epsilon, 1e-5).noise_multiplier == pytest.approx(least, rel=1e-4)
-    for name, factor in times.items():
-        assert gaussian.calibrate(name, epsilon, 1e-5).noise_multiplier / least == pytest.approx(factor, abs=6e-4), name
 
 
 @settings(max_examples=500, deadline=None)
@@ -69,15 +53,6 @@ def test_what_calibrate_answers_always_holds(name: str, log_epsilon: float, delt
     assert answer.holds
     assert answer.proved
     assert answer.noise_multiplier >= gaussian.noise_multiplier(10**log_epsilon, delta) * (1 - 1e-13)
-
-
-@pytest.mark.parametrize("name", gaussian.NAMES)
-def test_noise_is_proportional_to_the_sensitivity(name: str) -> None:
-    one, three = (gaussian.calibrate(name, 0.5, 1e-5, sensitivity) for sensitivity in (1.0, 3.0))
-    assert three.noise_multiplier == pytest.approx(3 * one.noise_multiplier, rel=1e-14)
-    assert three.attained_delta == pytest.approx(one.attained_delta, rel=1e-11)
-    assert three.source
-    assert "https://" in three.source
 
 
 @pytest.mark.parametrize(("delta", "largest"), CLASSICAL_HOLDS_UP_TO.items())
@@ -104,29 +79,6 @@ def test_a_budget_beyond_the_theorem_is_refused_with_the_delta_that_would_be_att
     assert sigma <= mpmath.mpf(stated[1]) <= sigma + 1e-6
     assert truth <= mpmath.mpf(stated[2]) <= truth + mpmath.mpf(f"1e{math.floor(mpmath.log10(truth)) - 2}")
     assert "use 'analytic'" in str(refused.value)
-
-
-@given(st.floats(5e-324, 1e100), st.integers(1, 12))
-def test_a_number_in_a_refusal_is_never_below_the_one_it_stands_for(value: float, digits: int) -> None:
-    text = Decimal(shown(value, digits))
-    assert Decimal(value) <= text <= Decimal(value) + Decimal(1).scaleb(Decimal(value).adjusted() - digits + 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "largest", "beyond"),
-    [
-        ("zhao2", 0.4999, 0.5),
-        ("simple", 0.4999, 0.5),
-        ("vinterbo", 0.5, 0.5001),
-        ("extended", math.sqrt(2 / math.pi), 0.7979),
-    ],
-)
-def test_a_delta_outside_a_formulas_domain_is_refused_by_name(name: str, largest: float, beyond: float) -> None:
-    assert gaussian.calibrate(name, 1.0, largest).holds
-    with pytest.raises(ValueError, match=rf"delta = {beyond}: the calibration '{name}' is for delta"):
-        gaussian.calibrate(name, 1.0, beyond)
-    with pytest.raises(ValueError, match=rf"delta = {beyond}: the calibration '{name}' is for delta"):
-        gaussian.claimed_epsilon(name, beyond, 1.0)
 
 
 @pytest.mark.parametrize("delta", [0.5, 0.9, 0.999])

@@ -50,22 +50,6 @@ def test_of_a_ball_no_difference_is_worse_than_stated_and_one_is_as_bad(seed: in
     assert with_covariance(covariance, Differences([worst]), epsilon=1.0).mu == pytest.approx(stated, rel=1e-3)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=6), st.integers(0, 1000))
-def test_independent_coordinates_are_the_diagonal_of_a_matrix(variances: list[float], seed: int) -> None:
-    known = Differences(np.random.default_rng(seed).normal(size=(3, len(variances))))
-    for given_known in (known, Ball(2.0)):
-        as_matrix = with_covariance(np.diag(variances), given_known, epsilon=1.0)
-        assert as_matrix.mu == with_covariance(variances, given_known, epsilon=1.0).mu
-
-
-def test_under_a_ball_a_smaller_variance_anywhere_is_what_counts() -> None:
-    even = with_covariance([1.0, 1.0, 1.0], Ball(1.0), epsilon=1.0)
-    for uneven in ([1.0, 1.0, 0.5], [100.0, 1.0, 0.5]):
-        assert with_covariance(uneven, Ball(1.0), epsilon=1.0).attained_delta > even.attained_delta
-    assert with_covariance([100.0, 1.0, 1.0], Ball(1.0), epsilon=1.0).attained_delta == even.attained_delta
-
-
 # What the published code of the heterogeneous mechanism does: it divides by the largest share, and scales noise by the share.
 @pytest.mark.parametrize(("scaled_by_the_share", "attained"), [(False, 0.0219), (True, 0.273)])
 def test_dividing_by_the_largest_share_is_caught_as_the_false_claim_that_it_is(
@@ -119,25 +103,6 @@ def test_a_coordinate_without_noise_is_refused_unless_it_never_changes() -> None
         with_covariance(flat, Differences([[1.0, 1.0, 1.0]]), epsilon=1.0)
 
 
-@pytest.mark.parametrize(
-    ("covariance", "words"),
-    [
-        ([[1.0, 1.0], [1.0, 1.0]], "hides nothing"),
-        ([[1.0, 2.0], [2.0, 1.0]], "hides nothing"),
-        ([[1.0, 0.5], [0.4, 1.0]], "must be symmetric"),
-        ([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], "must be square"),
-        ([[0.0, 1.0], [1.0, 1.0]], "no noise"),
-        ([-1.0, 1.0], "must not be negative"),
-        ([1.0, math.nan], "must be finite"),
-        ([1.0, 1e-200], "at least 1e-50"),
-        ([], "must not be empty"),
-    ],
-)
-def test_what_is_no_covariance_is_refused(covariance: list, words: str) -> None:
-    with pytest.raises(ValueError, match=f"covariance.*{words}"):
-        with_covariance(covariance, Ball(1.0), epsilon=1.0)
-
-
 def test_the_best_split_between_blocks_is_the_published_one() -> None:
     answer = for_blocks([1.0, 0.2], [100, 10_000], **BUDGET)
     assert answer.total_variance == pytest.approx(12_526, rel=1e-4)
@@ -177,12 +142,6 @@ def test_differences_at_the_corners_of_all_blocks_attain_what_is_stated_for_bloc
     assert corner.mu == pytest.approx(answer.mu, rel=1e-12)
 
 
-def test_blocks_get_the_noise_of_the_smallest_delta_that_noise_can_attain() -> None:
-    # Below 1e-99 mu was taken for 1e-99, and more noise was sought without end.
-    noise = for_blocks([10.0, 1e10], [1000, 10**12], epsilon=0.0, delta=2e-100)
-    assert noise.attained_delta <= 2e-100 < noise.attained_delta * (1 + 1e-9)
-
-
 @pytest.mark.parametrize(("rho", "expected"), [(0.5, 0.2), (1.0, 0.5), (2.0, 0.8)])
 def test_james_stein_errs_by_as_much_as_theory_says(rho: float, expected: float) -> None:
     # ρ²/(1 + ρ²) of the release's error for ‖f‖ = ρ·σ·√d; at d = 1e4 the mean of 20 is within 1 % of it, 5 standard errors.
@@ -206,13 +165,3 @@ def test_the_soft_threshold_helps_the_sparse_and_harms_the_dense() -> None:
     error = {name: np.square(soft_threshold(f + noise, 1.0) - f).mean() for name, f in (("sparse", sparse), ("dense", dense))}
     assert 0.15 < error["sparse"] < 0.35
     assert 3 < error["dense"] < 4
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(-100, 100), min_size=3, max_size=20), st.floats(0.01, 100))
-def test_denoising_only_shrinks_and_keeps_signs_and_shapes(values: list[float], sigma: float) -> None:
-    released = np.array(values).reshape(1, -1)
-    for denoised in (james_stein(released, sigma), soft_threshold(released, sigma)):
-        assert denoised.shape == released.shape
-        assert (np.abs(denoised) <= np.abs(released)).all()
-        assert (denoised * released >= 0).all()

@@ -18,7 +18,7 @@ from hubbub.accounting.composition import unamplified_mu, unamplified_zcdp_rho
 from hubbub.accounting.events import BallsInBins, Event, MixtureOfGaussians, TreeAggregation, TruncatedPoissonSampled
 from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.runs import RunCharge, run_assumptions
-from hubbub.accounting.statement import RunFacts, rounded_up
+from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.errors import ConfigError
@@ -210,14 +210,6 @@ def test_what_a_run_is_charged_is_not_below_its_cost_where_an_earlier_run_is_cou
         ((event, times),) = mechanism_events(Mechanism(Identity(k), MinSeparation(1, k), math.sqrt(k)), k)
         assert times == 1
         assert Fraction(event.noise_multiplier) ** 2 * k <= Fraction(math.sqrt(k)) ** 2
-
-
-@pytest.mark.parametrize(
-    ("z", "rho", "mu"), [(0.1, "50", "10"), (0.8, "0.7813", "1.25"), (0.2, "12.5", "5"), (2.0, "0.125", "0.5")]
-)
-def test_common_noise_is_stated_by_the_short_number_that_it_has(z: float, rho: str, mu: str) -> None:
-    answer = accounting.guarantee(Mechanism(Identity(1), SingleParticipation(), z), 1e-6)
-    assert (rounded_up(answer.zcdp_rho or 0.0), rounded_up(answer.gdp_mu or 0.0)) == (rho, mu)
 
 
 # The text

@@ -12,14 +12,8 @@ from hockey_stick import Means, contour_epsilon, exact_mixture_delta, mixture_de
 from hubbub import accounting
 from hubbub.accounting import (
     RELATIONS,
-    BallsInBins,
-    DiscreteGaussianShares,
-    FixedSizeSampled,
-    Gaussian,
     MixtureOfGaussians,
     PoissonSampled,
-    TreeAggregation,
-    TruncatedPoissonSampled,
     group_events,
     pld,
 )
@@ -187,27 +181,3 @@ def test_a_group_of_one_pays_what_one_unit_does_and_each_more_makes_it_dearer() 
                 lambda d, one=one, relation=relation: accounting.epsilon(one, d, relation), delta, 2
             )
             assert costs[1] <= general + 1e-3
-
-
-def test_a_group_that_is_certain_to_take_part_moves_the_sum_by_as_many_clip_norms() -> None:
-    assert group_events([(Gaussian(3.0), 4), (PoissonSampled(3.0, 1.0), 1)], 3) == [
-        (Gaussian(1.0), 4),
-        (PoissonSampled(1.0, 1.0), 1),
-    ]
-    assert group_events([(TreeAggregation(3.0, 8), 1)], 2) == [(TreeAggregation(1.5, 8), 1)]
-    assert group_events([(DiscreteGaussianShares(4.0, 4, 8, 10), 2)], 2) == [(DiscreteGaussianShares(2.0, 4, 8, 10), 2)]
-
-
-def test_a_group_is_refused_where_no_theorem_says_what_it_pays() -> None:
-    for event in (
-        FixedSizeSampled(1.0, 5, 100),
-        TruncatedPoissonSampled(1.0, 0.1, 5, 100),
-        BallsInBins(1.0, 4, 8),
-        MixtureOfGaussians(1.0, (0, 1), (0.5, 0.5)),
-    ):
-        assert group_events([(event, 2)], 1) == [(event, 2)]
-        with pytest.raises(ValueError, match=rf"group_size = 2: .*{type(event).__name__}.*group_epsilon"):
-            group_events([(event, 2)], 2)
-    for size, message in ((0, "must be at least 1"), (1001, "must be at most 1000")):
-        with pytest.raises(ValueError, match=f"group_size = {size}: {message}"):
-            group_events([(PoissonSampled(1.0, 0.1), 1)], size)

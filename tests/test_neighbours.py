@@ -5,7 +5,6 @@ as zero, or another one; the rest is the real path.
 """
 
 import itertools
-import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -440,24 +439,3 @@ def test_one_step_too_far_is_seen() -> None:
     assert found.largest <= found.allowed
     assert not found.holds
     assert "NOT within the bounds" in found.sentence()
-
-
-@pytest.mark.parametrize(
-    ("differences", "error", "words"),
-    [
-        ({ROUNDS: np.zeros(2, np.int64)}, ValueError, "round_index = 8"),
-        ({-1: np.zeros(2, np.int64)}, ValueError, "round_index = -1"),
-        ({0: np.zeros(2)}, TypeError, "integers"),
-        ({0: np.zeros((2, 2), np.int64)}, TypeError, "one vector"),
-        ({0: np.ones(2, np.int64), 1: np.ones(3, np.int64)}, ValueError, "several lengths"),
-    ],
-)
-def test_what_is_no_difference_is_refused(differences: dict[int, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        influence(Mechanism(Identity(ROUNDS), PATTERN, 1.0), differences, dict.fromkeys(differences, 1.0))
-
-
-def test_a_relation_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="relation"):
-        influence(Mechanism(Identity(ROUNDS), PATTERN, 1.0), {}, {}, relation="cousins")
-    assert math.isclose(float(influence(Mechanism(Identity(ROUNDS), PATTERN, 1.0), {}, {}).bound), 3)

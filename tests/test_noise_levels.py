@@ -66,8 +66,3 @@ def test_a_long_run_has_levels_where_there_is_a_closed_form_and_none_elsewhere()
     assert levels.models[-1] == pytest.approx(rounds**0.5)
     banded = families.strategy_of(Family("tree"), prefix_sum(rounds), SingleParticipation())
     assert noise_levels(prefix_sum(rounds), banded) is None
-
-
-def test_another_number_of_rounds_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"workload.rounds = 3: must equal strategy.rounds = 4"):
-        noise_levels(prefix_sum(3), Identity(4))

@@ -47,27 +47,6 @@ def row(index: int, dim: int, key: bytes = KEY) -> Array:
 # One row
 
 
-def moments_fit(z: Array) -> bool:
-    """Whether the first six moments are those of a standard normal, E zᵏ = (k−1)!! for even k, else 0."""
-    exact = [math.prod(range(1, k, 2)) if k % 2 == 0 else 0 for k in range(13)]
-    power = np.ones_like(z)
-    for k in range(1, 7):
-        power = power * z
-        deviation = math.sqrt((exact[2 * k] - exact[k] ** 2) / len(z))
-        if abs(power.mean() - exact[k]) > stats.norm.isf(FALSE_ALARM / 12) * deviation:
-            return False
-    return True
-
-
-def test_six_moments_are_those_of_a_normal_number() -> None:
-    z = row(0, 2 * MILLION)
-    assert moments_fit(z)
-    # Broken twins: noise that is 2% low, a mean that is not 0, and tails that are cut off.
-    assert not moments_fit(0.98 * z)
-    assert not moments_fit(z + 0.005)
-    assert not moments_fit(z[np.abs(z) < 4])
-
-
 def tails_fit(counts: Array, n: int) -> bool:
     """Whether as many numbers are beyond 3, 4, 4.5 and 5 deviations, on each side, as an exact binomial allows."""
     beyond = stats.norm.sf(DEVIATIONS)
@@ -147,18 +126,6 @@ def test_rng_5_rows_and_the_numbers_of_a_row_are_independent() -> None:
     assert related(z[1:], z[:-1] + 0.01 * z[1:])
 
 
-def test_the_two_numbers_of_a_radius_have_a_uniform_angle_that_the_radius_does_not_tell() -> None:
-    z = row(4, MILLION)
-    x, y = z[: MILLION // 2], z[MILLION // 2 :]
-    radius, angle = np.hypot(x, y), np.arctan2(y, x)
-    # The squared radius is exponential with mean 2.
-    assert stats.kstest(radius**2, "expon", (0, 2)).pvalue > FALSE_ALARM
-    assert stats.kstest(angle, "uniform", (-math.pi, 2 * math.pi)).pvalue > FALSE_ALARM
-    assert not related(radius, angle)
-    assert not related(radius, np.cos(4 * angle))
-    assert stats.kstest(0.98 * radius**2, "expon", (0, 2)).pvalue < FALSE_ALARM
-
-
 def test_rng_5_the_epochs_of_a_run_are_independent_and_a_key_used_again_is_not() -> None:
     first, second = (row(5, MILLION, key) for key in (KEY, OTHER))
     assert not related(first, second)
@@ -169,31 +136,6 @@ def test_rng_5_no_other_row_and_no_other_key_gives_a_number_of_this_row() -> Non
     rows = [row(index, 100_000, key) for key in (KEY, OTHER, bytes(32)) for index in (0, 1, 10, 2**40)]
     numbers = np.abs(np.concatenate(rows))
     assert len(np.unique(numbers)) == len(numbers)
-
-
-# Bits
-
-
-def bits_fit(words: npt.NDArray[np.int64]) -> bool:
-    """Whether all bytes are equally likely, and each of the 64 bits is 1 as often as 0, also of neighbours' differences."""
-    for sequence in (words, words[1:] ^ words[:-1], words[2:] ^ words[:-2]):
-        octets = sequence.view(np.uint8)
-        if stats.chisquare(np.bincount(octets, minlength=256)).pvalue < FALSE_ALARM:
-            return False
-        ones = np.unpackbits(octets.reshape(-1, 8), axis=1).sum(axis=0, dtype=np.int64)
-        low, high = stats.binom.ppf([FALSE_ALARM / 128, 1 - FALSE_ALARM / 128], len(sequence), 0.5)
-        if ones.min() < low or ones.max() > high:
-            return False
-    return True
-
-
-def test_the_bits_under_the_noise_are_uniform() -> None:
-    words = word_stream(KEY)(MILLION)
-    assert bits_fit(words)
-    # Broken twins: 53 of 64 bits, one bit that is 1 a little too often, and blocks of the cipher that come twice.
-    assert not bits_fit(words >> 11)
-    assert not bits_fit(words | ((np.arange(MILLION) % 100 == 0) << 17))
-    assert not bits_fit(np.repeat(words.reshape(-1, 2), 2, axis=0).reshape(-1))
 
 
 # The definition

@@ -89,20 +89,3 @@ def test_the_dearest_candidate_decides_and_more_trials_cost_more(law: str) -> No
 
     assert best_of(10, cheap, dear) >= best_of(10, dear) > best_of(10, cheap)
     assert best_of(11, cheap) > best_of(10, cheap)
-
-
-def test_what_has_no_bound_is_refused() -> None:
-    from hubbub.accounting.events import DiscreteGaussianShares
-
-    release = [[(Gaussian(1.0), 1)]]
-    with pytest.raises(ValueError, match=r"mean_trials = 0\.5: must be from 1 to 1e9"):
-        selection_epsilon(release, 0.5, 1e-5, "zero-out")
-    with pytest.raises(ValueError, match="mean_trials = nan: must be finite"):
-        selection_epsilon(release, math.nan, 1e-5, "zero-out")
-    with pytest.raises(ValueError, match="candidates is empty"):
-        selection_epsilon([], 5, 1e-5, "zero-out")
-    with pytest.raises(ValueError, match="law = 'fixed': must be one of"):
-        selection_epsilon(release, 5, 1e-5, "zero-out", law="fixed")
-    shares = DiscreteGaussianShares(1.0, 10, 1000, 10)
-    with pytest.raises(ValueError, match="noise in shares is a statistical distance away"):
-        selection_epsilon([[(shares, 1)]], 5, 1e-5, "zero-out")

@@ -110,37 +110,6 @@ def test_the_matrix_that_few_states_leave_is_close_where_its_singular_values_say
     assert tail < 1e-4
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"inputs": np.ones((3, 1))}, r"inputs has shape \(3, 1\): must be \(3, 2\)"),
-        ({"outputs": np.ones((2, 2))}, r"outputs has shape \(2, 2\): must be \(3, 2\)"),
-        ({"transitions": np.ones((3, 2, 1))}, r"transitions has shape \(3, 2, 1\): must be \(3, 2, 2\)"),
-        ({"diagonal": [1, 0, 1]}, r"diagonal\[1\] = 0.0: the diagonal of C must not be 0"),
-        ({"diagonal": [1, np.nan, 1]}, r"diagonal\[1\] = nan: must be finite"),
-    ],
-)
-def test_numbers_that_do_not_fit_are_refused(change: dict, message: str) -> None:
-    numbers = {name: np.ones((3, 2)) for name in ("outputs", "transitions", "inputs")} | {"diagonal": np.ones(3)}
-    with pytest.raises(ValueError, match=message):
-        Semiseparable(**(numbers | change))
-
-
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"workload": prefix_sum(8), "buffers": 0}, r"buffers = 0: must be at least 1"),
-        ({"workload": prefix_sum(8), "participation": FixedEpochs(2, 4)}, r"SingleParticipation\(\) only; use banded"),
-        ({"workload": momentum(8, 0.5)}, r"workload.momentum = 0.5: must be 0 here; use dense"),
-        ({"workload": prefix_sum(20_001)}, r"workload.rounds = 20001: must be at most 20000"),
-        ({"workload": prefix_sum(8), "objective": "least"}, r"objective = 'least': must be one of mean, max"),
-    ],
-)
-def test_what_few_buffers_cannot_do_is_refused(keywords: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        factorization.semiseparable.optimize(**keywords)
-
-
 def _exact_columns(strategy: Semiseparable) -> list[list[Fraction]]:
     """C by columns, of the numbers as they are, without rounding."""
     numbers = [np.vectorize(Fraction, otypes=[object])(part) for part in strategy.recursion()]

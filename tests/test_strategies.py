@@ -8,9 +8,7 @@ from conftest import oracle
 from hubbub import factorization, report
 from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.accounting.wording import describe
-from hubbub.cli import flags
 from hubbub.errors import DataError, NoiseExhaustedError
-from hubbub.factorization.families import DESCRIPTIONS
 from hubbub.mechanism import Mechanism, utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import (
@@ -92,10 +90,6 @@ def test_what_a_class_of_others_says_of_itself_does_not_count() -> None:
 
     assert own(Boasting(3)) is None
     assert "never" not in describe(Mechanism(Boasting(3), SingleParticipation(), 1.0))
-
-
-def test_the_help_lists_the_families_that_there_are() -> None:
-    assert [*flags.FAMILIES.split(", "), "file"] == list(DESCRIPTIONS)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])
@@ -195,29 +189,6 @@ def test_a_momentum_workload_is_what_sgd_with_momentum_does() -> None:
     np.testing.assert_allclose(workloads.momentum(4, 0.9, rates).matrix() @ x, models, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("C", "message"),
-    [
-        ([[1, 0], [0, float("nan")]], r"C\[1, 1\]"),
-        ([[1, 0.5], [0, 1]], r"C\[0, 1\] = 0.5: C must be lower triangular"),
-        ([[1, 0], [1, 0]], r"C\[1, 1\] = 0.0: the diagonal"),
-        ([[1, 0]], "must be square"),
-        ([1, 2], "must have 2 axes"),
-    ],
-)
-def test_a_dense_matrix_that_is_no_strategy_is_refused_with_row_and_column(C: list, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Dense(C)
-
-
-def test_described_columns_that_overlap_are_bounded_and_labelled() -> None:
-    columns = Columns(rounds=20, bands=5, squared_norm=1.0)
-    assert columns.sensitivity(MinSeparation(5, 3)).exact
-    overlapping = columns.sensitivity(MinSeparation(2, 3))
-    assert not overlapping.exact
-    assert overlapping.value == pytest.approx(3)
-
-
 def proto(array: np.ndarray, dtype: int) -> bytes:
     """A TensorProto, written from the protocol-buffer definition."""
 
@@ -246,13 +217,6 @@ def test_a_published_tensor_file_reads_without_tensorflow(tmp_path: Path, dtype:
 def test_the_published_learning_rates_are_the_stated_cooldown(data_folder: Path) -> None:
     rates = read_tensor_proto(data_folder / "lr_vector_tensor_pb")
     np.testing.assert_allclose(rates, np.concatenate([np.ones(1500), np.linspace(1, 0.05, 500)]), rtol=1e-12)
-
-
-@pytest.mark.parametrize("cut", [0, 1, 5, 12, -1])
-def test_a_torn_tensor_file_is_refused(tmp_path: Path, cut: int) -> None:
-    (tmp_path / "c").write_bytes(proto(RANDOM, 2)[:cut])
-    with pytest.raises((DataError, ValueError), match="c"):
-        dense.load(tmp_path / "c")
 
 
 def test_a_header_that_promises_more_than_the_file_holds_allocates_nothing(tmp_path: Path) -> None:

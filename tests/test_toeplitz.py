@@ -14,7 +14,7 @@ from hubbub.factorization import normalized_toeplitz as normalized_numerics
 from hubbub.factorization import toeplitz as search
 from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import utility, workloads
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import matrices, toeplitz
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz, NormalizedToeplitz
 from hubbub.testing import brute_force_sensitivity, check_strategy
@@ -60,11 +60,6 @@ def test_a_product_of_series_is_their_convolution(m: int, n: int, length: int) -
     expected = np.zeros(max(length, m + n - 1))
     expected[: m + n - 1] = np.convolve(a, c)
     np.testing.assert_allclose(matrices.multiply(a, c, length), expected[:length], atol=1e-10)
-
-
-def test_correlation_is_the_transpose_of_multiplication() -> None:
-    u, a, x = np.random.default_rng(2).normal(size=(3, 60))
-    assert matrices.correlate(u, a, 9) @ x[:9] == pytest.approx(u @ matrices.multiply(a, x[:9], 60), rel=1e-12)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.95])
@@ -334,31 +329,6 @@ def test_a_closed_form_has_the_known_error_and_sensitivity(case: dict) -> None:
         stated = strategy.sensitivity(FixedEpochs(int(k), case["n"] // int(k)))
         assert stated.exact
         assert stated.value**2 == pytest.approx(known["sens2_abs"], rel=1e-9)
-
-
-# ---- refusals
-
-PREFIX, SCHEDULE = workloads.prefix_sum(8), workloads.momentum(2, 0.0, np.array([1.0, 0.5]))
-
-
-@pytest.mark.parametrize(
-    ("workload", "arguments", "error", "message"),
-    [
-        (PREFIX, {"bands": 9}, ValueError, "bands = 9: must be at most 8"),
-        (PREFIX, {"bands": 0}, ValueError, "bands = 0: must be at least 1"),
-        (PREFIX, {"bands": True}, TypeError, "bands = True"),
-        (PREFIX, {"bands": 2.0}, TypeError, "bands = 2.0"),
-        (PREFIX, {"bands": 2, "objective": "mena"}, ValueError, "did you mean 'mean'"),
-        (PREFIX, {"bands": 2, "participation": PoissonSampling(0.1)}, ValueError, "optimize for a pattern"),
-        (SCHEDULE, {"bands": 1}, ValueError, r"learning_rates differ.*banded\.optimize"),
-    ],
-)
-def test_what_cannot_be_optimized_is_refused(workload: workloads.Workload, arguments: dict, error: type, message: str) -> None:
-    with pytest.raises(error, match=message):
-        factorization.toeplitz.optimize(workload, **arguments)
-    if "objective" not in arguments:
-        with pytest.raises(error, match=message):
-            factorization.normalized_toeplitz.optimize(workload, **arguments)
 
 
 @pytest.mark.parametrize("value", [0.01, 0.1, 0.3, 0.7])

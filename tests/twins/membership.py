@@ -44,17 +44,6 @@ def excluded(y: torch.Tensor, x: torch.Tensor) -> bool:
     return not bool(reached.all())
 
 
-def off_the_grid(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Where |y| < |x|/2 and y is no multiple of 2^(e − 53), e = ⌊log₂|x|⌋: there y = fl(x + w) for no float64 number w.
-
-    Proof: fl is monotone and |x|/2 is a float64 number, so |x + w| < |x|/2, hence |x|/2 < |w| < 2|x| and by Sterbenz's lemma
-    x + w is exact. As |w| > 2^(e−1), w is a multiple of 2^(e−53), x is one of 2^(e−52), and so y = x + w is one of 2^(e−53).
-    """
-    exponent = torch.frexp(x)[1] - 1
-    steps = torch.ldexp(y, 53 - exponent)
-    return (y.abs() < x.abs() / 2) & (steps.round() != steps)
-
-
 def certain_call(y: torch.Tensor, x0: torch.Tensor, x1: torch.Tensor) -> int | None:
     """Which sum it was, 0 or 1, where the other one is impossible; ``None`` where both are possible."""
     impossible = excluded(y, x0), excluded(y, x1)
