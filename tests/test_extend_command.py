@@ -123,14 +123,6 @@ def test_more_rounds_than_before_let_clients_come_as_often_as_these_allow(place:
 # --- budgets ---
 
 
-def test_a_budget_is_of_both_together(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spent = answer(capsys, "account", "one")["epsilon"]
-    budget = round(spent + 0.7, 2)
-    assert extend("one", "two", f"privacy.epsilon={budget}") == 0
-    assert budget * (1 - 1e-3) <= answer(capsys, "account", "two")["epsilon"] <= budget
-    assert answer(capsys, "account", "one", "two")["epsilon"] <= budget
-
-
 @pytest.mark.parametrize("name", ["epsilon", "stop_epsilon"])
 def test_a_budget_that_is_spent_is_refused_with_what_was_spent(
     name: str, place: Path, capsys: pytest.CaptureFixture[str]

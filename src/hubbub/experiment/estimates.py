@@ -6,7 +6,6 @@ Letters: A workload, C strategy, N noising matrix ``(rounds, rows)`` with N·C =
 import math
 import secrets
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -272,10 +271,10 @@ def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
     """
     if workload.rounds != strategy.rounds:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
-    first = _first_column(strategy)
-    if first is not None and workload.toeplitz:
-        models = _models(workload, first[:, None])[:, 0]
-        return NoiseLevels(np.sqrt(np.cumsum(np.square(first))), np.sqrt(np.cumsum(np.square(models))))
+    if workload.toeplitz and isinstance(strategy, Identity | BandedToeplitz | BufferedLinearToeplitz | BandedInverse):
+        first = _response(strategy)
+        models = _models(workload, first)
+        return NoiseLevels(np.sqrt(np.cumsum(np.square(first[:, 0]))), np.sqrt(np.cumsum(np.square(models[:, 0]))))
     if workload.rounds > MOST_ROUNDS:
         return None
     C = np.asarray(strategy.matrix(), dtype=np.float64)
@@ -283,34 +282,12 @@ def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
     return NoiseLevels(np.linalg.norm(N, axis=1), np.linalg.norm(_models(workload, N), axis=1))
 
 
-def _first_column(strategy: Strategy) -> Array | None:
-    """The first column of N, ``(rounds,)``, if N is Toeplitz; else ``None``."""
-    unit = np.eye(strategy.rounds, 1)
-    match strategy:
-        case Identity():
-            return unit[:, 0]
-        case BandedToeplitz(coefficients=c):
-            return _solved(c, unit)[:, 0]
-        case BufferedLinearToeplitz():
-            return _response(strategy)
-        case BandedInverse():
-            return np.concatenate([strategy.noising_coefficients, np.zeros(strategy.rounds - strategy.bands)])
-        case _:
-            return None
-
-
 def _response(strategy: Strategy) -> Array:
-    """The response of the strategy's own steps to one unit of noise in the first round, ``(rounds,)``."""
-    answers, memory = np.empty(strategy.rounds), ()
+    """The first column of N, ``(rounds, 1)``: the response of the strategy's steps to a unit of noise in the first round."""
+    answers, memory = np.empty((strategy.rounds, 1)), ()
     for t in range(strategy.rounds):
         answers[t], memory = strategy.step(t, lambda row: float(row == 0), memory)
     return answers
-
-
-def _solved(coefficients: Sequence[float], releases: Array) -> Array:
-    """The inverse of the lower triangular Toeplitz matrix of these coefficients, times ``(rounds, columns)``."""
-    bands = np.tile(np.array(coefficients)[:, None], len(releases))
-    return np.asarray(solve_banded((len(coefficients) - 1, 0), bands, releases))
 
 
 def _models(workload: Workload, releases: Array) -> Array:
@@ -322,4 +299,5 @@ def _models(workload: Workload, releases: Array) -> Array:
     """
     rates = np.ones(workload.rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates)
     # Each buffer minus β times the buffer before it is the release of its round.
-    return np.asarray(np.cumsum(rates[:, None] * _solved((1.0, -workload.momentum), releases), axis=0))
+    buffers = solve_banded((1, 0), [[1.0], [-workload.momentum]] * np.ones(workload.rounds), releases)
+    return np.asarray(np.cumsum(rates[:, None] * buffers, axis=0))
