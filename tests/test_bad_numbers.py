@@ -75,7 +75,6 @@ from release_paths import some_rounds
 workplace, refused = refusals.workplace, refusals.refused
 
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-1": -1.0, "1e999": "1e999"}
-every_number = pytest.mark.parametrize("bad", NUMBERS.values(), ids=NUMBERS)
 Door = Callable[[Any], object]
 REFUSALS = (ValueError, TypeError, HubbubError)
 ONE = every_round(3)
@@ -96,12 +95,6 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(composition, name, spy)
     yield
     assert asked == []
-
-
-def refuses(door: Door, bad: object, name: str) -> None:
-    """The error names the argument and shows what it got."""
-    with pytest.raises(REFUSALS, match=rf"{name}.*{re.escape(str(bad))}"):
-        door(bad)
 
 
 # --- noise ---
@@ -180,36 +173,6 @@ def written(kind: str, section: str, key: str, text: str) -> Path:
     return file
 
 
-@pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize("door", NOISY)
-@every_number
-def test_num_1_no_door_of_python_or_flower_takes_a_noise_multiplier_that_is_none(door: str, bad: object) -> None:
-    refuses(NOISY[door], bad, "noise_multiplier")
-
-
-@pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize("kind", KINDS)
-@every_number
-def test_num_1_no_file_of_settings_holds_a_noise_multiplier_that_is_none(refused: Refused, kind: str, bad: object) -> None:
-    text = "1e999" if isinstance(bad, str) else repr(bad)
-    file = written(kind, "privacy", "noise_multiplier", text)
-    for command in (["plan", str(file)], ["train", str(file), "--out", "new"]):
-        refused(command, "privacy.noise_multiplier", str(float(text)))
-    assert not Path("new").exists()
-
-
-@pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf", "-1", "1e999", '"1"', "true"])
-def test_num_1_no_command_line_takes_a_noise_multiplier_that_is_none(refused: Refused, text: str) -> None:
-    for kind in KINDS:
-        file = written(kind, "training", "rounds", "2")
-        refused(["train", str(file), "--out", "new", "--set", f"privacy.noise_multiplier={text}"], "noise_multiplier")
-    for flag in ("--noise-multiplier", "--clip-noise-multiplier"):
-        refused(["account", "--rounds", "5", "--delta", "1e-5", flag, text], "noise")
-        refused(["account", "--rounds", "5", "--delta", "1e-5", "--sampling-probability", "0.1", flag, text], "noise")
-    assert not Path("new").exists()
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that stopped after two rounds."""
@@ -228,26 +191,6 @@ def forged(whole: Path, into: Path, *path: str | int, text: str) -> Path:
     inner[path[-1]] = "@@"
     (folder / "ledger.jsonl").write_bytes(chained(canonical(record).replace(b'"@@"', text.encode()) for record in records))
     return folder
-
-
-@pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "-1", "1e999", "0", "0.0", '"1.0"', "true", "null"])
-def test_num_1_no_ledger_states_a_noise_multiplier_that_is_none(
-    refused: Refused, whole: Path, tmp_path: Path, text: str
-) -> None:
-    folder = forged(whole, tmp_path / "forged", 0, "mechanism", "noise_multiplier", text=text)
-    with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
-        read_run(folder)
-    refused(["account", str(folder)], "ledger.jsonl")
-    with pytest.raises(SystemExit) as ended:
-        main(["verify", str(folder)])
-    assert ended.value.code in (1, 2)
-
-
-def test_num_1_no_run_goes_on_from_a_ledger_or_a_state_whose_numbers_are_none(whole: Path, tmp_path: Path) -> None:
-    for i, text in enumerate(("NaN", "1e999", "-1", "0")):
-        with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
-            some_rounds(forged(whole, tmp_path / f"{i}", 0, "mechanism", "noise_multiplier", text=text), 4)
 
 
 # --- no noise ---
@@ -361,7 +304,7 @@ CLIPPED: dict[str, tuple[str, Door]] = {
         lambda v: DPFedAvgFixed(FedAvg(), clip_norm=v, noise_multiplier=1.0, num_sampled_clients=3, secagg=Paillier(KEY)),
     ),
     "Flower's names": (
-        "clipping_norm",
+        "clip_norm",
         lambda v: compat.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, v, 3),
     ),
     "a client's mod": ("dpfedavg_clip_norm", _mod([clipping_mod], {"dpfedavg_clip_norm": None})),
@@ -370,42 +313,11 @@ CLIPPED: dict[str, tuple[str, Door]] = {
         _mod([noising_mod, clipping_mod], {"dpfedavg_clip_norm": 1.0, "dpfedavg_noise_stddev": None}),
     ),
 }
-CLIP_NORMS = {**NUMBERS, "0": 0.0}
-every_clip_norm = pytest.mark.parametrize("bad", CLIP_NORMS.values(), ids=CLIP_NORMS)
-
-
-@pytest.mark.parametrize("door", CLIPPED)
-@every_clip_norm
-def test_num_3_no_door_of_python_or_flower_takes_a_clip_norm_that_is_none(door: str, bad: object) -> None:
-    name, take = CLIPPED[door]
-    refuses(take, bad, name)
-
-
-@pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize("kind", ["process", "flower", "examples", "correlated", "paillier"])
-@every_clip_norm
-def test_num_3_no_file_and_no_flag_hold_a_clip_norm_that_is_none(refused: Refused, kind: str, bad: object) -> None:
-    text = "1e999" if isinstance(bad, str) else repr(bad)
-    for command in ("plan", "train"):
-        refused([command, str(written(kind, "privacy", "clip_norm", text))], "privacy.clip_norm", str(float(text)))
-    good = str(written(kind, "training", "rounds", "2"))
-    refused(["train", good, "--out", "new", "--set", f"privacy.clip_norm={text}"], "privacy.clip_norm")
-    assert not Path("new").exists()
-
-
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "-1", "1e999", "0", '"0.5"', "true"])
-def test_num_3_no_ledger_holds_a_round_of_a_clip_norm_that_is_none(whole: Path, tmp_path: Path, text: str) -> None:
-    folder = forged(whole, tmp_path / "forged", 2, "clip_norm", text=text)
-    with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
-        read_run(folder)
-    with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
-        some_rounds(folder, 4)
 
 
 # --- delta ---
 
 DELTAS = {"nan": math.nan, "inf": math.inf, "-1": -1.0, "0": 0.0, "1": 1.0, "1.5": 1.5, "1e999": "1e999"}
-every_delta = pytest.mark.parametrize("bad", DELTAS.values(), ids=DELTAS)
 EVENTS = [(PoissonSampled(1.0, 0.1), 3)]
 MECHANISM = Mechanism(Identity(3), ONE, 1.0)
 OF_DELTA: dict[str, Door] = {
@@ -429,28 +341,6 @@ OF_DELTA: dict[str, Door] = {
     "Flower's names": lambda v: compat.DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 3, delta=v),
     "ledger": lambda v: Promise(3, MECHANISM).after(3, v),
 }
-
-
-@pytest.mark.parametrize("door", OF_DELTA)
-@every_delta
-def test_num_4_no_door_of_python_or_flower_takes_a_delta_that_is_none(door: str, bad: object) -> None:
-    refuses(OF_DELTA[door], bad, "delta")
-
-
-@every_delta
-def test_num_4_no_file_no_flag_and_no_ledger_hold_a_delta_that_is_none(
-    refused: Refused, whole: Path, tmp_path: Path, bad: object
-) -> None:
-    text = "1e999" if isinstance(bad, str) else repr(bad)
-    for kind in KINDS:
-        refused(["train", str(written(kind, "privacy", "delta", text))], "privacy.delta", str(float(text)))
-    for command in (refusals.ACCOUNT, refusals.CALIBRATE):
-        flags = [text if i and command[i - 1] == "--delta" else word for i, word in enumerate(command)]
-        refused(flags, "delta")
-    refused(["account", str(whole), "--delta", text], "delta")
-    raw = text.replace("nan", "NaN").replace("inf", "Infinity")
-    with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
-        read_run(forged(whole, tmp_path / "forged", 0, "delta", text=raw))
 
 
 @pytest.mark.parametrize("kind", ["process", "examples"])
@@ -525,7 +415,6 @@ print(json.dumps({
 
 # --- budgets ---
 
-BUDGETS = {**NUMBERS, "0": 0.0}
 OF_EPSILON: dict[str, Door] = {
     "beside": lambda v: accounting.calibrate(Identity(3), ONE, prior=(), epsilon=v, delta=1e-5),
     "mechanism": lambda v: accounting.calibrate(Identity(3), ONE, epsilon=v, delta=1e-5),
@@ -538,22 +427,6 @@ OF_EPSILON: dict[str, Door] = {
         FedAvg(), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3, stop_epsilon=v
     ),
 }
-
-
-@pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize("door", OF_EPSILON)
-@pytest.mark.parametrize("bad", BUDGETS.values(), ids=BUDGETS)
-def test_num_6_no_door_takes_a_budget_that_is_none(door: str, bad: object) -> None:
-    refuses(OF_EPSILON[door], bad, "epsilon")
-
-
-@pytest.mark.parametrize("bad", BUDGETS)
-def test_num_6_no_file_and_no_flag_hold_a_budget_that_is_none(refused: Refused, bad: str) -> None:
-    for kind in KINDS:
-        refused(["plan", str(written(kind, "privacy", "epsilon", bad))], "privacy.epsilon")
-        refused(["train", str(written(kind, "privacy", "stop_epsilon", bad))], "privacy.stop_epsilon")
-    refused(["calibrate", "--rounds", "5", "--delta", "1e-5", "--epsilon", bad], "epsilon")
-    refused(["gaussian", "--delta", "1e-5", "--epsilon", bad], "epsilon")
 
 
 def test_num_6_a_budget_out_of_reach_is_refused_with_what_can_be_reached() -> None:
@@ -661,18 +534,6 @@ OF_COUNT: dict[str, tuple[str, Door]] = {
 }
 
 
-@pytest.mark.parametrize("door", OF_COUNT)
-@pytest.mark.parametrize("bad", COUNTS.values(), ids=COUNTS)
-def test_num_13_no_door_of_python_or_flower_takes_a_count_that_is_none(door: str, bad: object) -> None:
-    name, take = OF_COUNT[door]
-    if door == "composition" and bad == 0 and not isinstance(bad, bool):
-        # No round costs nothing.
-        assert accounting.epsilon([(Gaussian(1.0), 0)], 1e-5, "zero-out") == 0
-        return
-    with pytest.raises(REFUSALS, match=name):
-        take(bad)
-
-
 @pytest.mark.parametrize("bad", ["0", "-1", "2.5", "true", "nan", "1000000000000"])
 def test_num_13_no_setting_and_no_flag_take_a_count_that_is_none(refused: Refused, bad: str) -> None:
     for name in ("training.rounds", "training.cohort_size", "data.clients", "participation.min_separation"):
@@ -697,6 +558,83 @@ def test_num_13_rounds_beyond_any_memory_are_refused_at_once() -> None:
         ):
             with pytest.raises((ValueError, TypeError, HubbubError), match="rounds"):
                 make(many)
+
+
+# --- at every door ---
+
+# The argument that each kind of door names, its doors, and what none of them takes.
+ABOVE_ZERO = {**NUMBERS, "0": 0.0}
+DOORS: dict[str, tuple[dict[str, tuple[str, Door]], dict[str, Any]]] = {
+    "noise": ({name: ("noise_multiplier", door) for name, door in NOISY.items()}, NUMBERS),
+    "clip norm": (CLIPPED, ABOVE_ZERO),
+    "delta": ({name: ("delta", door) for name, door in OF_DELTA.items()}, DELTAS),
+    "epsilon": ({name: ("epsilon", door) for name, door in OF_EPSILON.items()}, ABOVE_ZERO),
+    "count": (OF_COUNT, COUNTS),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "door", "bad"), [(kind, door, bad) for kind, (doors, odd) in DOORS.items() for door in doors for bad in odd]
+)
+def test_num_1_num_3_num_4_num_6_num_13_no_door_takes_a_number_that_is_none(
+    kind: str, door: str, bad: str, request: pytest.FixtureRequest
+) -> None:
+    """The error names the argument and shows what it got, before any accountant is asked."""
+    doors, odd = DOORS[kind]
+    name, take = doors[door]
+    if kind in ("noise", "epsilon"):
+        request.getfixturevalue("unasked")
+    if (door, bad) == ("composition", "0"):
+        # No round costs nothing.
+        assert take(0) == 0
+        return
+    with pytest.raises(REFUSALS, match=name if kind == "count" else rf"{name}.*{re.escape(str(odd[bad]))}"):
+        take(odd[bad])
+
+
+# By the settings that each number is called.
+CALLED = {
+    "noise_multiplier": NUMBERS,
+    "clip_norm": ABOVE_ZERO,
+    "delta": DELTAS,
+    "epsilon": ABOVE_ZERO,
+    "stop_epsilon": ABOVE_ZERO,
+}
+
+
+@pytest.mark.usefixtures("unasked")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("key", "bad"), [(key, bad) for key, odd in CALLED.items() for bad in odd])
+def test_num_1_num_3_num_4_num_6_no_file_and_no_flag_hold_a_number_that_is_none(
+    refused: Refused, kind: str, key: str, bad: str
+) -> None:
+    file = str(written(kind, "privacy", key, bad))
+    for command in (["plan", file], ["train", file, "--out", "new"]):
+        refused(command, f"privacy.{key}", str(float(bad)))
+    refused(settings(str(written(kind, "training", "rounds", "2")), f"privacy.{key}={bad}"), key)
+    assert not Path("new").exists()
+
+
+# Where a ledger states it: the line, the keys, and what may stand there.
+STATED: dict[str, tuple[tuple[str | int, ...], str]] = {
+    "noise": ((0, "mechanism", "noise_multiplier"), 'NaN Infinity -Infinity -1 1e999 0 0.0 "1.0" true null'),
+    "clip norm": ((2, "clip_norm"), 'NaN Infinity -1 1e999 0 "0.5" true'),
+    "delta": ((0, "delta"), "NaN Infinity -1 0 1 1.5 1e999"),
+}
+
+
+@pytest.mark.parametrize(("what", "text"), [(what, text) for what, (_, texts) in STATED.items() for text in texts.split()])
+def test_num_1_num_3_num_4_no_ledger_states_a_number_that_is_none(
+    refused: Refused, whole: Path, tmp_path: Path, what: str, text: str
+) -> None:
+    folder = forged(whole, tmp_path / "forged", *STATED[what][0], text=text)
+    for reads in (lambda: read_run(folder), lambda: some_rounds(folder, 4)):
+        with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
+            reads()
+    refused(["account", str(folder)], "ledger.jsonl")
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(folder)])
+    assert ended.value.code in (1, 2)
 
 
 # --- a learning rate that breaks the model ---

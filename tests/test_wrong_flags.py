@@ -1,4 +1,7 @@
-"""A misused command line is refused in one line that names the flag and shows what it got, with exit code 2."""
+"""Flags that do not go together, or describe no mechanism, are refused in one line that names them, with exit code 2.
+
+Each flag with values that it cannot have, misspelt, or without a value is tried in ``test_malformed.py``.
+"""
 
 from pathlib import Path
 
@@ -18,24 +21,14 @@ workplace, refused = refusals.workplace, refusals.refused
     [
         (["trian", "good.toml"], ["trian", "did you mean 'train'"]),
         (["account", "--rounds", "5"], ["--delta"]),
-        (["account", "--delta", "1e-5"], ["--rounds"]),
         (["calibrate", "--rounds", "5", "--delta", "1e-5"], ["--epsilon"]),
-        (["gaussian", "--epsilon", "1"], ["--delta"]),
-        (["gausian", "--epsilon", "1", "--delta", "1e-5"], ["gausian", "did you mean 'gaussian'"]),
         (["train"], ["config"]),
-        (["resume"], ["run"]),
-        (["plan"], ["config"]),
         (["train", "good.toml", "correlated.toml"], ["correlated.toml"]),
         (["train", "good.toml", "--outt", "new"], ["--outt", "--out"]),
-        ([*ACCOUNT[:-2], "--noise-multipler", "1"], ["--noise-multipler", "--noise-multiplier"]),
         ([*CALIBRATE, "--noise-multiplier", "1"], ["--noise-multiplier"]),
-        ([*CALIBRATE, "--cohort", "5"], ["--cohort"]),
         (["resume", "run", "--out", "new"], ["--out"]),
-        (["train", "good.toml", "--set"], ["--set", "argument"]),
-        (["account", "--rounds", "5", "--delta"], ["--delta", "argument"]),
-        ([*ACCOUNT, "--json=yes"], ["--json"]),
     ],
-    ids=lambda value: " ".join(value) if value[0] in ("trian", "account", "calibrate", "train", "resume", "plan") else "",
+    ids=lambda value: " ".join(value),
 )
 def test_a_misused_command_line_is_explained_in_one_line(refused: Refused, arguments: list[str], words: list[str]) -> None:
     lowered = refused(arguments).lower()
@@ -52,27 +45,6 @@ def test_hubbub_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[s
     assert any("calibrate" in line.split() for line in lines)
 
 
-@pytest.mark.parametrize("value", ["many", "2.5", "true", "1e-3", "2.5e0", "nan", ""])
-def test_a_flag_that_needs_a_whole_number_says_so_and_shows_what_it_got(refused: Refused, value: str) -> None:
-    refused(["account", "--rounds", value, "--delta", "1e-5", "--noise-multiplier", "1"], "--rounds", value)
-
-
-@pytest.mark.parametrize("flag", ["--max-cohort-size", "--cycle-length", "--bins"])
-@pytest.mark.parametrize("value", ["many", "2.5", "nan"])
-def test_a_number_of_random_cohorts_is_whole(refused: Refused, flag: str, value: str) -> None:
-    refused([*ACCOUNT, flag, value], flag, value)
-
-
-@pytest.mark.parametrize("flag", ["--delta", "--noise-multiplier", "--clip-noise-multiplier", "--sampling-probability"])
-def test_a_flag_that_needs_a_number_says_so_and_shows_what_it_got(refused: Refused, flag: str) -> None:
-    refused(["account", "--rounds", "5", "--delta", "1e-5", flag, "tiny"], flag, "tiny")
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "-1000000000000"])
-def test_rounds_that_are_not_positive_are_refused(refused: Refused, value: str) -> None:
-    refused(["account", "--rounds", value, "--delta", "1e-5", "--noise-multiplier", "1"], f"rounds = {value}", "at least 1")
-
-
 @pytest.mark.parametrize(
     "more",
     ["", "--sampling-probability 0.1", "--mechanism tree", "--strategy tree"],
@@ -83,26 +55,10 @@ def test_more_rounds_than_any_memory_holds_are_refused(refused: Refused, more: s
     refused(["account", "--rounds", rounds, "--delta", "1e-5", "--noise-multiplier", "1", *more.split()], "rounds", rounds)
 
 
-@pytest.mark.parametrize("value", ["0", "1", "-1e-5", "1.5", "nan", "inf"])
-def test_a_delta_outside_the_open_unit_interval_is_refused(refused: Refused, value: str) -> None:
-    refused(["account", "--rounds", "5", "--delta", value, "--noise-multiplier", "1"], "delta", str(float(value)))
-
-
-@pytest.mark.parametrize("flag", ["--noise-multiplier", "--clip-noise-multiplier"])
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "-inf"])
-def test_noise_that_hides_nothing_is_refused(refused: Refused, flag: str, value: str) -> None:
-    refused(["account", "--rounds", "5", "--delta", "1e-5", flag, value], f"{flag} = {float(value)}")
-
-
 @pytest.mark.parametrize("more", [[], ["--sampling-probability", "0.1"]], ids=["gaussian", "poisson"])
 @pytest.mark.parametrize("value", ["1e-200", "1e-160", "1e-100", "1e300"])
 def test_noise_beyond_what_can_be_computed_is_refused_by_name(refused: Refused, value: str, more: list[str]) -> None:
     refused(["account", "--rounds", "5", "--delta", "1e-5", "--noise-multiplier", value, *more], "noise", repr(float(value)))
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
-def test_a_budget_that_is_no_budget_is_refused(refused: Refused, value: str) -> None:
-    refused(["calibrate", "--rounds", "5", "--delta", "1e-5", "--epsilon", value], "epsilon", str(float(value)))
 
 
 def test_a_budget_beyond_what_can_be_computed_is_refused_by_name(refused: Refused) -> None:
@@ -119,24 +75,16 @@ def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool
     ("flags", "words"),
     [
         ("--strategy identiy", ["--strategy", "'identiy'", "did you mean 'identity'"]),
-        ("--strategy=", ["--strategy", "''", "tree"]),
-        ("--mechanism identiy", ["--mechanism", "'identiy'", "did you mean 'identity'"]),
-        ("--mechanism=", ["--mechanism", "''", "tree"]),
         ("--accountant tigt", ["accountant", "'tigt'", "did you mean 'tight'"]),
         ("--neighboring-relation zeroout", ["relation", "'zeroout'", "did you mean 'zero-out'"]),
-        ("--neighboring-relation=", ["relation", "''", "zero-out"]),
         ("--strategy own:Strategy", ["own:Strategy", "hubbub.accounting.guarantee"]),
         ("--strategy tree --bands 3", ["--bands = 3", "tree"]),
-        ("--strategy banded-toeplitz --bands 0", ["--bands = 0", "at least 1"]),
-        ("--strategy banded-toeplitz --bands -1", ["--bands = -1", "at least 1"]),
         ("--strategy banded-toeplitz --bands 6", ["--bands = 6", "5"]),
         ("--strategy banded --column-norm-squared 1", ["--column-norm-squared", "--bands"]),
         ("--strategy blt --bands 2", ["--bands = 2", "'blt'", "banded"]),
         ("--strategy banded --buffers 2", ["--buffers = 2", "'banded'", "blt"]),
         ("--strategy banded --bands 2", ["bands = 2", "overlap"]),
         ("--strategy banded --bands 6 --column-norm-squared 1", ["bands = 6", "5"]),
-        ("--strategy banded --bands 2 --column-norm-squared nan", ["column", "nan"]),
-        ("--strategy banded --bands 2 --column-norm-squared 0", ["column", "0.0"]),
         ("--strategy banded --bands 2 --column-norm-squared 1e308", ["column", "1e+308"]),
         ("--column-norm-squared 1", ["--column-norm-squared", "banded"]),
         ("--strategy dense", ["MinSeparation", "FixedEpochs", "banded"]),
@@ -144,28 +92,11 @@ def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool
         ("--strategy dense --matrix nowhere.npy", ["nowhere.npy", "No such file"]),
         ("--strategy dense --matrix good.toml", ["good.toml", "NumPy"]),
         ("--strategy tree --matrix nowhere.npy", ["--matrix", "--strategy"]),
-        ("--matrix nowhere.npy", ["nowhere.npy", "No such file"]),
         ("--mechanism own:Strategy", ["own:Strategy", "is no option"]),
         ("--mechanism tree:bands=3", ["bands = 3", "tree"]),
-        ("--mechanism banded-toeplitz:bands=0", ["bands = 0", "at least 1"]),
-        ("--mechanism banded-toeplitz:bands=6", ["bands = 6", "5"]),
-        ("--mechanism banded:column-norm-squared=1", ["column-norm-squared", "bands=N"]),
-        ("--mechanism banded:buffers=2", ["buffers = 2", "'banded'", "blt"]),
-        ("--mechanism banded:bands=2", ["bands = 2", "overlap"]),
-        ("--mechanism banded:bands=6,column-norm-squared=1", ["bands = 6", "5"]),
-        ("--mechanism banded:bands=2,column-norm-squared=nan", ["column", "nan"]),
-        ("--mechanism banded:bands=2,column-norm-squared=1e308", ["column", "1e+308"]),
         ("--mechanism identity:column-norm-squared=1", ["column-norm-squared", "banded"]),
         ("--mechanism banded:width=3", ["'width=3'", "bands=…"]),
-        ("--mechanism dense", ["MinSeparation", "FixedEpochs", "banded"]),
-        ("--mechanism file", ["needs matrix"]),
-        ("--mechanism dense:matrix=nowhere.npy", ["nowhere.npy", "No such file"]),
-        ("--mechanism dense:matrix=good.toml", ["good.toml", "NumPy"]),
-        ("--mechanism nowhere.npy", ["nowhere.npy", "No such file"]),
         ("--mechanism .", [".", "is no run"]),
-        ("--sampling-probability 0", ["--sampling-probability = 0.0", "above 0"]),
-        ("--sampling-probability 1.5", ["--sampling-probability = 1.5", "at most 1"]),
-        ("--sampling-probability nan", ["--sampling-probability = nan"]),
         ("--sampling-probability 0.1 --min-separation 2", ["--sampling-probability", "--min-separation"]),
         ("--sampling-probability 0.1 --epochs 2 --rounds-per-epoch 2", ["--sampling-probability", "--epochs"]),
         ("--sampling-probability 0.1 --cohort-size 2", ["--sampling-probability", "--cohort-size"]),
@@ -173,42 +104,25 @@ def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool
         ("--cohort-size 2", ["--cohort-size", "--population"]),
         ("--population 2", ["--cohort-size", "--population"]),
         ("--cohort-size 5 --population 4", ["--cohort-size = 5", "at most 4"]),
-        ("--cohort-size 0 --population 4", ["--cohort-size = 0", "at least 1"]),
-        ("--min-separation 0", ["min", "separation", "0", "at least 1"]),
-        ("--min-separation -1", ["--min-separation = -1", "at least 1"]),
-        ("--max-participations 0", ["max", "participations", "0", "at least 1"]),
-        ("--epochs 0 --rounds-per-epoch 5", ["epochs", "0", "at least 1"]),
         ("--epochs 2", ["--epochs", "--rounds-per-epoch"]),
         ("--epochs 2 --rounds-per-epoch 5", ["epochs=2", "5 rounds"]),
-        ("--rounds-per-epoch 0", ["rounds", "epoch", "0", "at least 1"]),
-        ("--rounds-per-epoch -5", ["rounds", "epoch", "-5", "at least 1"]),
         ("--strategy tree --sampling-probability 0.1", ["random cohorts", "independent noise"]),
         ("--strategy banded-toeplitz --cohort-size 2 --population 10", ["random cohorts", "independent noise"]),
-        ("--mechanism tree --sampling-probability 0.1", ["random cohorts", "independent noise"]),
-        ("--mechanism banded-toeplitz --cohort-size 2 --population 10", ["random cohorts", "independent noise"]),
         ("--neighboring-relation add-or-remove-one", ["'add-or-remove-one'", "zero-out"]),
-        ("--bins 0", ["--bins = 0", "at least 1"]),
         ("--bins 20000000", ["--bins = 20000000", "at most"]),
         ("--bins 3 --sampling-probability 0.1", ["--sampling-probability with --bins", "no kind of random cohorts"]),
         ("--bins 3 --cycle-length 2", ["--cycle-length with --bins", "no kind of random cohorts"]),
         ("--bins 3 --min-separation 2", ["--min-separation", "--bins", "say one of them"]),
         ("--cycle-length 3", ["--cycle-length: ", "need --sampling-probability, too"]),
-        ("--cycle-length 0 --sampling-probability 0.1", ["--cycle-length = 0", "at least 1"]),
-        ("--cycle-length 3 --sampling-probability 1.5", ["--sampling-probability = 1.5", "at most 1"]),
         ("--cycle-length 3 --epochs 2 --rounds-per-epoch 2", ["--cycle-length", "--epochs", "say one of them"]),
         ("--cycle-length 3 --sampling-probability 0.1 --max-cohort-size 2 --population 9", ["no kind of random cohorts"]),
         ("--max-cohort-size 3", ["--max-cohort-size: ", "need --sampling-probability with --population, too"]),
         ("--max-cohort-size 3 --sampling-probability 0.1", ["--max-cohort-size", "need --population, too"]),
         ("--max-cohort-size 3 --population 9", ["--max-cohort-size", "need --sampling-probability, too"]),
-        ("--max-cohort-size 0 --population 9 --sampling-probability 0.1", ["--max-cohort-size = 0", "at least 1"]),
-        ("--max-cohort-size 3 --population 0 --sampling-probability 0.1", ["--population = 0", "at least 1"]),
         ("--population 9 --sampling-probability 0.1", ["--population", "need --max-cohort-size, too"]),
         ("--strategy banded-toeplitz --bands 3 --cycle-length 2 --sampling-probability 0.1", ["3 bands", "cycle_length = 2"]),
         ("--strategy tree --cycle-length 2 --sampling-probability 0.1", ["BinaryTree", "square and lower triangular"]),
         ("--strategy banded-toeplitz --bands 2 --bins 2", ["BandedToeplitz", "independent noise only"]),
-        ("--mechanism banded-toeplitz:bands=3 --cycle-length 2 --sampling-probability 0.1", ["3 bands", "cycle_length = 2"]),
-        ("--mechanism tree --cycle-length 2 --sampling-probability 0.1", ["BinaryTree", "square and lower triangular"]),
-        ("--mechanism banded-toeplitz:bands=2 --bins 2", ["BandedToeplitz", "independent noise only"]),
     ],
 )
 def test_account_refuses_flags_that_describe_no_mechanism(refused: Refused, flags: str, words: list[str]) -> None:

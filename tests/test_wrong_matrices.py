@@ -16,8 +16,7 @@ from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import Dense, dense
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row
 from hubbub.mechanism.workloads import prefix_sum
-from malformed.contents import canonical, opened, tensors_file
-from malformed.matrices import C, npy, proto
+from malformed.contents import C, canonical, npy, opened, proto, tensors_file
 from refusals import Refused, output
 
 # Fixtures are found by their names here.

@@ -1,18 +1,17 @@
-"""What hubbub must refuse: malformed files and values, family by family, each the same on every day.
+"""What hubbub must refuse: malformed files and values, the same on every day.
 
-A family is a function from a whole :class:`Run` to its cases. A case damages a copy of that run, or says something wrong on a
-command line or to a function, and knows what the one line that refuses it must name. The config of that run asks for
-``malformed:people`` and ``malformed:Line``.
+A family is a function from a whole :class:`Run` to its cases. Most apply a law of :mod:`malformed.laws` to each file, setting,
+flag or message there is; the others are what no law makes: digests that are forged, orders that cannot be, names that steer a
+terminal. The config of the run asks for ``malformed:people`` and ``malformed:Line``.
 """
 
-from malformed.base import CALIBRATE, CONFIG, NOISY, RESUME, Accepted, Call, Case, Command, Line, Run, people
-from malformed.damages import Workplace
-from malformed.families import FAMILIES
-from malformed.taken import whole
+from malformed import inputs, messages, runs
+from malformed.place import CALIBRATE, CONFIG, EVERY, NOISY, RESUME, Accepted, Call, Case, Command, Line, Run, Workplace, people
 
 __all__ = [
     "CALIBRATE",
     "CONFIG",
+    "EVERY",
     "FAMILIES",
     "NOISY",
     "RESUME",
@@ -26,3 +25,38 @@ __all__ = [
     "people",
     "whole",
 ]
+
+whole = runs.whole
+FAMILIES = {
+    family.__name__.replace("_", " "): family
+    for family in (
+        runs.damaged_files,
+        runs.kinds_of_file,
+        runs.modes,
+        runs.moved_lines,
+        runs.rolled_back,
+        runs.forged_records,
+        runs.forged_order,
+        runs.forged_cohorts,
+        runs.forged_promises,
+        runs.forged_tensors,
+        runs.documents,
+        runs.metrics,
+        runs.extra_releases,
+        inputs.settings,
+        inputs.misspelt,
+        inputs.flags,
+        inputs.heads,
+        inputs.names,
+        inputs.configs,
+        inputs.matrices,
+        inputs.data_sets,
+        messages.contributions,
+        messages.answers,
+        messages.replies,
+        messages.agreements,
+        messages.holder_messages,
+        messages.holder_folders,
+        messages.state_folders,
+    )
+}

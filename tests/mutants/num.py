@@ -6,12 +6,12 @@ MUTANTS = parsed(r"""
 a mechanism takes any noise multiplier @ Mechanism.__post_init__
 - scale('noise_multiplier', self.noise_multiplier)
 + float(self.noise_multiplier)
-? test_bad_numbers.py::test_num_1_no_door_of_python_or_flower_takes_a_noise_multiplier_that_is_none[nan-mechanism]
+? test_bad_numbers.py::test_num_1_num_3_num_4_num_6_num_13_no_door_takes_a_number_that_is_none[noise-mechanism-nan]
 
 a ledger may state any noise multiplier @ promise._mechanism
 - stated['noise_multiplier']
 + abs(float(stated['noise_multiplier'] or 1))
-? test_bad_numbers.py::test_num_1_no_ledger_states_a_noise_multiplier_that_is_none[-1]
+? test_bad_numbers.py::test_num_1_num_3_num_4_no_ledger_states_a_number_that_is_none[noise--1]
 
 a run without a mechanism costs nothing @ guarantee.unprotected
 - math.inf
@@ -21,17 +21,17 @@ a run without a mechanism costs nothing @ guarantee.unprotected
 a lattice takes any clip norm @ Lattice.__post_init__
 - scale('clip_norm', self.clip_norm)
 + float(self.clip_norm)
-? test_bad_numbers.py::test_num_3_no_door_of_python_or_flower_takes_a_clip_norm_that_is_none[nan-lattice]
+? test_bad_numbers.py::test_num_1_num_3_num_4_num_6_num_13_no_door_takes_a_number_that_is_none[clip norm-lattice-nan]
 
 a delta of 0 or 1 is one @ checks.open_unit
 - 0 < number < 1
 + 0 <= number <= 1
-? test_bad_numbers.py::test_num_4_no_door_of_python_or_flower_takes_a_delta_that_is_none[1-of nothing]
+? test_bad_numbers.py::test_num_1_num_3_num_4_num_6_num_13_no_door_takes_a_number_that_is_none[delta-of nothing-1]
 
 a budget takes any epsilon @ _Budget.__init__
 - scale('epsilon', epsilon)
 + float(epsilon)
-? test_bad_numbers.py::test_num_6_no_door_takes_a_budget_that_is_none[-1-noise]
+? test_bad_numbers.py::test_num_1_num_3_num_4_num_6_num_13_no_door_takes_a_number_that_is_none[epsilon-noise--1]
 
 of an update with a number that is none the other numbers count @ _Blocks._read
 - block.copy_(self._update[start:start + len(block)])

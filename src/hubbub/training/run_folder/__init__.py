@@ -156,7 +156,8 @@ class RunStore:
         """Sync what a killed process left behind, before anything relies on it."""
         parts = (self.folder.parent, self.folder, self._state, self._keys, self._releases)
         for path in (self.ledger_path, cohorts_path(self.ledger_path), *parts):
-            if path.exists():
+            # To open a pipe would wait for whoever writes to it; who reads it refuses it.
+            if path.is_file() or path.is_dir():
                 files.sync(path)
 
     def require_room(self, noise: int) -> None:
