@@ -280,5 +280,4 @@ def test_thousands_of_malformed_files_and_values_are_tried(families: dict[str, l
     twice = {family: sorted({name for name in found if found.count(name) > 1}) for family, found in names.items()}
     assert not any(twice.values()), twice
     assert len(names) == 28
-    total = sum(map(len, names.values()))
     assert sum(map(len, names.values())) >= 9000
