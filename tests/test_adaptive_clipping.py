@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dying import Dying
-from hubbub.errors import ConfigError, RunFolderError
+from hubbub.errors import ConfigError
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.mechanism import Mechanism
@@ -259,22 +259,6 @@ def test_a_killed_run_goes_on_with_the_clip_norm_of_its_releases(tmp_path: Path,
     assert not dying.told("error")
     # Two starts that die within a third of a run's steps cannot end it.
     assert killed >= 2 * 2
-
-
-def test_a_checkpoint_without_its_clip_norm_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 3)
-    kept = RunStore.save_checkpoint
-
-    def without(store: RunStore, *state: object, clip_norm: float | None = None) -> None:
-        kept(store, *state)
-
-    monkeypatch.setattr(RunStore, "save_checkpoint", without)
-    run = train(plan(), vectors(), linear(), RunStore(tmp_path / "run"))
-    for _ in range(5):
-        next(run)
-    run.close()
-    with pytest.raises(RunFolderError, match=r"checkpoint-3\.safetensors: its clip_norm = None is not of this run's kind"):
-        next(train(plan(), vectors(), linear(), RunStore(tmp_path / "run")))
 
 
 # --- refusals ---

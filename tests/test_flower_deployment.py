@@ -3,10 +3,6 @@
 import itertools
 import json
 import math
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +14,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-import reaper
 from cohort_file import cohorts as cohorts_of
 from flower_deployment import Deployment, write_node_key
 from hubbub.ledger.chain import read_chain
@@ -37,17 +32,6 @@ SECONDS = 175.0
 # In steps of the lattice, of which a clip norm has 2**24: rounding an update moves no coordinate by so many, while another
 # client's update, or another row of noise, moves some by hundreds of thousands.
 NEAR = 100
-# A process that starts another one in a session of its own, and a test that starts it.
-HIDES = "import subprocess; subprocess.run(['sleep', '600'], start_new_session=True)"
-A_TEST = """
-import sys, time
-from pathlib import Path
-from flower_deployment import Deployment
-with Deployment(Path(sys.argv[1]), seconds=float(sys.argv[2])) as deployment:
-    deployment.start("hides", "python", "-c", sys.argv[3])
-    print(deployment.mark, flush=True)
-    time.sleep(600)
-"""
 
 
 @pytest.fixture
@@ -209,24 +193,3 @@ def test_flw_5_a_federation_stays_private_when_a_node_is_killed_and_the_server_s
     require_guarantee_counts_both_runs(seen)
     verdict = verify(tmp_path / "state", head=seen.told(0)["head"])
     assert verdict.ok, verdict
-
-
-@pytest.mark.parametrize("ends", ["killed", "late"])
-def test_no_process_is_left_when_the_test_itself_is_killed_or_late(tmp_path: Path, ends: str) -> None:
-    command = [sys.executable, "-c", A_TEST, str(tmp_path / "flower"), "600" if ends == "killed" else "2", HIDES]
-    with subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True) as test:
-        try:
-            assert test.stdout
-            mark = test.stdout.readline().strip()
-            deadline = time.monotonic() + 30
-            # The hidden one, and who started it.
-            while len(reaper.marked(mark)) < 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            if ends == "killed":
-                test.send_signal(signal.SIGKILL)
-            while reaper.marked(mark):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-        finally:
-            test.kill()

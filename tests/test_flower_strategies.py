@@ -23,11 +23,9 @@ from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import (
-    FixedEpochs,
     FixedSizeSampling,
     MinSeparation,
     PoissonSampling,
-    SingleParticipation,
     every_round,
 )
 from hubbub.mechanism.strategies import Identity, toeplitz
@@ -97,19 +95,6 @@ def test_poisson_cohorts_amplify() -> None:
     expected = guarantee(Mechanism(Identity(1000), PoissonSampling(0.01), 1.0), 1e-5)
     assert strategy.guarantee(1e-5, rounds=1000).epsilon == pytest.approx(expected.epsilon, rel=1e-12)
     assert strategy.guarantee(1e-5, rounds=1000).epsilon < 2
-
-
-def test_a_start_counts_from_one_again_and_the_guarantee_does_not(tmp_path: Path) -> None:
-    whole = separated(tmp_path / "whole", simulation_seed=3)
-    expected = whole.start(grid(), START, num_rounds=7).arrays
-    first, second = separated(tmp_path / "parts", simulation_seed=3), separated(tmp_path / "parts", simulation_seed=3)
-    first.start(grid(), START, num_rounds=4)
-    assert second.rounds_charged == 4
-    # The model is that of the folder, and so are momentum, noise and cohorts: what begins anew is not looked at.
-    zeros = ArrayRecord({name: Array(np.zeros_like(array.numpy())) for name, array in START.items()})
-    resumed = second.start(grid(), zeros, num_rounds=3).arrays
-    assert second.rounds_charged == 7
-    np.testing.assert_array_equal(numbers(resumed), numbers(expected))
 
 
 def test_cra_18_the_ledger_binds_the_model_that_a_start_ends_with(tmp_path: Path) -> None:
@@ -203,16 +188,6 @@ def told(*nodes: tuple[int, bytes]) -> Told:
     return made
 
 
-def test_a_client_whose_key_vanishes_is_not_another_client(tmp_path: Path) -> None:
-    strategy = separated(tmp_path)
-    strategy.configure_train(1, START, ConfigRecord(), told((1, b"a"), (2, b"b"), (3, b"c")))
-    with pytest.raises(ParticipationError, match="none of 3 connected nodes has a public key"):
-        strategy.configure_train(2, START, ConfigRecord(), told((1, b""), (2, b""), (3, b"")))
-    # Nor over a restart: a node without a key is not asked.
-    with pytest.raises(ParticipationError, match="none of 1 connected clients may join"):
-        separated(tmp_path).configure_train(2, START, ConfigRecord(), told((1, b"a"), (2, b"")))
-
-
 def test_prt_6_exactly_as_many_are_asked_as_was_said_and_fewer_where_fewer_may() -> None:
     strategy = DPFedAvgFixed(FedAvg(fraction_train=0.1), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=7)
     assert len(one_round(strategy, grid(12))[0]) == 7
@@ -240,18 +215,6 @@ def test_prt_7_a_mechanism_has_no_more_rounds_than_it_has() -> None:
         one_round(strategy, grid())
 
 
-def test_a_missing_reply_discards_the_round_where_that_is_the_rule() -> None:
-    strategy = DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=5, on_failure="abort")
-    messages = list(strategy.configure_train(1, START, ConfigRecord(), on := grid()))
-    arrays, told = strategy.aggregate_train(1, list(on.send_and_receive(messages))[1:])
-    assert arrays is None
-    assert told is not None
-    assert (told["released"], strategy.rounds_charged) == (0, 1)
-    assert strategy.guarantee().epsilon == pytest.approx(4.377, abs=1e-3)
-    assert "reply is missing" in strategy.guarantee().statement()
-    assert one_round(strategy, grid())[1] is not None
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -270,7 +233,6 @@ def test_a_missing_reply_discards_the_round_where_that_is_the_rule() -> None:
             "fixed size",
         ),
         (lambda: DPFedAvgFixed(FedMedian(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3), "one that averages"),
-        (lambda: DPFedAvgFixed(separated(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3), "is private itself"),
         (
             lambda: MatrixFactorizationDP(
                 FedAvg(), mechanism=Mechanism(Identity(5), FixedSizeSampling(3, 10), 1.0), clip_norm=1.0
@@ -291,18 +253,6 @@ def test_a_number_that_is_none_is_refused_by_name(name: str, value: object) -> N
     settings: dict[str, object] = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": 3, name: value}
     with pytest.raises((ValueError, TypeError), match=name):
         DPFedAvgFixed(FedAvg(), **settings)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("pattern", [SingleParticipation(), FixedEpochs(2, 4), MinSeparation(4, 3)])
-def test_every_pattern_is_kept(pattern: SingleParticipation | FixedEpochs | MinSeparation) -> None:
-    strategy = MatrixFactorizationDP(
-        FedAvg(), mechanism=Mechanism(Identity(8), pattern, 1.0), clip_norm=1.0, num_sampled_clients=2, keys_enforced=True
-    )
-    joined: dict[int, list[int]] = {}
-    for t in range(8):
-        for node in one_round(strategy, grid(16))[0]:
-            joined.setdefault(node, []).append(t)
-    assert all(pattern.allows(rounds) for rounds in joined.values())
 
 
 def test_num_11_an_empty_cohort_releases_noise_all_the_same() -> None:

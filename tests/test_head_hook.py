@@ -25,9 +25,8 @@ from hubbub.errors import ConfigError, KeyFileError, LedgerError
 from hubbub.ledger.chain import read_chain
 from hubbub.mechanism.strategies import toeplitz
 from hubbub.training import HeadHook, RunStore, head_hook, train
-from hubbub.training.run_folder import RunStore as Store
 from hubbub.verification import verify
-from release_paths import ROUNDS, locked, one_round, opened, plan, silent
+from release_paths import ROUNDS, plan, silent
 from simulated_disk import NOTHING, Disk, Image, Killed
 
 PLAN = plan(toeplitz.square_root(ROUNDS, 3))
@@ -213,18 +212,6 @@ def test_cra_19_what_a_hook_did_not_take_is_given_with_the_next_round_in_order(
     ] * 2
 
 
-def test_a_start_gives_what_the_last_one_did_not(tmp_path: Path) -> None:
-    outside = Outside(away=True)
-    store = RunStore(tmp_path / "run", head_hook=outside)
-    go(store, 3)
-    outside.away = False
-    assert go(store) == [3, 4, 5]
-    assert [rounds for rounds, _ in outside.kept] == list(range(ROUNDS + 1))
-    # A finished run gives nothing again.
-    go(store)
-    assert len(outside.kept) == ROUNDS + 1
-
-
 def test_cra_19_a_required_hook_that_fails_stops_the_run_before_the_release_leaves_and_nothing_is_lost(tmp_path: Path) -> None:
     outside = Outside(required=True)
     run = train(PLAN, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", head_hook=outside))
@@ -240,18 +227,6 @@ def test_cra_19_a_required_hook_that_fails_stops_the_run_before_the_release_leav
     assert [rounds for rounds, _ in outside.kept] == list(range(ROUNDS + 1))
     assert (tmp_path / "run/state/releases/2.safetensors").exists()
     assert verify(tmp_path / "run").ok
-
-
-def test_a_path_whose_required_hook_failed_begins_no_further_round(tmp_path: Path) -> None:
-    outside = Outside(required=True)
-    store = locked(tmp_path / "run")
-    path = opened(Store(store.folder, head_hook=outside))
-    outside.away = True
-    with pytest.raises(LedgerError, match="required"):
-        one_round(path, 0, 1)
-    outside.away = False
-    with pytest.raises(LedgerError, match="not open"):
-        one_round(path, 2, 3)
 
 
 @pytest.mark.parametrize("command", ["import time; time.sleep(60)", "import os, time; os.fork(); time.sleep(60)"])
@@ -373,24 +348,6 @@ def test_lines_may_come_again_and_be_bare_but_must_be_of_this_run_and_in_order(k
         found = kept.ok(wrong)
         assert not found[0], said
         assert said in found[1]
-
-
-def test_without_a_signer_bare_heads_do_and_the_rounds_are_compared_all_the_same(kept: Kept) -> None:
-    heads = [json.loads(line)["head"] for line in kept.lines]
-    kept.heads.write_text("\n".join([heads[0].upper(), *heads[1:]]))
-    verdict = verify(kept.folder, heads=kept.heads)
-    assert verdict.ok
-    assert any("no signature was checked" in check.detail for check in verdict.checks)
-    assert "has no signature" in kept.ok()[1]
-    for wrong, said in (
-        (strict_json.canonical({"head": heads[2], "rounds": 3, "run": heads[0]}), "says 3 rounds, and the ledger had 2"),
-        (strict_json.canonical({"head": "0" * 64, "rounds": 3, "run": heads[0]}), "is not in the ledger"),
-        (heads[3].encode() + b"\n" + heads[2].encode(), "was received after a later head"),
-    ):
-        kept.heads.write_bytes(wrong)
-        verdict = verify(kept.folder, heads=kept.heads)
-        assert not verdict.ok
-        assert any(said in check.detail for check in verdict.checks), said
 
 
 # Keys and signatures.

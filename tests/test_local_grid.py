@@ -14,7 +14,6 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdam
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -100,25 +99,6 @@ def test_two_runs_of_the_same_seeds_give_the_same_bytes() -> None:
     first = run()
     assert first == run()
     assert first != [array.data for array in record(START).values()]
-
-
-def test_both_sides_see_the_run_s_settings() -> None:
-    seen: list[Any] = []
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        seen.append(context.run_config["lr"])
-        grid.send_and_receive([Message(RecordDict(), node, "query") for node in grid.get_node_ids()])
-
-    def note(message: Message, context: Context) -> Message:
-        seen.append((context.run_config["lr"], context.node_config["name"], context.node_id))
-        return echo(message, context)
-
-    grid = LocalGrid(client(note), num_nodes=2, node_config=lambda index: {"name": f"n{index}"}, run_config={"lr": 0.5})
-    grid.run_app(app)
-    first, second = grid.get_node_ids()
-    assert seen == [0.5, (0.5, "n0", first), (0.5, "n1", second)]
 
 
 # --- what crosses, and what does not ---

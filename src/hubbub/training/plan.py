@@ -1,4 +1,4 @@
-"""A run as a value: everything that is decided before the first round."""
+"""The plan of a run, a value: everything that is decided before its first round."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ ServerName = Literal["fedavg", "fedavgm", "fedadam"]
 
 @dataclass(frozen=True)
 class ServerOptimizer:
-    """What the server does with the mean update: a step of a torch optimizer, the update negated as its gradient.
+    """The server's step with the mean update: one of a torch optimizer, whose gradient is minus the update.
 
     Args:
         name: ``"fedavg"`` (SGD), ``"fedavgm"`` (SGD with momentum) or ``"fedadam"`` (Adam).
-        learning_rate: Above 0; 1 applies the mean update as it is.
+        learning_rate: Above 0; 1 adds the mean update as it is.
         momentum: Of fedavgm, in [0, 1).
-        cooldown: The part of the rounds, the last ones, in which the learning rate falls in a straight line; 0 for none.
-        cooldown_to: What part of it is left in the last round.
+        cooldown: The fraction of the rounds, at the end, in which the learning rate falls linearly; 0 for none.
+        cooldown_to: The learning rate of the last round, over that of the first.
 
     Example:
         >>> [round(ServerOptimizer(cooldown=0.5, cooldown_to=0.2).rate(t, rounds=4), 3) for t in range(4)]
@@ -54,7 +54,7 @@ class ServerOptimizer:
     name: ServerName = "fedavg"
     learning_rate: float = 1.0
     momentum: float = 0.9
-    # Not in what is recorded of a server where there is none, so that a run from before there was one can resume.
+    # Recorded on its own, in the settings of the promise.
     cooldown: float = field(default=0.0, repr=False)
     cooldown_to: float = field(default=0.05, repr=False)
 
@@ -64,18 +64,18 @@ class ServerOptimizer:
         if not 0 <= finite("server_momentum", self.momentum) < 1:
             raise ValueError(f"server_momentum = {self.momentum!r}: must be at least 0 and below 1")
         if not 0 <= finite("cooldown", self.cooldown) <= 1:
-            raise ValueError(f"cooldown = {self.cooldown!r}: must be from 0 to 1, the part of the rounds that it takes")
+            raise ValueError(f"cooldown = {self.cooldown!r}: must be from 0 to 1, a fraction of the rounds")
         if not 0 < finite("cooldown_to", self.cooldown_to) <= 1:
             raise ValueError(f"cooldown_to = {self.cooldown_to!r}: must be above 0 and at most 1")
 
     def rate(self, round_index: int, rounds: int) -> float:
-        """The learning rate of a round of a run, over that of the first: a function of the round, whatever came before."""
+        """The learning rate of a round of a run, over that of the first."""
         falling = math.ceil(self.cooldown * rounds)
         passed = round_index + 1 - (rounds - falling)
         return 1.0 if passed <= 0 else 1 - (1 - self.cooldown_to) * min(passed / falling, 1.0)
 
     def workload(self, rounds: int) -> Workload:
-        """What the optimizer makes of the mean updates, up to the learning rate; of Adam, which is not linear, plain steps."""
+        """The workload of the mean updates, up to the learning rate; for Adam, which is not linear, that of plain steps."""
         rates = tuple(self.rate(t, rounds) for t in range(rounds)) if self.cooldown else None
         return momentum(rounds, self.momentum if self.name == "fedavgm" else 0.0, rates)
 
@@ -94,35 +94,35 @@ class ServerOptimizer:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run will do.
+    """Everything that is decided before a run's first round; :class:`Plan` makes it of a mechanism.
 
     Args:
         rounds: Number of rounds.
-        participation: Who may contribute when; with a mechanism, the mechanism's.
-        expected_cohort_size: The fixed number that sums are divided by; for a pattern, the size of each cohort.
-        mechanism: How sums are hidden; ``None`` for no privacy.
-        clip_norm: The largest L2 norm of one client's update, or the rule by which it moves; needed with a mechanism.
+        participation: Which rounds a client may join; with a mechanism, the mechanism's.
+        expected_cohort_size: The fixed number that sums are divided by; for a participation pattern, the size of each cohort.
+        mechanism: The mechanism of the sums; ``None`` for no privacy.
+        clip_norm: The largest L2 norm of one client's update, or adaptive clipping; required with a mechanism.
         delta: Of the guarantee.
         neighboring_relation: By default that of the participation.
-        accountant: Who computes epsilon.
-        server: What the server does with the mean.
+        accountant: The accountant that computes epsilon.
+        server: The server optimizer.
         seed: Of shuffles; in a simulation also of cohorts and noise.
         noise: ``"secure"``: cohorts and noise under secret keys; ``"simulation"``: under the seed, not for release.
-        settings: What else the run depends on (data, model, local training), as strict JSON values: a run is resumed with the
-            same ones only.
+        settings: Further settings (data, model, local training) as strict JSON values; a run is resumed with the same ones
+            only.
         earlier: Runs over the same people whose costs count together with this one's.
-        lattice_bits: Of the lattice that sums lie on, from 8 to 24: the population's, and that of a mechanism's shares.
-        noise_by: Who adds the noise, where the mechanism has no shares.
-        setting: One line of who is trusted with what; empty for a server that sees each update.
-        further: What is assumed in addition to the guarantee's own assumptions.
-        not_covered: What costs extra, or is not hidden at all, in addition to what no guarantee covers.
-        privacy_unit: Whose contribution is clipped as one: ``"client"``, or ``"example"`` where each example is one by itself.
-        evaluation: What is measured of the units under noise, which the guarantee counts.
+        lattice_bits: Of the lattice of the sums, from 8 to 24; the same for the population and a mechanism's shares.
+        noise_by: Who adds the noise, if the mechanism has no shares.
+        setting: One line on who is trusted with what; empty for a server that sees each update.
+        further: Assumptions in addition to the guarantee's own.
+        not_covered: Releases that the guarantee does not cover, in addition to those that no guarantee covers.
+        privacy_unit: ``"client"`` or ``"example"``: the unit whose contribution is clipped.
+        evaluation: The private evaluations, which the guarantee counts.
 
     Raises:
-        ConfigError: The mechanism was made for other rounds, another participation or another lattice, or has no clip norm, or
-            has more noise than can be added exactly; or noise of holders that the promise refuses; or a clip norm that moves
-            where nothing is hidden, or under correlated noise.
+        ConfigError: A mechanism for other rounds, another participation or another lattice, without a clip norm, or with more
+            noise than can be added exactly; adaptive clipping without a mechanism or under correlated noise; or noise by
+            holders that the promise refuses.
         ValueError: A number out of range.
     """
 
@@ -154,7 +154,7 @@ class RunPlan:
         one_of("privacy_unit", self.privacy_unit, UNITS)
         _require_terms(self)
         if self.mechanism is None:
-            # What a promise refuses is refused here.
+            # The promise checks its terms.
             self.promise()
             return
         if self.mechanism.participation != self.participation:
@@ -167,17 +167,17 @@ class RunPlan:
                 f"lattice_bits = {self.lattice_bits}: mechanism.shares is for {promise.lattice_bits}; the cost of noise "
                 "shares is in steps of the lattice that the sums lie on"
             )
-        # A relation, an accountant or a pairing that no theorem covers is refused here, not after the first release.
+        # Refuses a relation, an accountant or a pairing that no theorem covers before the first release.
         promise.after(self.rounds, self.delta)
 
     @property
     def scheduled_rounds(self) -> int:
-        """The rounds over which the server's learning rate is planned: all that the noise is for, even if fewer are run."""
+        """The rounds of the learning-rate schedule: all of the mechanism's, even if fewer are run."""
         return self.rounds if self.mechanism is None else self.mechanism.rounds
 
     @cached_property
     def clip_norms(self) -> ClipNorms:
-        """The clip norm of each round, and how the noise is shared where it moves."""
+        """The clip norm of each round; with adaptive clipping also the split of the noise."""
         noise_multiplier = None if self.mechanism is None else self.mechanism.noise_multiplier
         return ClipNorms(self.clip_norm, noise_multiplier, self.expected_cohort_size)
 
@@ -185,13 +185,13 @@ class RunPlan:
         """The size of a release on disk: 4 bytes a number if its whole steps are expected to fit into 32 bits, else 8."""
         each, bound = 8, self.clip_norms.bound(self.clip_norms.first)
         if self.noise == "secure" and self.mechanism is not None and bound is not None:
-            # No number of a million is likely to be six standard deviations off, or as far above the mean square of its sum.
+            # Of a million numbers none is likely to be six standard deviations off.
             far = largest_deviation(self.mechanism) + self.expected_cohort_size / math.sqrt(parameters)
             each = 4 if 6 * far * bound / step_of(bound, self.lattice_bits) < 2**31 else each
         return each * (parameters + self.clip_norms.further)
 
     def promise(self, **found: Any) -> Promise:
-        """What the ledger holds the run to; ``found`` are facts about the clients and the model."""
+        """The promise that the ledger records; ``found`` are facts about the clients and the model."""
         own = {
             "participation": repr(self.participation),
             "expected_cohort_size": self.expected_cohort_size,
@@ -199,7 +199,6 @@ class RunPlan:
             "server": repr(self.server),
             **({"cooldown": [self.server.cooldown, self.server.cooldown_to]} if self.server.cooldown else {}),
             "seed": self.seed,
-            # Not of the finest lattice, so that a run from before there were others can resume.
             **({} if self.lattice_bits == 24 else {"lattice_bits": self.lattice_bits}),
             **({} if self.evaluation is None else {"evaluation": self.evaluation.record()}),
         }
@@ -222,23 +221,23 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A private run in as few words as it takes: rounds, participation and cohort size follow from the mechanism.
+    """The plan of a private run: rounds, participation and expected cohort size follow from the mechanism.
 
     Args:
-        mechanism: How sums are hidden, over how many rounds, and who may contribute when.
-        clip_norm: The largest L2 norm of one client's update, or the rule by which it moves.
+        mechanism: Strategy, participation and noise multiplier.
+        clip_norm: The largest L2 norm of one client's update, or adaptive clipping.
         delta: Of the guarantee.
-        expected_cohort_size: The fixed number that sums are divided by; by default what the participation gives for the number
-            of clients. That divisor is then public, and the statement says so.
-        server: What the server does with the mean.
+        expected_cohort_size: The fixed number that sums are divided by; by default that of the participation for the number of
+            clients. It is then public, and the statement says so.
+        server: The server optimizer.
         neighboring_relation: By default that of the participation.
         seed: Of shuffles; in a simulation also of cohorts and noise.
         noise: ``"secure"`` or ``"simulation"``; as for :class:`RunPlan`.
-        evaluation: What is measured of the clients under noise; give it to :func:`hubbub.calibrate`, too.
+        evaluation: Private evaluations; give them to :func:`hubbub.calibrate`, too.
 
     Raises:
         TypeError: No mechanism.
-        ConfigError: No clip norm, or one that moves under correlated noise, or more noise than can be added exactly; or random
+        ConfigError: No clip norm, adaptive clipping under correlated noise, more noise than can be added exactly, or random
             cohorts with correlated noise that no theorem covers.
         ValueError: A number out of range, an unknown word, or a relation that no theorem covers.
 
@@ -267,12 +266,12 @@ class Plan:
         if self.expected_cohort_size is not None:
             positive("expected_cohort_size", self.expected_cohort_size)
         stated_relation(self.mechanism.participation, self.neighboring_relation)
-        # Cohorts and noise that no theorem covers together are refused by what charges them.
+        # Refuses cohorts and noise that no theorem covers together.
         mechanism_events(self.mechanism, rounds=0)
         _require_terms(self)
 
     def for_clients(self, clients: int) -> RunPlan:
-        """The run of a number of clients, with everything that is decided before its first round.
+        """The full plan for a number of clients.
 
         Raises:
             ConfigError: So few clients that no cohort has one; or as for :class:`RunPlan`.
@@ -308,7 +307,7 @@ class Plan:
 
 
 def _require_terms(plan: RunPlan | Plan) -> None:
-    """Refuse what no run may have, however many clients there are."""
+    """Refuse terms that no run may have."""
     open_unit("delta", plan.delta)
     integer("seed", plan.seed, at_least=0)
     one_of("noise", plan.noise, get_args(NoiseKind))
@@ -317,13 +316,13 @@ def _require_terms(plan: RunPlan | Plan) -> None:
     elif plan.clip_norm is not None:
         scale("clip_norm", plan.clip_norm)
     elif plan.mechanism is not None:
-        raise ConfigError("clip_norm: a run with a mechanism needs one; noise hides updates of a bounded norm only")
+        raise ConfigError("clip_norm: a run with a mechanism needs one; noise protects updates of a bounded norm only")
     if plan.mechanism is not None and plan.noise == "secure":
         require_room(0, plan.mechanism.stddev)
 
 
 def _require_adaptable(mechanism: Mechanism | None) -> None:
-    """Refuse a clip norm that moves where there is no noise to share, or where noise must cancel over rounds."""
+    """Refuse adaptive clipping without noise, or with noise that must cancel over rounds."""
     if mechanism is None:
         raise ConfigError(
             "clip_norm: adaptive clipping shares the noise between updates and their count, and a run without a mechanism has "

@@ -1,10 +1,10 @@
-"""What a run's folder says it promised and did: read, and compared with the ledger, for whoever accounts for it.
+"""The record of a run in its folder: metrics, and the comparison of releases, checkpoint, keys and metrics with the ledger.
 
-Next to the ledger lie traces: releases, a checkpoint, keys, and ``metrics.jsonl``, one strict JSON object a round. The public
-numbers of the last round stand in ``metrics.prom``, as Prometheus reads them, and go to the logger ``hubbub.rounds``.
+``metrics.jsonl`` has one strict JSON object a round. The public numbers of the last round are in ``metrics.prom``, in
+Prometheus' format, and go to the logger ``hubbub.rounds``.
 
-A trace is written after the record that it follows from; only the key of an incarnation comes before. So neither a crash nor a
-run at work leaves one without its record: if the record is missing, the ledger was rolled back, or is another run's.
+*Traces* are the files whose records the ledger must have. Each is written after its record; only the key of an incarnation
+comes before. So if a record is missing, the ledger was rolled back, or is another run's: no crash leaves such a folder.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ __all__ = ["Metrics", "Traces", "key_ahead", "ledger_of", "read_metrics", "read_
 
 _LARGEST = 2**32
 _NUMBERS = ("loss", "accuracy", "clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss", "clip_norm")
-# What depends on clients through releases alone, or on public test data, unless a row says that it is private.
+# Numbers that depend on clients only through releases, or on public test data, unless a row names them as private.
 _PUBLIC = {
     "rounds": "Rounds of which a cost is recorded, aborted ones among them.",
     "rounds_planned": "Rounds that the run may have.",
@@ -50,16 +50,13 @@ _OF_ENCRYPTION = ("encrypt_seconds", "aggregate_seconds", "decrypt_seconds", "up
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The rows, and how many bytes they take; a torn last line, which a crash can leave, is no row.
-
-    Nor is what a loss of power can leave, zeros in place of what was not written, with all that follows it.
-    """
+    """The rows and their size in bytes; without a last line cut off by a crash, or zeros left by a loss of power."""
     if not os.path.lexists(path):
         return [], 0
     rows: list[dict[str, Any]] = []
     size = 0
     with refusing(path, "cannot be read", then="to resume the run, move it away"):
-        # By line feeds alone: what another character cuts is no line that a crash left.
+        # Split at line feeds only.
         lines = io.BytesIO(files.read(path, at_most=_LARGEST))
     for number, content in enumerate(lines, start=1):
         if not content.endswith(b"\n") or (b"\0" in content and content[:1] in (b"{", b"\0")):
@@ -71,7 +68,7 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def rounds_shown(folder: Path) -> int:
-    """How many rounds the metrics of a folder go to. They are written after a round is on record, so never ahead of it."""
+    """The number of rounds up to the last row of metrics, which is written after the ledger's record."""
     rows, _ = read_metrics(folder / "metrics.jsonl")
     return int(rows[-1]["round_index"]) + 1 if rows else 0
 
@@ -101,7 +98,7 @@ def _row(row: Any, after: int) -> dict[str, Any]:
 
 
 class Metrics:
-    """The files of a run that is at work. Nothing is written before the first row of this start.
+    """The metrics files of a running run. Nothing is written before the first row of this start.
 
     With ``HUBBUB_LOG=json`` in the environment the public numbers of each round are a line of JSON on the standard error.
 
@@ -127,10 +124,10 @@ class Metrics:
             os.close(self._descriptor)
 
     def add(self, row: Mapping[str, Any], now: Mapping[str, float | None]) -> None:
-        """Write one more row, strict JSON: what is not finite is ``None`` in it; and what is public of it and ``now``."""
+        """Write a row as strict JSON (``None`` for what is not finite), and the public numbers of it and of ``now``."""
         if self._descriptor is None:
             records = read_chain(self._path.with_name("ledger.jsonl")).records
-            # Of this round it is on record by now.
+            # The record of this round is among them.
             self._aborted = sum(record["kind"] == "abort" for record in records)
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             os.ftruncate(self._descriptor, self._size)
@@ -140,7 +137,7 @@ class Metrics:
         self.rows.append(dict(row))
         numbers = {name: value for name, value in {**now, **row}.items() if name in _PUBLIC and name not in row["private"]}
         numbers |= {"rounds": row["round_index"] + 1, "rounds_planned": self._planned, "rounds_aborted": self._aborted}
-        # An epsilon that is no number is infinite; what else is none was not measured.
+        # An epsilon of None is infinite; another number of None was not measured.
         numbers = {name: value for name, value in numbers.items() if value is not None or name == "epsilon"}
         numbers["last_round_timestamp_seconds"] = round(time.time(), 3)
         files.write_atomic(self._path.with_suffix(".prom"), _exposition(self._path.parent.name, numbers).encode())
@@ -165,24 +162,24 @@ def unknown_releases(kept: Iterable[int], states: Sequence[str]) -> list[int]:
 
 
 def key_ahead(keyed: int, epochs: int) -> str:
-    """Which key shows that there were more than ``epochs`` incarnations, in words; empty if no key does.
+    """The key that proves more than ``epochs`` incarnations, in words; empty if there is none.
 
     Args:
-        keyed: One more than the last incarnation that has a key.
-        epochs: How many incarnations are on record. The key of one more may be there, since it comes first.
+        keyed: One more than the last incarnation with a key.
+        epochs: Incarnations on record. The key of one more may exist, since it comes first.
     """
     return f"the key of incarnation {keyed - 1}" if keyed > epochs + 1 else ""
 
 
 @dataclass(frozen=True)
 class Traces:
-    """What lies in a folder next to its ledger.
+    """The traces in a run's folder.
 
     Args:
         releases: The SHA-256 of each release, by round.
-        checkpoint: How many rounds the last one holds, and the head of the ledger that goes with it.
-        shown: How many rounds the metrics go to.
-        keyed: One more than the last incarnation that has a key.
+        checkpoint: The rounds of the last checkpoint and its head of the ledger.
+        shown: The rounds of the metrics.
+        keyed: One more than the last incarnation with a key.
     """
 
     releases: Mapping[int, str]
@@ -192,7 +189,7 @@ class Traces:
 
     @classmethod
     def of(cls, store: RunStore) -> "Traces":
-        """Those of a folder. Gather them before the ledger is read: a run at work then has recorded each of them."""
+        """The traces of a folder. Read them before the ledger, which then has the record of each, even of a running run."""
         return cls(
             releases={t: hashlib.sha256(store.release_content(t)).hexdigest() for t in store.released()},
             checkpoint=_checkpoint(store.folder / "state" / "checkpoint.json"),
@@ -202,11 +199,11 @@ class Traces:
 
     @property
     def tell(self) -> bool:
-        """Whether there is anything that shows how far the run went."""
+        """Whether any trace shows how far the run went."""
         return bool(self.releases) or self.checkpoint is not None or self.shown > 0
 
     def unknown(self, chain: Chain, history: History) -> Iterator[str]:
-        """What the ledger does not account for, in words; a release that is not the one on record is no sign of it."""
+        """Each trace without a record in the ledger, in words."""
         rounds = history.rounds
         beyond = unknown_releases(self.releases, [entry.state for entry in rounds])
         yield from (f"state/releases/{t}.safetensors is no release of it" for t in beyond)
@@ -225,7 +222,7 @@ class Traces:
 
 
 def _checkpoint(path: Path) -> tuple[int, str] | None:
-    """What the manifest says; its files are not read, since those of a closed run are gone in part."""
+    """Rounds and head in the manifest; its files are not read, since a closed run lacks some."""
     if not os.path.lexists(path):
         return None
     with refusing(path, "is no manifest of a checkpoint"):
@@ -242,7 +239,7 @@ def ledger_of(folder: Path) -> Path:
 
 
 def read_run(folder: Path) -> Recorded:
-    """A run's promise and history; nothing is written, and no code that they name is imported."""
+    """A run's promise and history. Nothing is written, and no code is imported."""
     path, store = ledger_of(folder), RunStore(folder)
     traces = Traces.of(store)
     chain = read_chain(path)
