@@ -1,11 +1,13 @@
 """Clients of uneven sizes, and modules of many kinds of layers, for whoever trains them."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub.models import Cnn, Mlp
 from hubbub.training.simulation.local import Job
 
 CPU = torch.device("cpu")
@@ -59,6 +61,67 @@ class Layers(nn.Module):
         return self.last(self.single(self.layer_norm(x))) * self.scale
 
 
+class Standardizes(nn.Linear):
+    """Makes what is not a number of an example that is zero everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__(144, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        return super().forward((x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True))
+
+
+class Tied(nn.Module):
+    """One large matrix as a layer in two places, of rows and of sequences of rows, and once past all layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(144, 144)
+        self.out = nn.Linear(144, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The classes' scores."""
+        rows = self.inner(x.flatten(1)).relu()
+        pairs = self.inner(torch.stack([rows, rows.roll(1, dims=1)], dim=1)).relu().mean(dim=1)
+        scores: torch.Tensor = self.out(pairs + 0.1 * rows @ self.inner.weight)
+        return scores
+
+
+class Factors(nn.Module):
+    """Large layers whose rows are parameters themselves, or a part of some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(6, 144))
+        self.inner = nn.Linear(144, 144, bias=False)
+        self.left = nn.Parameter(torch.randn(10, 72) / 9)
+        self.right = nn.Parameter(torch.randn(144, 72) / 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The classes' scores."""
+        keys = self.inner(self.queries[1:])
+        seen = torch.softmax(x.flatten(1) @ keys.T / 12, dim=1) @ keys
+        return F.linear(x.flatten(1) + seen, F.linear(self.left, self.right))
+
+
+class OneDimensional(nn.Module):
+    """A convolution over time, attention by hand, an embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 6)
+        self.convolution = nn.Conv1d(6, 6, 3, padding=1)
+        self.attention = nn.Linear(6, 18)
+        self.head = nn.Linear(6, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.convolution(self.embedding(x).transpose(1, 2)).transpose(1, 2)
+        query, key, value = self.attention(h).chunk(3, dim=-1)
+        weights = (query @ key.transpose(1, 2) / math.sqrt(6)).softmax(dim=-1)
+        return self.head(h + weights @ value).transpose(1, 2)
+
+
 class Lstm(nn.Module):
     def __init__(self, *, layers: int = 1, bidirectional: bool = False, bias: bool = True, batch_first: bool = True) -> None:
         super().__init__()
@@ -72,3 +135,15 @@ class Lstm(nn.Module):
         h, (last, _) = self.lstm(embedded if self.batch_first else embedded.transpose(0, 1))
         h = h if self.batch_first else h.transpose(0, 1)
         return self.head(h + last.sum(dim=0).repeat(1, h.shape[-1] // 6).unsqueeze(1)).transpose(1, 2)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], list[Job]]] = {
+    "layers": (Layers, jobs(IMAGES)),
+    "cnn": (lambda: Cnn((1, 28, 28), 10), jobs((1, 28, 28))),
+    "standardizes": (Standardizes, jobs(IMAGES)),
+    "mlp": (lambda: Mlp(IMAGES, 10), jobs(IMAGES)),
+    "tied": (Tied, jobs(IMAGES)),
+    "factors": (Factors, jobs(IMAGES)),
+    "one dimension": (OneDimensional, jobs(SENTENCES, sequences=True)),
+    "lstm": (Lstm, jobs(SENTENCES, sequences=True)),
+}
