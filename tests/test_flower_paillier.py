@@ -344,7 +344,7 @@ def test_no_message_on_the_grid_holds_an_update_in_the_clear(tmp_path: Path) -> 
     on.push_messages = pushed  # type: ignore[method-assign]
     one_round(fixed(Paillier(dealt()[0])), on)
     # Three questions to each holder and node, and their answers: hello, train, open.
-    assert len(sent) == 2 * (CLIENTS + CLIENTS + 2)
+    assert len(sent) == 2 * (CLIENTS + CLIENTS + 3)
     everything = b"".join(sent)
     for steps in STEPS:
         update = (steps * STEP).astype(np.float32)

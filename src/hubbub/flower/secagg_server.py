@@ -1,6 +1,6 @@
 """The server of secure aggregation on a grid: it adds encrypted replies and asks the holders of the key to open the sum.
 
-A holder that is silent or answers falsely is named, and another holder is asked instead while there are any.
+All holders of shares are asked at once, so that any ``threshold`` true answers open a sum; who is silent or lies is named.
 """
 
 import logging
@@ -32,7 +32,6 @@ from hubbub.flower.messages import (
     encrypted_vector,
 )
 from hubbub.flower.population import GridPopulation, layout_of
-from hubbub.flower.secagg import Paillier
 from hubbub.flower.summing import Summing
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
@@ -40,13 +39,11 @@ from hubbub.mechanism.strategies.record import strategy_arrays
 from hubbub.noise.lattice import Lattice
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Opened, combined
-from hubbub.secagg.packing import Packing
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
 from hubbub.training.aggregate import Adversary, Population
 from hubbub.training.clipping import CountSplit
 from hubbub.training.encrypted import EncryptedSum, Steps
-from hubbub.training.encryption import Encryption
 
 __all__ = ["EncryptedGridPopulation", "EncryptedRounds", "EncryptedSumming", "GridHolders", "kept_agreement"]
 
@@ -98,17 +95,17 @@ class GridHolders:
             }
         elif promise is not None and promise.noise_by == "holders":
             raise ValueError("promise: says that the holders add the noise, and by the agreement none of them does")
-        self._nodes: dict[int, list[int]] = {}
+        self._nodes: dict[int, tuple[int, ...]] = {}
 
     def find(self) -> Mapping[int, tuple[int, ...]]:
         """The nodes that claim each share, by its number, ascending; asks all connected nodes."""
-        nodes = {int(node): int(node) for node in self._grid().get_node_ids()}
-        found: dict[int, list[int]] = {}
+        found: dict[int, tuple[int, ...]] = {}
+        nodes = [int(node) for node in self._grid().get_node_ids()]
         for node, held in sorted(self._ask(nodes, HELLO, self._hello, lambda _, content: Held.of(content)).items()):
             if held.holder and held.key_id == self._key_id and held.holder <= self._holders:
-                found.setdefault(held.holder, []).append(node)
+                found[held.holder] = (*found.get(held.holder, ()), node)
         self._nodes = dict(sorted(found.items()))
-        return {number: tuple(some) for number, some in self._nodes.items()}
+        return self._nodes
 
     def require_there(self) -> None:
         """Ask all connected nodes what they hold, before anything is spent.
@@ -135,13 +132,14 @@ class GridHolders:
         if len(self._nodes) < rows:
             self.find()
         # If two nodes claim one share, it is unknown whose noise it is.
-        nodes = {n: some[0] for n, some in self._nodes.items() if n <= rows and len(some) == 1}
+        number_of = {some[0]: n for n, some in self._nodes.items() if n <= rows and len(some) == 1}
         settings = {ROUND: aggregator.round_index, messages.CLIP_NORM: float(clip_norm)}
 
-        def add(number: int, content: RecordDict) -> None:
-            aggregator.add_noise(f"holder {number}", said(content).get("noise"))
+        def add(node: int, content: RecordDict) -> int:
+            aggregator.add_noise(f"holder {number_of[node]}", said(content).get("noise"))
+            return number_of[node]
 
-        missing = set(range(1, rows + 1)).difference(self._ask(nodes, NOISE, settings, add))
+        missing = set(range(1, rows + 1)).difference(self._ask(number_of, NOISE, settings, add).values())
         if missing:
             names = tuple(f"holder {number}" for number in sorted(missing))
             self._nodes = {}
@@ -158,83 +156,60 @@ class GridHolders:
         return self.open(aggregator)
 
     def open(self, aggregator: Aggregator) -> Steps:
-        """The opened sum in whole steps, ``(size,)``, from as many holders as it takes.
+        """The opened sum in whole steps, ``(size,)``.
 
         Raises:
             SumNotOpenedError: Too few opened it; holders that were silent or answered falsely are named.
         """
-        records, needed = messages.request_records(aggregator.request()), self._needed
-        where = f"round {aggregator.round_index + 1}"
-        waiting = self._claims(where)
-        answers: dict[int, Opened] = {}
-        silent, liars = list[str](), list[str]()
-
-        def read(number: int, content: RecordDict) -> Opened:
-            return messages.opened(content, number, aggregator, self._public)
-
-        while True:
-            next_ones = [n for n, nodes in waiting.items() if nodes and n not in answers][: needed - len(answers)]
-            if not next_ones:
-                self._nodes = {}
-                what = "".join(f"; {what}: {', '.join(who)}" for what, who in (("silent", silent), ("false", liars)) if who)
-                raise SumNotOpenedError(
-                    f"{where}: {len(answers)} of {needed} holders that it takes opened the sum{what}", (*silent, *liars)
-                )
-            batch = {n: waiting[n].pop(0) for n in next_ones}
-            came = self._ask(batch, OPEN, {ROUND: aggregator.round_index}, read, records)
-            answers.update(came)
-            silent += [f"holder {number}" for number in batch if number not in came]
-            if len(answers) < needed:
-                continue
-            try:
-                steps, _ = combined(aggregator, self._public, answers.values())
-            except SumNotOpenedError as error:
-                false = [number for number in answers if f"holder {number}" in error.who]
-                if not false:
-                    raise
-                liars += [f"holder {number}" for number in false]
-                answers = {number: answer for number, answer in answers.items() if number not in false}
-                continue
-            for who, what in ((silent, "did not answer"), (liars, "answered falsely")):
-                if who:
-                    _LOG.warning("%s: opened without %s, who %s", where, ", ".join(who), what)
-            # The others are found again when too few are left.
-            self._nodes = {n: nodes for n, nodes in self._nodes.items() if f"holder {n}" not in {*silent, *liars}}
-            return steps
-
-    def _claims(self, where: str) -> dict[int, list[int]]:
-        """The nodes that claim each share, by its number; all nodes are asked if too few are known."""
         if len(self._nodes) < self._needed:
             self.find()
-        if self._public is None and len(claims := self._nodes.get(1, [])) > 1:
+        asked, self._nodes = self._nodes, {}
+        where = f"round {aggregator.round_index + 1}"
+        if self._public is None and len(claims := asked.get(1, ())) > 1:
             names = tuple(f"node {node}" for node in claims)
-            self._nodes = {}
             raise SumNotOpenedError(f"{where}: {' and '.join(names)} claim the whole key, which has one owner", names)
-        return {number: list(nodes) for number, nodes in self._nodes.items()}
+        number_of = {node: number for number, nodes in asked.items() for node in nodes}
+
+        def read(node: int, content: RecordDict) -> Opened:
+            return messages.opened(content, number_of[node], aggregator, self._public)
+
+        records = messages.request_records(aggregator.request())
+        came = self._ask(number_of, OPEN, {ROUND: aggregator.round_index}, read, records)
+        silent = tuple(f"holder {number}" for number in sorted(asked.keys() - {number_of[node] for node in came}))
+        try:
+            steps, liars = combined(aggregator, self._public, came.values())
+        except SumNotOpenedError as error:
+            missing = f"; silent: {', '.join(silent)}" if silent else ""
+            raise SumNotOpenedError(f"{error}{missing}", (*silent, *error.who)) from error
+        for who, what in ((silent, "did not answer"), (liars, "answered falsely")):
+            if who:
+                _LOG.warning("%s: opened without %s, who %s", where, ", ".join(who), what)
+        # The others are found again when too few are left.
+        self._nodes = {number: nodes for number, nodes in asked.items() if f"holder {number}" not in {*silent, *liars}}
+        return steps
 
     def _ask(
         self,
-        nodes: Mapping[int, int],
+        nodes: Iterable[int],
         action: str,
         settings: Mapping[str, float] | Mapping[str, bytes],
         read: Callable[[int, RecordDict], _Read],
         records: Mapping[str, ConfigRecord] | None = None,
     ) -> dict[int, _Read]:
-        """The answers of some nodes, by their holders' numbers; faults are logged and left out."""
-        if not nodes:
+        """The answers of some nodes; faults are logged and left out."""
+        names = {str(node): node for node in nodes}
+        if not names:
             return {}
         agreed = strict_json.canonical(self._agreement.record())
         first = ConfigRecord({"action": action, AGREEMENT: agreed, **settings})
         patience = min(self._timeout, _HELLO_PATIENCE) if action == HELLO else self._timeout
-        content = RecordDict({messages.RECORD: first, **(records or {})})
-        queries = addressed(content, messages.QUERY, {str(number): node for number, node in nodes.items()}, patience)
+        queries = addressed(RecordDict({messages.RECORD: first, **(records or {})}), messages.QUERY, names, patience)
         found: dict[int, _Read] = {}
-        for number, answer in queries.contents(self._grid().send_and_receive(queries.messages, timeout=patience)):
+        for name, answer in queries.contents(self._grid().send_and_receive(queries.messages, timeout=patience)):
             try:
-                found[int(number)] = read(int(number), answer)
+                found[names[name]] = read(names[name], answer)
             except (TypeError, ValueError) as error:
-                who = "node" if action == HELLO else "holder"
-                _LOG.warning("secagg, %s: what %s %s answers is refused: %s", action, who, number, error)
+                _LOG.warning("secagg, %s: what node %s answers is refused: %s", action, name, error)
         for fault in queries.faults:
             # Clients hold nothing: their refusals are no news.
             usual = action == HELLO and f"(error {FAILED_PRECONDITION})" not in fault
@@ -292,30 +267,20 @@ class EncryptedSumming:
 
 
 class EncryptedRounds:
-    """Secure aggregation over a run; call :meth:`reach` before the first round.
+    """Secure aggregation over a run.
 
     Args:
-        secagg: The key, and the timeout of its holders.
-        encryption: The terms.
-        packing: How numbers are packed into plaintexts.
-        promise: Of the run.
-        dim: Numbers in a sum.
-        folder: Of the run; ``None`` keeps the agreement in memory.
+        agreement: The terms.
+        holders: Open the sums.
     """
 
-    _grid: Grid
-
-    def __init__(
-        self, secagg: Paillier, encryption: Encryption, packing: Packing, promise: Promise, dim: int, folder: Path | None
-    ) -> None:
-        self.agreement = kept_agreement(folder, lambda run: encryption.agreement(secagg.key, packing, dim, run))
-        self._holders = GridHolders(lambda: self._grid, self.agreement, secagg.shared, promise, secagg.timeout)
+    def __init__(self, agreement: Agreement, holders: GridHolders) -> None:
+        self.agreement, self._holders = agreement, holders
         self._earlier: set[bytes] = set()
         self._reached = False
 
-    def reach(self, grid: Grid) -> None:
-        """Use this grid for the holders; requires once that enough of them answer."""
-        self._grid = grid
+    def reach(self) -> None:
+        """Require once, before the first round, that enough holders answer."""
         if not self._reached:
             self._holders.require_there()
         self._reached = True
@@ -358,18 +323,14 @@ class EncryptedGridPopulation(Population):
 
     Args:
         population: The clients.
-        agreement: The terms.
-        holders: Open the sums.
+        rounds: The agreement, and the holders who open the sums.
         lattice_bits: Of the lattice on which clients round their updates.
         mechanism: Its ``shares`` say whether clients add the noise.
     """
 
-    def __init__(
-        self, population: GridPopulation, agreement: Agreement, holders: GridHolders, *, lattice_bits: int, mechanism: Mechanism
-    ) -> None:
-        self._population, self._agreement, self._holders = population, agreement, holders
+    def __init__(self, population: GridPopulation, rounds: EncryptedRounds, *, lattice_bits: int, mechanism: Mechanism) -> None:
+        self._population, self._rounds = population, rounds
         self._lattice_bits, self._mechanism = lattice_bits, mechanism
-        self._earlier: set[bytes] = set()
 
     @property
     def clients(self) -> Sequence[Hashable]:
@@ -379,7 +340,7 @@ class EncryptedGridPopulation(Population):
     @property
     def noise_in_sums(self) -> bool:
         """Whether the sums contain their noise already, from holders or clients."""
-        return bool(self._agreement.noising_holders) or self._mechanism.shares is not None
+        return bool(self._rounds.agreement.noising_holders) or self._mechanism.shares is not None
 
     def inject(self, client: Hashable, adversary: Adversary | None) -> None:
         """Let an adversary choose what a client encrypts; see :meth:`.Population.inject`."""
@@ -402,7 +363,7 @@ class EncryptedGridPopulation(Population):
         if clip_norm is None or split is not None:
             raise ConfigError(f"clip_norm = {clip_norm}: clients encrypt updates of one bounded norm for the whole run")
         plain = Summing(layout_of(model), clip_norm, None, self._mechanism, self._lattice_bits)
-        summing = EncryptedSumming(plain, Aggregator(self._agreement, round_index, self._earlier), self._holders)
+        summing = self._rounds.summing(plain, round_index)
         sent, replies = self._population.ask(cohort, model, clip_norm, round_index, summing.config())
         total, _, _ = summing.of(sent, replies)
         sent.log_faults(f"round {round_index + 1}")

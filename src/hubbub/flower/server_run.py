@@ -123,9 +123,13 @@ class PrivateRun:
             from hubbub.flower import secagg_server
 
             packing = secagg.packing(mechanism, options.num_sampled_clients or 0)
-            self._encrypted = secagg_server.EncryptedRounds(
-                secagg, encryption, packing, self.state.promise, dim, options.folder
+            agreement = secagg_server.kept_agreement(
+                options.folder, lambda run: encryption.agreement(secagg.key, packing, dim, run)
             )
+            holders = secagg_server.GridHolders(
+                lambda: self._grid, agreement, secagg.shared, self.state.promise, secagg.timeout
+            )
+            self._encrypted = secagg_server.EncryptedRounds(agreement, holders)
 
     @property
     def round_index(self) -> int:
@@ -215,7 +219,8 @@ class PrivateRun:
         content = RecordDict({name: arrays if record is floating else record for name, record in given.items()})
         if self._encrypted:
             # Before the first round of a start costs anything.
-            self._encrypted.reach(grid)
+            self._grid = grid
+            self._encrypted.reach()
         path, size = self.state.path, self._options.num_sampled_clients or self.expected_cohort_size
         clients = clients_of(nodes, self._identity, keys_enforced=self._options.keys_enforced)
         sampled = cohort(self._mechanism.participation, path.next_round, clients, size, path)

@@ -23,7 +23,7 @@ from hubbub.secagg.aggregator import Aggregator, Request, require_of
 from hubbub.secagg.ciphertext import Ciphertext
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.protocol import Agreement, Kind, Message
-from hubbub.secagg.threshold import KeyShare, LyingHolderError, Partial, ThresholdKey, combine
+from hubbub.secagg.threshold import KeyShare, Partial, ThresholdKey, combine, proved
 
 __all__ = ["Holder", "Opened", "combined"]
 
@@ -211,15 +211,15 @@ def combined(
             raise SumNotOpenedError(f"round {aggregator.round_index + 1}: the owner of the key did not answer")
         return aggregator.read(whole[0]), ()
     asked = (public.key_id, aggregator.total.shape, tuple(int(c) for c in aggregator.total.integers))
-    given_parts = [answer for answer in given if isinstance(answer, Partial)]
-    partials = [part for part in given_parts if (part.key_id, part.shape, part.ciphertexts) == asked]
-    liars = tuple(f"holder {part.holder}" for part in given_parts if part not in partials)
-    while True:
-        try:
-            return aggregator.read(combine(public, partials, aggregator.total)), liars
-        except LyingHolderError as error:
-            liars += tuple(f"holder {number}" for number in error.holders)
-            partials = [part for part in partials if part.holder not in error.holders]
-        except ValueError as error:
-            false = f"; false answers of {', '.join(liars)}" if liars else ""
-            raise SumNotOpenedError(f"round {aggregator.round_index + 1}: {error}{false}", liars) from error
+    true, false = dict[int, Partial](), dict[int, None]()
+    for part in (answer for answer in given if isinstance(answer, Partial)):
+        if (part.key_id, part.shape, part.ciphertexts) == asked and proved(public, part):
+            true.setdefault(part.holder, part)
+        else:
+            false[part.holder] = None
+    liars = tuple(f"holder {number}" for number in false if number not in true)
+    try:
+        return aggregator.read(combine(public, list(true.values())[: public.threshold], aggregator.total)), liars
+    except ValueError as error:
+        named = f"; false answers of {', '.join(liars)}" if liars else ""
+        raise SumNotOpenedError(f"round {aggregator.round_index + 1}: {error}{named}", liars) from error

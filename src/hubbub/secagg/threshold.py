@@ -405,7 +405,7 @@ def _lagrange(delta: int, holders: list[int]) -> list[int]:
 
 def proved(public: ThresholdKey, part: Partial) -> bool:
     """Whether a partial decryption was made with its holder's share."""
-    if len(part.integers) != len(part.ciphertexts):
+    if not 1 <= part.holder <= public.holders or len(part.integers) != len(part.ciphertexts):
         return False
     return holds(_statement(public, part.holder, part.ciphertexts, part.integers), part.proof)
 
