@@ -331,7 +331,7 @@ def test_secret_noise_is_given_once_a_round_and_a_sum_without_it_is_not_opened_w
     bare = summed(noised(), [ONE, OTHER])
     for name in ("holder 1", "holder 2", "holder 3"):
         bare.add_noise(name, noised().noise(name, 0, np.zeros(SIZE, dtype=np.int64)))
-    with pytest.raises(SumNotOpenedError, match="0 are too few.*silent: holder 1, holder 2, holder 3"):
+    with pytest.raises(SumNotOpenedError, match=r"0 are too few.*silent: holder 1, holder 2, holder 3"):
         on(restarted, noised(), PROMISE).open(bare)
     steps = on(restarted, noised(), PROMISE).open(aggregator) - ONE - OTHER
     # Three rows of standard deviation 2^14: all within 100 steps, or one beyond 13 of its own, has a chance below 1e-9.

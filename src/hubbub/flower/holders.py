@@ -66,8 +66,7 @@ class HolderFolder:
         with _locked(folder):
             if action == HELLO:
                 self._agree(folder, agreement, record)
-                public = self._key.public if isinstance(self._key, KeyShare) else self._key.public_key
-                return messages.Held(number, public.key_id).record()
+                return messages.Held(number, self._key.public.key_id).record()
             _require_agreed(folder, agreement)
             holder, (stated, arrays) = Holder(self._key, agreement, folder), _kept(folder)
             if agreement.noising_holders and not stated:

@@ -66,12 +66,16 @@ class Paillier:
     @property
     def key(self) -> PublicKey:
         """The key for encryption."""
-        return self.shared.public_key if self.shared else cast(PublicKey, self.public)
+        return self._public.public_key
 
     @property
     def least(self) -> int:
         """The fewest contributions in a sum that is opened: the argument, or more if the threshold key demands it."""
-        return max(self.min_contributions, self.shared.min_contributions if self.shared else 1)
+        return max(self.min_contributions, self._public.min_contributions)
+
+    @property
+    def _public(self) -> PublicKey | ThresholdKey:
+        return cast(PublicKey | ThresholdKey, self.public)
 
     def encryption(self, min_survivors: int | None) -> Encryption:
         """All terms of encryption, those of the key included.
@@ -79,12 +83,11 @@ class Paillier:
         Args:
             min_survivors: With noise by the clients: the number of clients whose shares make up the whole noise.
         """
-        holders, threshold = (self.shared.holders, self.shared.threshold) if self.shared else (1, 1)
         return Encryption(
             key_bits=self.key.bits,
             bits=self.bits,
-            holders=holders,
-            threshold=threshold,
+            holders=self._public.holders,
+            threshold=self._public.threshold,
             noise_by=self.noise_by,
             min_contributions=max(self.least, min_survivors or 1),
             min_survivors=min_survivors,
@@ -109,7 +112,7 @@ class Paillier:
         """The settings that a resumed run must share with the interrupted one."""
         return {
             "scheme": "paillier",
-            "key": (self.shared or self.key).key_id,
+            "key": self._public.key_id,
             "bits": self.bits,
             "noise_by": self.noise_by,
             "min_contributions": self.min_contributions,

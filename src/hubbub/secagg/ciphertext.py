@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import gmpy2
 from gmpy2 import mpz
@@ -52,6 +52,11 @@ class PublicKey:
     short_exponents: bool = field(default=False, compare=False)
     n_square: mpz = field(init=False, compare=False)
     key_id: str = field(init=False, compare=False)
+
+    # As of a threshold key: one owner opens what there is.
+    holders: ClassVar[int] = 1
+    threshold: ClassVar[int] = 1
+    min_contributions: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         n = whole("n", self.n)
@@ -90,6 +95,11 @@ class PublicKey:
     def bits(self) -> int:
         """The length of n in bits."""
         return self.n.bit_length()
+
+    @property
+    def public_key(self) -> PublicKey:
+        """The key itself."""
+        return self
 
     def encrypt(self, values: object, *, workers: int = 1) -> Ciphertext:
         """Whole numbers under fresh randomness, one ciphertext each.

@@ -57,12 +57,11 @@ class Holder:
     """
 
     def __init__(self, key: KeyShare | PrivateKey, agreement: Agreement, folder: Path | None = None) -> None:
-        public = key.public.public_key if isinstance(key, KeyShare) else key.public_key
+        public, demanded = key.public.public_key, key.public.min_contributions
         if public != agreement.public_key:
             raise ValueError(f"agreement: is on the key {agreement.public_key.key_id!r}, this holder has {public.key_id!r}")
         if isinstance(key, PrivateKey) != agreement.whole_key:
             raise ValueError("agreement: is for the owner of a whole key, and this is a share, or the other way round")
-        demanded = key.public.min_contributions if isinstance(key, KeyShare) else 1
         if agreement.min_contributions < demanded:
             raise ValueError(
                 f"agreement: opens sums of {agreement.min_contributions} contributions, the key is for sums of at least "
@@ -76,7 +75,7 @@ class Holder:
     @property
     def number(self) -> int:
         """The holder's number from 1; 1 for the owner of the whole key."""
-        return self._key.holder if isinstance(self._key, KeyShare) else 1
+        return self._key.holder
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16, sections 4 and 
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import gmpy2
 from gmpy2 import mpz
@@ -44,6 +44,9 @@ class PrivateKey:
     q: int
     public_key: PublicKey = field(init=False)
 
+    # As of a share: the number of the only holder.
+    holder: ClassVar[int] = 1
+
     def __post_init__(self) -> None:
         p, q = sorted((whole("p", self.p), whole("q", self.q)))
         _require_primes(p, q)
@@ -62,6 +65,11 @@ class PrivateKey:
                 factored. No message shows them.
         """
         return cls(p, q)
+
+    @property
+    def public(self) -> PublicKey:
+        """The public key."""
+        return self.public_key
 
     def __repr__(self) -> str:
         return f"PrivateKey(bits={self.public_key.bits}, key_id={self.public_key.key_id!r})"

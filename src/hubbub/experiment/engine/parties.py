@@ -1,4 +1,4 @@
-"""Clients, server and key holders of an encrypted run, all in this process, to measure the cost of encryption."""
+"""The parties of an encrypted run: clients, server and key holders in this process, or nodes of a grid; and their keys."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -44,15 +44,14 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
             "resume with --engine flower"
         )
     keys = _keys(run, terms)
-    first = keys[0]
-    public, key = (first.public, first.public.public_key) if isinstance(first, KeyShare) else (None, first.public_key)
-    agreement = agreement_of(run, terms, key, secrets.token_hex(16))
+    public = keys[0].public
+    agreement = agreement_of(run, terms, public.public_key, secrets.token_hex(16))
     holders = [Holder(one, agreement) for one in keys]
     return EncryptedPopulation(
         clients_of(run.population),
         agreement,
         holders,
-        public,
+        public if isinstance(public, ThresholdKey) else None,
         lattice_bits=terms.lattice_bits,
         noise=_streams(begun, terms, agreement.size),
         mechanism=run.plan.mechanism,
@@ -87,38 +86,27 @@ def fresh_keys(terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
 
 
 def _keys(run: Run, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
-    """The keys in the folder that the settings name, or temporary ones."""
-    if run.config.secagg.keys is not None:
-        return _kept_keys(Path(run.config.secagg.keys).expanduser(), terms)
-    return fresh_keys(terms)
-
-
-def _kept_keys(folder: Path, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
-    """The keys that ``hubbub paillier`` wrote: a whole key, or all shares of one."""
-    names = [key_files.PRIVATE] if terms.holders == 1 else [key_files.share_name(i + 1) for i in range(terms.holders)]
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        made = "keygen" if terms.holders == 1 else f"shares --holders {terms.holders} --threshold {terms.threshold}"
+    """The keys in the folder that the settings name, from ``hubbub paillier``, or new ones."""
+    if run.config.secagg.keys is None:
+        return fresh_keys(terms)
+    folder, whole = Path(run.config.secagg.keys).expanduser(), terms.holders == 1
+    paths = [folder / (key_files.PRIVATE if whole else key_files.share_name(i + 1)) for i in range(terms.holders)]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        made = "keygen" if whole else f"shares --holders {terms.holders} --threshold {terms.threshold}"
         raise ConfigError(
             f"secagg.keys = {str(folder)!r}: has no {missing[0]}, while secagg.holders = {terms.holders}; name a folder that "
             f"'hubbub paillier {made}' made, or say who holds the key"
         )
-    if terms.holders == 1:
-        private = key_files.read_private(folder / names[0])
-        _require_terms(private.public_key, terms, folder)
-        return [private]
-    shares = [key_files.read_share(folder / name) for name in names]
-    if any(share.public != shares[0].public or share.holder != i + 1 for i, share in enumerate(shares)):
+    keys = [key_files.read_private(path) if whole else key_files.read_share(path) for path in paths]
+    if any(key.public != keys[0].public or key.holder != i for i, key in enumerate(keys, start=1)):
         raise ConfigError(f"secagg.keys = {str(folder)!r}: holds shares of several keys, or one of them twice")
-    _require_terms(shares[0].public, terms, folder)
-    return shares
+    _require_terms(keys[0].public, terms, folder)
+    return keys
 
 
 def _require_terms(key: PublicKey | ThresholdKey, terms: Encryption, where: Path) -> None:
     """Refuse a key whose length or holders are not those of the settings."""
-    bits = key.public_key.bits if isinstance(key, ThresholdKey) else key.bits
-    holders, threshold = (key.holders, key.threshold) if isinstance(key, ThresholdKey) else (1, 1)
-    for name, value in {"key_bits": bits, "holders": holders, "threshold": threshold}.items():
+    for name, value in {"key_bits": key.public_key.bits, "holders": key.holders, "threshold": key.threshold}.items():
         if value != getattr(terms, name):
             raise ConfigError(
                 f"secagg.{name} = {getattr(terms, name)}: the key in {where} has {value}; say so, or take its own"
@@ -133,8 +121,7 @@ def _streams(begun: RunInFolder, terms: Encryption, dim: int) -> list[HolderNois
     if plan.noise == "simulation":
         secret = derive(seed_key(plan.seed), "holders")
         return [HolderNoise(plan.mechanism, dim, seed=seed_for(secret, i)) for i in range(terms.holders)]
-    folders = [begun.folder / "state" / "holders" / str(i + 1) for i in range(terms.holders)]
-    return [HolderNoise(plan.mechanism, dim, folder) for folder in folders]
+    return [HolderNoise(plan.mechanism, dim, _holders_folder(begun) / str(i + 1)) for i in range(terms.holders)]
 
 
 def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], UserConfig]":
@@ -154,7 +141,7 @@ def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], Use
             else:
                 key_files.write_private(folder / key_files.PRIVATE, key)
         # The public one comes last, when all others are there.
-        key_files.write_public(folder / key_files.PUBLIC, key.public if isinstance(key, KeyShare) else key.public_key)
+        key_files.write_public(folder / key_files.PUBLIC, key.public)
     plan = begun.run.plan
     seeds = derive(seed_key(plan.seed), "holders")
 
@@ -216,18 +203,18 @@ def encrypted(
         )
     found = key_files.read_public(public)
     _require_terms(found, terms, public)
-    shared, key = (found, found.public_key) if isinstance(found, ThresholdKey) else (None, found)
-    if shared is not None and shared.min_contributions > terms.min_contributions:
+    if found.min_contributions > terms.min_contributions:
         raise ConfigError(
             f"secagg.min_contributions = {terms.min_contributions}: holders of the key in {public} open sums of at least "
-            f"{shared.min_contributions}; ask for as many"
+            f"{found.min_contributions}; ask for as many"
         )
     if terms.noise_rows and begun.rounds_measured and not (begun.folder / "state" / "agreement.json").exists():
         raise RunFolderError(
             f"{begun.folder}: the holders' noise of its rounds was drawn in one process, and nodes cannot go on with it; "
             "resume with --engine process"
         )
-    agreement = kept_agreement(begun.folder, lambda name: agreement_of(run, terms, key, name))
+    agreement = kept_agreement(begun.folder, lambda name: agreement_of(run, terms, found.public_key, name))
+    shared = found if isinstance(found, ThresholdKey) else None
     holders = GridHolders(lambda: grid, agreement, shared, run.plan.promise(), timeout)
     rounds = EncryptedRounds(agreement, holders)
     rounds.reach()
