@@ -4,7 +4,6 @@ import doctest
 import json
 import math
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -229,14 +228,6 @@ def test_pai_16_without_gmpy2_a_command_names_the_extra_in_one_line() -> None:
 # The page.
 
 PAGE = (Path(__file__).parent.parent / "docs" / "paillier.md").read_text()
-
-
-def test_the_commands_on_the_page_are_real(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = re.findall(r"^\$ hubbub (paillier .*)$", PAGE, re.MULTILINE)
-    assert {line.split()[1] for line in lines} >= {"keygen", "shares", "bench"}
-    for line in lines:
-        # With --help after them, flags are read and nothing is done.
-        assert "Usage: hubbub paillier" in output(capsys, [*shlex.split(line), "--help"])
 
 
 def test_the_code_on_keys_gives_what_stands_there() -> None:
