@@ -59,6 +59,7 @@ STRATEGIES = [
     factorization.dense.optimize(workloads.prefix_sum(40)).strategy,
     *(BinaryTree(n, decoder=decoder) for n in (1, 8, 10) for decoder in ("online", "full")),
     BinaryTree(10, decoder="online", rounds_per_tree=3),
+    BinaryTree(10, decoder="plain", rounds_per_tree=4, completed=True),
 ]
 
 

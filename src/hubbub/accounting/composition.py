@@ -1,7 +1,7 @@
-"""Epsilon and delta of a sequence of releases, by the accountant of one's choice, and without amplification by sampling.
+"""Epsilon and delta of a sequence of releases, with and without amplification by sampling.
 
-Without amplification all releases are one Gaussian, of which μ says everything. With discrete Gaussian shares among
-them there is no such Gaussian, and Rényi divergences add up.
+Without amplification all releases together are one Gaussian release, described by its μ. With discrete Gaussian noise shares
+among them Rényi divergences are added instead.
 """
 
 import math
@@ -47,13 +47,13 @@ __all__ = [
 
 ACCOUNTANTS = ("tight", "rdp")
 Events = Sequence[tuple[Event, int]]
-# Below this the mass that counts as infinite loss is no number any more; without amplification the answer stays exact.
+# Below this delta the mass of infinite loss underflows; without amplification the answer stays exact.
 _LEAST_DELTA = 1e-290
-# With so little noise in a round sampling hides nothing that is worth a computation.
+# With a larger μ in a round sampling hides next to nothing.
 _LARGEST_MU = 100.0
 # Above it the mesh may be so coarse for want of memory that divergences say more.
 _LARGE_EPSILON = 1e7
-# Without amplification nothing is promised beyond this μ; below its inverse it counts as that.
+# Without amplification epsilon is infinite beyond this μ; a μ below its inverse counts as the inverse.
 _MOST_MU = 1e12
 
 
@@ -72,7 +72,7 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
 
     Raises:
         ValueError: A number out of range or an unknown word.
-        BudgetError: What was computed is no number.
+        BudgetError: The computed value is NaN.
 
     Example:
         >>> round(epsilon([(Gaussian(noise_multiplier=1.0), 1)], delta=1e-6, neighboring_relation="zero-out"), 4)
@@ -88,9 +88,9 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
 
 @lru_cache(maxsize=4096)
 def epsilon_once(events: tuple[tuple[Event, int], ...], delta: float, neighboring_relation: str, accountant: str) -> float:
-    """:func:`epsilon`, kept: a calibration, its plan, its run and its report ask for the same events again and again.
+    """:func:`epsilon` with a cache, since calibration, plan, run and report ask for the same events.
 
-    A unit that is not there and one that counts as nothing are one and the same, but for cohorts of which it takes a place.
+    Zero-out and add-or-remove-one cost the same, except for cohorts in which a unit takes the place of another.
 
     Example:
         >>> events = ((Gaussian(noise_multiplier=1.0), 1),)
@@ -112,12 +112,12 @@ def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> flo
     if delta < _LEAST_DELTA or _hopeless(events, relation):
         return min(plain, _rdp_epsilon(events, delta, relation))
     forth, back = _laws(events, relation)
-    # A number that is none would get lost in a maximum.
+    # max() would lose a NaN.
     answer = _require_bound("epsilon", pld.epsilon(forth, delta))
     if back is not None:
         answer = max(answer, _require_bound("epsilon", pld.epsilon(back, delta, enough=answer)))
     if answer > _LARGE_EPSILON and not any(isinstance(event, TruncatedPoissonSampled) for event, _ in events):
-        # Of truncated cohorts, of which each is dozens of laws, it would take seconds.
+        # Truncated cohorts are blends of dozens of laws, for which it would take seconds.
         answer = min(answer, _rdp_epsilon(events, delta, relation))
     return min(plain, answer)
 
@@ -133,7 +133,7 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
 
     Raises:
         ValueError: A number out of range or an unknown word.
-        BudgetError: What was computed is no number.
+        BudgetError: The computed value is NaN.
 
     Example:
         >>> f"{delta([(Gaussian(noise_multiplier=1.0), 1)], epsilon=2.0, neighboring_relation='zero-out') :.6f}"
@@ -156,11 +156,11 @@ def _delta(events: Events, eps: float, relation: NeighboringRelation) -> float:
     if _hopeless(events, relation):
         return min(plain, _rdp_delta(events, eps, relation))
     forth, back = _laws(events, relation)
-    # A number that is none would get lost in a maximum.
+    # max() would lose a NaN.
     answer = _require_bound("delta", pld.delta(forth, eps))
     if back is not None and answer < 1:
         answer = max(answer, _require_bound("delta", pld.delta(back, eps)))
-    # No law here is bounded in both directions: what underflows is not 0, and of smaller numbers digits get lost.
+    # The true delta is never 0: a value that underflows counts as the least normal float.
     return max(min(plain, answer), sys.float_info.min)
 
 
@@ -170,7 +170,7 @@ def _asked(events: Events, neighboring_relation: str, accountant: str) -> tuple[
 
 
 def _require_bound(name: str, answer: float) -> float:
-    """What was computed, unless it bounds nothing: what is not known must not pass for little."""
+    """The answer; NaN and negative numbers are refused."""
     if not answer >= 0:
         raise BudgetError(
             f"{name} = {answer!r} was computed, which bounds nothing: nothing may be released on it; try another accountant, "
@@ -199,7 +199,7 @@ def _hopeless(events: Events, relation: NeighboringRelation) -> bool:
 
 
 def _usual_mu(event: Event, relation: NeighboringRelation) -> float:
-    """μ of one release if participation is known; of a mixture the mean over them, as its largest norm may be most unlikely."""
+    """μ of one release without amplification; for a mixture the mean over its norms, since the largest may be very unlikely."""
     mu = unamplified_mu([(event, 1)], relation)
     if not isinstance(event, MixtureOfGaussians):
         return mu
@@ -214,7 +214,7 @@ def _laws(events: Events, relation: NeighboringRelation) -> tuple[pld.Rounds, pl
         (event, rounds) for event, rounds in events if not isinstance(event, Gaussian | TreeAggregation)
     ]
     if unsampled:
-        # All certain releases are one: exact, and nothing to split on a mesh. Its μ already knows the relation.
+        # All releases without sampling are one Gaussian release, whose μ includes the relation.
         sampled.append((Gaussian(min(1 / unamplified_mu(unsampled, relation), 1e12)), 1))
     both = [
         (dominating_pairs.directions(event, "zero-out" if isinstance(event, Gaussian) else relation), rounds)
@@ -307,7 +307,7 @@ def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRel
 
 
 def unamplified_epsilon(events: Events, delta: float, neighboring_relation: NeighboringRelation) -> float:
-    """Epsilon without amplification, as participation is known: exact without random cohorts and without shares."""
+    """Epsilon without amplification by sampling: exact without random cohorts and without noise shares."""
     own, others = _apart(events)
     mu = unamplified_mu(others, neighboring_relation)
     if mu > _MOST_MU:
@@ -318,7 +318,7 @@ def unamplified_epsilon(events: Events, delta: float, neighboring_relation: Neig
 
 
 def unamplified_delta(events: Events, epsilon: float, neighboring_relation: NeighboringRelation) -> float:
-    """Delta without amplification, as participation is known: exact without random cohorts and without shares."""
+    """Delta without amplification by sampling: exact without random cohorts and without noise shares."""
     own, others = _apart(events)
     mu = unamplified_mu(others, neighboring_relation)
     if mu > _MOST_MU:
@@ -335,7 +335,7 @@ def _apart(events: Events) -> tuple[list[tuple[DiscreteGaussianShares, int]], li
 
 
 def _as_event(mu: float, neighboring_relation: NeighboringRelation) -> list[tuple[Event, int]]:
-    """The one Gaussian of that μ, which knows the relation by itself; nothing where there is none."""
+    """The Gaussian event of a μ under a relation; nothing for μ = 0."""
     factor = 2 if neighboring_relation == "replace-one" else 1
     return [(Gaussian(min(factor / mu, _MOST_MU)), 1)] if mu else []
 

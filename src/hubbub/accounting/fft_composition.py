@@ -29,15 +29,15 @@ _MOST_POINTS = 2**20
 _ONE_STAGE = 2**16
 # Mass of a tilted law that may lie outside its window on either side; it counts against delta.
 _TAIL = 1e-15
-# Tried for Chernoff's bound, over the one that suits a Gaussian: less where a single rare round goes far.
+# Rates tried for Chernoff's bound, relative to that of a Gaussian; smaller ones suit single rare rounds.
 _RATES = np.outer([-1, 1], np.geomspace(1 / 4096, 2, 20)).ravel()
 # Rounding of one FFT and its inverse, and of each factor of a power, relative to the tilted law's total of 1; it counts
 # against delta.
 _FFT_ERROR = 1e-12
 _FACTOR_ERROR = 1e-15
-# Of delta: what rounding may take before another tilt is tried.
+# The part of delta that rounding may be before another tilt is tried.
 _LITTLE = 1e-3
-# What is cut off at either end of the law of a first stage, where it holds little but rounding; it counts against delta, too.
+# Mass cut off at either end of a first stage's law; it counts against delta.
 _TRIMMED = 1e-13
 
 
@@ -68,7 +68,7 @@ class Composed:
         tilt: λ.
         log_scale: K(λ) − λ·mean.
         infinite: Mass of infinite loss under P.
-        error: What the masses may be wrong by, in all.
+        error: The largest total error of the masses.
         blur: Standard deviation that the mesh adds.
     """
 
@@ -103,7 +103,7 @@ class Composed:
         """δ(ε), from above."""
         above, beside, offsets = self._tails
         if epsilon - self.mean < offsets[0] and len(offsets) < len(self.offsets):
-            # So far below the mean that the weights there are no numbers.
+            # Far below the mean the weights overflow.
             return 1.0
         at = int(np.searchsorted(offsets, epsilon - self.mean, side="right"))
         relative = self.error * math.exp(min(-self.tilt * (epsilon - self.mean), 600.0))
@@ -231,7 +231,7 @@ def _log_moments(part: _Tilted, mesh: float, centre: float, rates: Array) -> Arr
 
 
 def _convolved(parts: Sequence[_Tilted], low: int, high: int) -> Array:
-    """The law of the sum at the multiples from ``low`` to ``high`` of the mesh; what lies outside is wrapped into it."""
+    """The law of the sum at the multiples from ``low`` to ``high`` of the mesh; mass outside is wrapped into it."""
     size = next_fast_len(max(high - low + 2, 8), real=True)
     spectrum, offset = None, 0
     for part in parts:
@@ -260,7 +260,7 @@ def _power(base: ComplexArray, exponent: int) -> ComplexArray:
 
 
 def _coarser(parts: Sequence[_Tilted], mesh: float, tilt: float, target: float) -> tuple[list[_Tilted], int, float] | None:
-    """Sums of several rounds on a coarser mesh: the parts, how many times coarser, and what the cumulant grows by.
+    """Sums of several rounds on a coarser mesh: the parts, the factor, and the increase of the cumulant.
 
     ``None`` where one of the sums would not fit into memory.
     """

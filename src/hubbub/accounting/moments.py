@@ -1,8 +1,8 @@
-"""The moments of a privacy loss at any real order, by quadrature that keeps the relative precision of what is near 0.
+"""The moments of a privacy loss at any real order, by quadrature that keeps relative precision near 0.
 
 For a law of the loss L under P, with a probability under Q of e^{−L} dP, the moment of order a is A_a = E_P[e^{(a−1)L}] =
 E_Q[(1 + t)^a], t = dP/dQ − 1. As E_Q[t] = 0, A_a − 1 = E_Q[D_a(t)] with D_a(t) = (1 + t)^a − 1 − a·t, which is nowhere
-negative: so it is A_a − 1, not A_a, that is summed, in logarithms, and a sampling probability of 1e-9 loses no digits.
+negative. So A_a − 1 is summed, not A_a, in logarithms, and a sampling probability of 1e-9 loses no digits.
 
 The densities are mixtures of Gaussians with unit variance (:mod:`hubbub.accounting.pairs`), so that the integrand is one
 Gaussian around e·c_P + (1 − e)·c_Q, for the means c that dominate and a power e, until another mean dominates at a kink; its
@@ -32,7 +32,7 @@ _PANEL, _MOST_PANELS, _LARGEST_MEAN = 3.0, 200, 5.0
 # For a·|L| below this the first terms of a series give D_a to all digits.
 _SERIES = 0.1
 _TERMS = 12
-# Below it exponentials are subnormal numbers, with which processors are slow.
+# Below it exponentials are subnormal, which is slow.
 _LEAST_LOG = -700.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 

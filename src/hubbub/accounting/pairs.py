@@ -1,8 +1,7 @@
 """The pairs of output distributions that dominate one sampled round, their privacy losses, and the mesh on which they lie.
 
-Every pair is made of two mixtures P_a and P_b, where P_m = (1−q)·N(0, 1) + q·N(m, 1): with probability q a record moves the sum
-by m standard deviations. Its loss is l(x) = ln dP_a/dP_b (x), and b is one of three: 0 (nothing is moved), −a (the opposite is
-moved), a/2 (half as much is moved).
+A pair has two mixtures P_a and P_b, where P_m = (1−q)·N(0, 1) + q·N(m, 1): with probability q a record moves the sum by m
+standard deviations. The loss is l(x) = ln dP_a/dP_b (x), and b is 0, −a or a/2.
 
 Why these pairs dominate. Let S be any set of outputs, and α, β, γ its masses under the sum without the record's round, with the
 record, and with its neighbour. By Neyman and Pearson's lemma, where two means are at most m standard deviations apart,
@@ -52,12 +51,12 @@ class Loss:
 IntArray = npt.NDArray[np.int64]
 
 
-# Of the mass below the lowest loss on the mesh; it is lifted to that loss, which only raises the profile.
+# Logarithm of the mass below the lowest loss on the mesh; it is moved up to that loss, which only raises the profile.
 LOW_TAIL = -40.0
 EVERYWHERE = (-math.inf, math.inf)
-# How many points of the mesh lie between two that are used where losses are rare.
+# In the tails one of so many points of the mesh is used.
 _STRIDE = 8
-# Of the mass: with less a tilt is chosen well.
+# A tilt is chosen well with less missing mass.
 _MISSING = 1e-2
 
 
@@ -74,12 +73,12 @@ class LossLaw(Protocol):
         """
 
     def sampled(self, log_tail: float) -> tuple[Array, Array]:
-        """Some hundred losses and their masses, near the law but no bound: by them a tilt is chosen."""
+        """Some hundred losses and their masses, to choose a tilt by: an approximation, not a bound."""
 
     def delta(self, epsilon: float, enough: float = 0.0) -> float:
         """The profile of one round at epsilon ≥ 0, exact but for rounding, which is upwards.
 
-        Where ``enough`` is given only on which side of it the answer lies needs to be right.
+        With ``enough`` only the comparison of the answer with it needs to be right.
         """
 
 
@@ -254,20 +253,19 @@ class Law:
         mass[at[1:] - at[0]] += upper
         mass[at[:-1] - at[0]] += p - upper
         outside = math.exp(log_tail)
-        # What lies below the mesh is lifted to its lowest loss. Where two pairs meet, both laws have the same mass at 0; what
-        # lies below is lifted to there.
+        # The mass below the mesh is moved up to its lowest loss, or to 0 if there are two pairs.
         mass[at[zero] - at[0]] += max(0.0, 1 - float(mass.sum()) - outside)
         return Loss(int(at[0]), mass, outside)
 
     def sampled(self, log_tail: float) -> tuple[Array, Array]:
-        """Some hundred losses and their masses, near the law but no bound."""
+        """Some hundred losses and their masses: an approximation, not a bound."""
         low, high = self.span(log_tail)
         if self.upper == self.lower:
             losses, mass = self.upper.nodes(low, high, 256)
             missing = 1 - float(mass.sum())
             if missing < _MISSING:
                 return losses, mass
-            # Far left the loss is flat, ln(1 − q) for a pair, and any x there is its argument: what lies left of it is added.
+            # Far left the loss is constant, ln(1 − q) for a pair: the mass there is added.
             flat = high if self.upper.reverse else low
             return np.append(losses, flat), np.append(mass, missing)
         below, above = self.lower.nodes(low, 0.0, 128), self.upper.nodes(0.0, high, 160)
@@ -289,7 +287,7 @@ class Blend:
 
     def __post_init__(self) -> None:
         if not math.fsum(self.weights) >= 1 - 1e-12:
-            raise ValueError(f"weights = {self.weights!r}: what sums to less than 1 bounds nothing")
+            raise ValueError(f"weights = {self.weights!r}: must sum to 1")
 
     def span(self, log_tail: float) -> tuple[float, float]:
         """The losses between which all but a mass of e^log_tail lies."""
@@ -306,7 +304,7 @@ class Blend:
         return Loss(first, mass, math.fsum(w * part.infinite for w, part in zip(self.weights, parts, strict=True)))
 
     def sampled(self, log_tail: float) -> tuple[Array, Array]:
-        """Some hundred losses and their masses, near the law but no bound."""
+        """Some hundred losses and their masses: an approximation, not a bound."""
         parts = [law.sampled(log_tail) for law in self.laws]
         masses = [weight * mass for weight, (_, mass) in zip(self.weights, parts, strict=True)]
         return np.concatenate([losses for losses, _ in parts]), np.concatenate(masses)

@@ -2,9 +2,9 @@
 
 Letters: L the privacy loss, λ the tilt, K(λ) = ln E_P[e^{λL}] summed over rounds.
 
-A tilt is chosen from a few hundred losses of each law; a mesh from the tilt: splitting a loss on the mesh h adds the variance
-h²/6, so that n rounds answer too high by n·(a + 1)·h²/12, where −δ' falls as e^{−aε}: at the saddle point a is λ, elsewhere it
-may be steeper. Whatever tilt and mesh, the answer is a bound; they decide how near.
+The tilt is chosen from a few hundred losses of each law, and the mesh h from the tilt. Splitting a loss on the mesh adds the
+variance h²/6, so the answer for n rounds is too high by n·(a + 1)·h²/12 if −δ' falls as e^{−aε}. At the saddle point a is λ;
+elsewhere it may be larger. The answer is an upper bound for every tilt and mesh; they decide how tight it is.
 
 Source: the moments' bound is Canonne, Kamath and Steinke 2020, Proposition 12, https://arxiv.org/abs/2004.00010; else see
 :mod:`hubbub.accounting.pairs` and :mod:`hubbub.accounting.fft_composition`.
@@ -28,18 +28,18 @@ TOLERANCE = 1e-4
 RELATIVE_TOLERANCE = 1e-5
 LEAST_TOLERANCE = 1e-7
 _MOST_POINTS = 2**19
-# Above this epsilon nobody asks for digits.
+# Above this epsilon a coarser mesh is enough.
 _LARGE = 100.0
 _MOST_EPSILON = 1e30
 _MOST_TRIALS = 10
 _SAME_TILT = 1e-3
-# So many rounds are as smooth as a Gaussian is.
+# The law of more rounds is smooth.
 _MANY = 64
-# Of a tilted law, on either side: where the mesh need not be fine.
+# Mass on either side of a tilted law in which the mesh may be coarse.
 _RARE = 1 / 512
-# Below this logarithm a mass is no number any more.
+# Below this logarithm a mass underflows.
 _LEAST_LOG = -700.0
-# e to minus it is little against 1.
+# e^−9 is small against 1.
 _FAR = 9.0
 _TILTS = np.exp(np.linspace(math.log(1e-5), math.log(1e6), 80))
 Rounds = Sequence[tuple[LossLaw, int]]
@@ -57,7 +57,7 @@ def tolerance(near: float) -> float:
 
 @dataclass(frozen=True)
 class _Cumulant:
-    """K near enough to choose a tilt by: of some hundred losses of each law."""
+    """An approximation of K, from some hundred losses of each law: enough to choose a tilt."""
 
     losses: list[Array]
     logs: list[Array]
@@ -104,7 +104,7 @@ class _Cumulant:
 
 
 def _slack(tilts: Array) -> Array:
-    """What the moments' bound has in addition to K: λ ln λ − (1 + λ) ln(1 + λ)."""
+    """The term of the moments' bound in addition to K: λ ln λ − (1 + λ) ln(1 + λ)."""
     return tilts * np.log(tilts) - (1 + tilts) * np.log1p(tilts)
 
 
@@ -156,7 +156,7 @@ def delta(rounds: Rounds, epsilon: float) -> float:
 
         tilt, near = _best(bounds)
         if near < _LEAST_LOG:
-            # Nothing, or next to nothing: a tilt that shows as much is enough.
+            # Delta underflows: any tilt that shows it is enough.
             tilt = float(_TILTS[int(np.argmax(bounds(_TILTS) < _LEAST_LOG))])
         guess = min(near - 5, math.log(best)) if best > 0 else near
         log_tail = _log_tail(rounds, min(guess, 0.0))
@@ -170,7 +170,7 @@ def delta(rounds: Rounds, epsilon: float) -> float:
                 search.tilt = cumulant.saddle(epsilon)
             elif not search.too_coarse(law, epsilon):
                 break
-        # What counts as infinite loss, and the tilt, follow from delta: they are chosen anew until it falls no more.
+        # The tail mass and the tilt depend on delta: they are chosen again until delta falls no more.
         if best > before * (1 - 1e-4) or best == 0:
             break
         log_tail = _log_tail(rounds, math.log(best))
@@ -197,16 +197,16 @@ def _log_tail(rounds: Rounds, log_delta: float) -> float:
 
 @dataclass
 class _Search:
-    """Composes on a mesh fine enough for a tolerance; how fine that is, it learns from what it composed.
+    """The search for a mesh that is fine enough for a tolerance.
 
     Args:
-        rounds: What is composed.
-        cumulant: By which a tilt is chosen.
+        rounds: The laws, each with its number of rounds.
+        cumulant: K, by which a tilt is chosen.
         tilt: λ.
         log_tail: Mass of a round that counts as infinite loss.
         near: An epsilon that is not below the answer.
         steepness: The steepest profile met so far.
-        last: The last mesh and tilt, and what was composed with them: where memory sets the mesh, a finer one is the same.
+        last: The last mesh and tilt, and their composition: if memory limits the mesh, a finer one is the same.
     """
 
     rounds: Rounds
@@ -240,7 +240,7 @@ class _Search:
             steep = self.too_coarse(law, found)
             if steep or self.tolerance < before / 2:
                 continue
-            # The law of few rounds is no smooth one: only a finer mesh can show it.
+            # The law of few rounds is not smooth: only a finer mesh shows its error.
             if sum(count for _, count in self.rounds) > _MANY or settled - found <= self.tolerance * loose:
                 break
             settled, finer = found, finer / 4

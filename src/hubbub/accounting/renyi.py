@@ -10,10 +10,9 @@ most a·(μ + τ·√d)²/2. The first holds since the ratio of the probabilitie
 Gaussian of variance n·σ², but for a factor from e^{−τ} to e^τ, and since sums of discrete Gaussians are subgaussian with that
 variance.
 
-That is of exact shares. Those that are drawn are within a statistical distance β of them, and what is (ε, δ)-private of exact
-ones is (ε, δ + (1 + e^ε)·β)-private of these: for P ≤ e^ε·Q + δ on any set, and what is drawn is off by at most β from P and,
-times e^ε, from Q. β adds up over the numbers of a sum, over as many clients as make the noise whole (what more of them add is
-post-processing, whatever its law), and over the rounds that the unit takes part in (the others look at what is known by then).
+These bounds are for exact shares. Drawn shares are within a statistical distance β of them, so (ε, δ) for exact shares becomes
+(ε, δ + (1 + e^ε)·β). β adds up over the numbers of a sum, over the fewest clients that make the noise whole (shares of more
+clients are post-processing), and over the rounds that the unit takes part in (other rounds are post-processing).
 
 Source: Mironov 2017, https://arxiv.org/abs/1702.07476; Mironov, Talwar and Zhang 2019, Theorem 5, https://arxiv.org/abs/1908.10530:
 for Poisson sampling, removal is the larger at every order. Shares: Kairouz, Liu and Steinke 2021, Proposition 14,
@@ -56,9 +55,9 @@ DEFAULT_ORDERS: tuple[float, ...] = (*(i / 10 for i in range(11, 110)), *map(flo
 # ln(a − 1) stays between these.
 _LOG_ORDERS = math.log(1e-9), math.log(1e6)
 _ZOOMS = 12
-# The bound is flat at its least: so near, it is left by less than 1e-6 of itself.
+# The bound is flat at its minimum: orders this close change it by less than 1e-6 of itself.
 _CLOSE = 1e-3
-# The quadrature's error is below this part of the value; what is below 1e-300 is not told from nothing.
+# The relative error of the quadrature is below this; values below 1e-300 count as that.
 _ROUNDING, _LEAST = 1e-11, 1e-300
 _UP = 1 + 1e-12
 
@@ -117,7 +116,7 @@ def _curve(event: Event, orders: Array, relation: NeighboringRelation) -> Array:
 
 
 def _mu_of_shares(event: DiscreteGaussianShares, relation: NeighboringRelation) -> float:
-    # A unit that is certain to contribute moves the sum by its own update, there or not; its replacement by twice as much.
+    # Without sampling a unit moves the sum by its own update, and its replacement by twice as much.
     return (2 if relation == "replace-one" else 1) / event.noise_multiplier
 
 
@@ -148,7 +147,7 @@ def added_delta(epsilon: float, distance: float) -> float:
     if distance == 0:
         return 0.0
     log = np.logaddexp(0.0, epsilon) + math.log(distance)
-    # A float of a few hundred, whose last bits its exponential multiplies.
+    # The exponential multiplies the rounding error of its argument.
     return min(1.0, math.exp(min(0.0, log)) * _UP)
 
 
@@ -206,8 +205,8 @@ def rdp_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_r
         return least(delta)
     if beta > delta / 4:
         return math.inf
-    # What is set aside is enough for any epsilon up to that of half of delta. The subtraction is one more operation in
-    # floating point, for which the conversion leaves room.
+    # The part set aside is enough for any epsilon up to that of delta/2. The conversion allows for the rounding of the
+    # subtraction.
     aside = added_delta(least(delta / 2), beta)
     return least(delta - aside) if aside <= delta / 2 else math.inf
 
@@ -232,7 +231,7 @@ def rdp_delta(events: Sequence[tuple[Event, int]], epsilon: float, neighboring_r
     together, eps = counted(events), non_negative("epsilon", epsilon)
     beta = distance(together)
     if beta > 0:
-        # The delta of a smaller epsilon holds as well, and beyond this one (1 + e^ε)·β grows to what is worth nothing.
+        # The delta of a smaller epsilon is valid, too, and beyond this one (1 + e^ε)·β is too large.
         eps = min(eps, -math.log(beta) / 2)
     least = _least(together, neighboring_relation, lambda order, bound: delta_from_rdp([order], [bound], eps))
     return min(1.0, least + added_delta(eps, beta))

@@ -37,11 +37,11 @@ class Recorded:
     """A run as its folder records it.
 
     Args:
-        name: For messages.
+        name: Its name in messages.
         chain: Its ledger.
-        promise: What that promises.
-        history: What happened.
-        alone: Whether nothing lay next to the ledger that shows how far the run went: then its end may have been cut off.
+        promise: Its promise.
+        history: Its rounds so far.
+        alone: Whether only the ledger was found, so that a cut-off end would go unnoticed.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Recorded:
 
     @property
     def rounds_left(self) -> int:
-        """How many rounds it may still do; zero once it was closed."""
+        """The rounds that it may still do; 0 after it was closed."""
         return 0 if self.history.closed else max(0, self.promise.rounds - len(self.history.rounds))
 
 

@@ -1,4 +1,4 @@
-"""The ledger: what was promised, who took part, and what was really released, in the order in which it counts.
+"""The ledger: the promise, the participants and the releases of a run, recorded in the order that keeps them safe.
 
 The cost of a round is recorded before its noise exists, and its release before anybody sees it::
 
@@ -60,7 +60,7 @@ class Ledger:
 
     Attributes:
         chain: Its records.
-        history: What they say, to read.
+        history: Their content, read-only.
 
     Raises:
         LedgerError: The file is damaged, was written for another promise, or does not hold the head.
@@ -98,7 +98,7 @@ class Ledger:
             return
         self._require_same_promise(self.chain.records[0])
         self.history = History.of_chain(self.chain)
-        # What departs from the promise may cost more than an epsilon that is computed from it.
+        # A departure from the promise may cost more than the epsilon computed from it.
         for broken in breaches(promise, self.history).words:
             raise LedgerError(f"{path}: {broken}")
         if path is not None and self.history.unrecorded > 1:
@@ -114,7 +114,7 @@ class Ledger:
 
     @property
     def run(self) -> str:
-        """The hash of the promise, by which others know the run."""
+        """The hash of the promise, which identifies the run."""
         return self.chain.hashes[0]
 
     @property
@@ -252,7 +252,7 @@ class Ledger:
         return self.promise.after(len(self.history.rounds), delta)
 
     def _append(self, body: Mapping[str, Any], block: bytes = b"") -> None:
-        """Write a record that follows, its block of the file of cohorts before it, and believe them."""
+        """Write a record, and before it its block of the file of cohorts."""
         if self.history.closed:
             raise LedgerError(f"{self.chain.path or 'this ledger'}: was closed; no round can follow")
         if not self._sound:
@@ -271,7 +271,7 @@ class Ledger:
         self._sound = True
 
     def _keep(self, block: bytes, at: int) -> None:
-        """Write a block durably, over what was written of a cohort whose record was not."""
+        """Write a block durably, over an unrecorded one that an interrupted write left."""
         if self.chain.path is None:
             return
         path = cohorts_path(self.chain.path)
@@ -301,7 +301,7 @@ class Ledger:
             )
 
     def _tags(self, clients: Sequence[Hashable]) -> npt.NDArray[np.uint64]:
-        """``(clients,)``: by what the ledger knows each client, 64 bits of keyed BLAKE2b (RFC 7693) of its name as text."""
+        """The tag of each client, ``(clients,)``: 64 bits of keyed BLAKE2b (RFC 7693) of its name as text."""
         for kind in set(map(type, clients)) if not isinstance(clients, range) else ():
             if kind is bool or not issubclass(kind, str | int | np.integer):
                 # Of other values two may be equal and have different texts, or the same one another text in the next start.
@@ -317,7 +317,7 @@ class Ledger:
     def _allowed(
         self, counts: npt.NDArray[np.integer], last: npt.NDArray[np.integer], round_index: int
     ) -> npt.NDArray[np.bool_]:
-        """Whether clients that joined so many rounds, and these last, may join one more."""
+        """Whether clients may join a round, given how many they joined, and their last ones."""
         mechanism = self.promise.mechanism
         return (
             np.ones(len(counts), dtype=bool)
@@ -350,7 +350,7 @@ class Ledger:
         return tags
 
     def _first(self) -> dict[str, Any]:
-        """The first record: the promise, and by which key clients and sums are known."""
+        """The first record: the promise, and a digest of the key for clients and sums."""
         return {"kind": "promise", "key": self.digest("key", self._secret), **self.promise.record()}
 
     def _require_same_promise(self, stated: Mapping[str, Any]) -> None:
@@ -361,7 +361,7 @@ class Ledger:
         if changed == ["key"]:
             raise LedgerError("the ledger was written under another key of the run; restore state/keys/run")
         if changed:
-            # What was given comes first, what follows from it only where nothing else is left to name.
+            # Settings come first; computed values are named only if no setting differs.
             named = [key for key in changed if key not in _COMPUTED] or changed
             differences = [f"{key} was {shown(found.get(key))}, is {shown(expected.get(key))}" for key in named[:_MOST_NAMED]]
             more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
@@ -373,7 +373,7 @@ class Ledger:
 
 
 def key_digest(secret: bytes, key: bytes) -> str:
-    """By what a ledger knows a key: an HMAC under the run's secret."""
+    """The digest of a key in the ledger: an HMAC under the run's secret."""
     return hmac.digest(secret, b"key\0" + key, "sha256").hex()
 
 

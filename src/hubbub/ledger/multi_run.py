@@ -1,4 +1,4 @@
-"""Several runs over the same people: one account of all that they released."""
+"""Several runs over the same people: their privacy cost together."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +16,10 @@ __all__ = ["compose_runs", "costs_of_ended_runs", "run_charges"]
 
 
 def costs_of_ended_runs(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
-    """What runs cost that are over, for the promise of a later one: the cost of further rounds would be in no account.
+    """The costs of ended runs, for the promise of a later run.
 
     Raises:
-        LedgerError: One that may begin rounds, or what :func:`run_charges` refuses.
+        LedgerError: A run that may still begin rounds, or one that :func:`run_charges` refuses.
     """
     for run in runs:
         if run.rounds_left:
@@ -32,10 +32,10 @@ def costs_of_ended_runs(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
 
 
 def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
-    """What runs cost, each one counted once: those given, and the earlier ones that they name.
+    """The costs of runs and of the earlier runs that they name, each counted once.
 
     Raises:
-        LedgerError: One run twice, a copy of one, or one that was rolled back behind the head that another names.
+        LedgerError: The same run twice, a copy, or a run that was rolled back behind the head that another one names.
     """
     for number, run in enumerate(runs):
         for other in runs[:number]:
@@ -67,12 +67,12 @@ def compose_runs(
 
     Args:
         runs: As :func:`run_charges` answers, each run once.
-        delta: Strictly between 0 and 1, of the whole.
-        neighboring_relation: By default that of all runs; needed where they differ, and then each is computed anew under it.
+        delta: Strictly between 0 and 1, for all runs together.
+        neighboring_relation: By default that of all runs; required if they differ.
         accountant: ``"tight"`` or ``"rdp"``.
 
     Raises:
-        ConfigError: Runs of different units, or of different relations and none is given, or one that does not cover a run.
+        ConfigError: Different units, different relations and none given, or a relation that does not cover a run.
         ValueError: No run, or a number out of range.
 
     Source: Dong, Roth and Su 2022, Corollary 2 (Gaussians), https://arxiv.org/abs/1905.02383; Zhu, Dong and Wang 2022, Theorem

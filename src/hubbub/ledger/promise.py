@@ -1,4 +1,4 @@
-"""What a run promises before its first round, as a value and as the first record of its ledger."""
+"""The promise of a run: fixed before the first round, and the first record of its ledger."""
 
 import hashlib
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ _AS_IT_IS = ("rounds", "privacy_unit", "accountant", "delta", "settings", "noise
 
 @dataclass(frozen=True)
 class Extends:
-    """What the promise of a run says of the finished one whose model it begins with (warm start).
+    """The finished run whose model a run begins with (warm start), as the promise names it.
 
     Args:
         ledger: Hash of the first record of that run's ledger.
@@ -71,10 +71,10 @@ class Extends:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Extends | None":
-        """What the settings of a promise say; ``None`` for a run that begins by itself.
+        """The warm start that the settings of a promise name; ``None`` without one.
 
         Raises:
-            ValueError: They say something else than what can be.
+            ValueError: Its fields are not those of a warm start.
         """
         stated = settings.get("extends")
         if stated is None:
@@ -86,20 +86,20 @@ class Extends:
 
 @dataclass(frozen=True)
 class Terms:
-    """What the settings of a promise say that the library itself reads; all else in them is compared, and nothing more.
+    """The settings of a promise that the library reads. The others are only compared when a run resumes.
 
     Args:
-        expected_cohort_size: What sums are divided by.
-        clip_norm: To which every update is clipped; ``None`` where nothing is, or where it moves.
-        adaptive_clipping: The rule by which the clip norm moves.
-        lattice_bits: Of the lattice that sums lie on.
-        clients: How many there are.
-        parameters: Of the model, the trainable ones.
+        expected_cohort_size: The divisor of sums.
+        clip_norm: The fixed clip norm; ``None`` without clipping or with adaptive clipping.
+        adaptive_clipping: The rule of adaptive clipping.
+        lattice_bits: The bits of the lattice of sums.
+        clients: The number of clients.
+        parameters: The number of trainable parameters.
         initial_model: SHA-256 of the model before the first round.
-        extends: What a run with a warm start begins with.
-        keep_releases: Whether all releases stay in the folder, unless the ledger says that the disk had no room for them.
-        evaluation: What the run measures of its units under noise, which its cost counts.
-        pattern_kept_by: Who sees to it that a participation pattern is kept: ``"ledger"``, or ``"devices"``, each for itself.
+        extends: The run of a warm start.
+        keep_releases: Whether all releases stay in the folder, unless the ledger records that the disk was full.
+        evaluation: The private evaluation, whose cost is part of the run's.
+        pattern_kept_by: Who enforces the participation pattern: the ``"ledger"`` or the ``"devices"``.
 
     Raises:
         ValueError: A number out of range.
@@ -142,27 +142,27 @@ class Terms:
 
     @property
     def adaptive(self) -> bool:
-        """Whether the clip norm moves."""
+        """Whether clipping is adaptive."""
         return self.adaptive_clipping is not None
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What a run promises before its first round.
+    """The promise of a run, fixed before its first round.
 
     Args:
-        rounds: How many rounds it may run.
-        mechanism: How each is hidden; ``None`` promises nothing.
+        rounds: The most rounds.
+        mechanism: Its mechanism; ``None`` for a run without privacy.
         neighboring_relation: By default that of the mechanism's participation.
-        privacy_unit: Whose contribution is clipped as one.
-        accountant: Who computes epsilon.
-        delta: Of the epsilon that the record states.
+        privacy_unit: ``"client"`` or ``"example"``.
+        accountant: ``"tight"`` or ``"rdp"``.
+        delta: The delta of the recorded epsilon.
         simulation: Whether cohorts and noise come from a known seed, so that the run is an experiment, not a release.
-        settings: All else that a resumed run must have in common with the interrupted one, as strict JSON values.
-        earlier: Runs over the same people whose cost this one starts with.
-        further: What is assumed in addition to the guarantee's own assumptions, such as the engine's.
-        not_covered: What costs extra, or is not hidden at all, in addition to what no guarantee covers.
-        noise_by: Who adds the noise, where the mechanism has no shares.
+        settings: Everything else that must be the same when the run resumes, as strict JSON values.
+        earlier: Earlier runs over the same people, whose cost is counted.
+        further: Assumptions in addition to the guarantee's own, such as the engine's.
+        not_covered: What the guarantee does not cover, in addition to the usual list.
+        noise_by: Who adds the noise, if the mechanism has no noise shares.
         setting: One line of who is trusted with what; empty for a server that sees each update.
 
     Raises:
@@ -218,21 +218,21 @@ class Promise:
 
     @property
     def noise_in_sums(self) -> bool:
-        """Whether sums hold their noise before anybody can read them: shares of clients, or all of it, of holders."""
+        """Whether noise is added before sums are decrypted: by clients or by key holders."""
         return self.noise_by == "holders" or (self.mechanism is not None and self.mechanism.shares is not None)
 
     @property
     def lists_clients(self) -> bool:
-        """Whether the ledger lists who takes part: what is promised is about it, and no device keeps it for itself."""
+        """Whether the ledger lists the participants: the promise has a pattern, and devices do not keep it themselves."""
         random = self.mechanism is None or isinstance(self.mechanism.participation, RandomParticipation)
         return not random and self.terms.pattern_kept_by == "ledger"
 
     @property
     def lattice_bits(self) -> int:
-        """Of the lattice that sums lie on.
+        """The bits of the lattice of sums.
 
         Raises:
-            ValueError: Its settings name none that there is.
+            ValueError: Invalid settings.
         """
         if self.mechanism is not None and self.mechanism.shares is not None:
             return self.mechanism.shares.lattice_bits
@@ -240,7 +240,7 @@ class Promise:
 
     @cached_property
     def terms(self) -> Terms:
-        """What its settings say, typed and checked.
+        """Its settings, typed and checked.
 
         Raises:
             ValueError: A number out of range.
@@ -249,7 +249,7 @@ class Promise:
         return Terms.of(self.settings)
 
     def evaluations(self, rounds: int) -> tuple[Mechanism, int] | None:
-        """How its private evaluations are hidden, and how many there are in that many rounds; ``None`` without any."""
+        """The mechanism of its private evaluations, and their number in the first rounds; ``None`` without any."""
         measured = self.terms.evaluation
         if measured is None or self.mechanism is None:
             return None
@@ -257,7 +257,7 @@ class Promise:
 
     @property
     def assumed(self) -> tuple[Assumption, ...]:
-        """What is assumed in addition to the mechanism's own assumptions: the duties of holders, and what was named further."""
+        """The assumptions in addition to the mechanism's own: those on key holders and devices, and further ones."""
         devices = DEVICES_KEEP if self.terms.pattern_kept_by == "devices" else ()
         return (*((HOLDERS_ADD,) if self.noise_by == "holders" else ()), *devices, *self.further)
 
@@ -318,7 +318,7 @@ class Promise:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], arrays: Mapping[str, Array]) -> "Promise":
-        """The promise of a record. Nothing that the record names is imported, and what it states is computed again by users.
+        """The promise of a record. Nothing that the record names is imported, and users compute what it states again.
 
         Args:
             record: What :meth:`record` wrote.
@@ -377,7 +377,7 @@ def earlier_from(record: Mapping[str, Any]) -> tuple[RunCharge, ...]:
 
 
 def _require_words(record: Mapping[str, Any]) -> None:
-    """The kind, the words and the tables of a record; its numbers are checked by what they make."""
+    """Check the types and the words of a record; constructors check its numbers."""
     one_of("kind", record["kind"], ("promise",))
     one_of("noise", record["noise"], ("secure", _NOT_FOR_RELEASE))
     open_unit("delta", record["delta"])
@@ -387,7 +387,7 @@ def _require_words(record: Mapping[str, Any]) -> None:
 
 
 def _require_holders(mechanism: Mechanism | None, setting: str) -> None:
-    """Refuse noise of share holders that hides nothing, that clients add already, or of which nobody says who they are."""
+    """Refuse noise by key holders without a mechanism, together with noise shares, or without a setting."""
     if mechanism is None:
         raise ConfigError("noise_by = 'holders': a run without a mechanism has no noise to add; leave it out")
     if mechanism.shares is not None:
