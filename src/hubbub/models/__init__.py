@@ -9,6 +9,7 @@ import math
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hubbub.errors import ConfigError
 
@@ -143,10 +144,13 @@ class CharTransformer(nn.Module):
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         _require_sequences("char-transformer", shape)
         super().__init__()
-        width = 128
+        width, heads = 128, 4
         self.embedding = nn.Embedding(classes, width)
         self.places = nn.Parameter(torch.empty(shape[0], width))
-        self.layers = nn.Sequential(_Layer(width, heads=4), _Layer(width, heads=4))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+            for _ in range(2)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
         # As in the source: with unit variance the position would dominate the character.
@@ -155,38 +159,16 @@ class CharTransformer(nn.Module):
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
         """Logits of the next characters, ``(examples, classes, length)``, from characters, ``(examples, length)``."""
-        states = self.embedding(characters) + self.places[: characters.shape[1]]
-        logits: torch.Tensor = self.head(self.norm(self.layers(states)))
-        return logits.transpose(1, 2)
-
-
-class _Layer(nn.Module):
-    """Causal attention, then two dense layers, each with a residual connection."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm = nn.LayerNorm(width)
-        self.queries_keys_values = nn.Linear(width, 3 * width)
-        self.mix = nn.Linear(width, width)
-        self.dense = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """States ``(examples, length, width)`` of the next layer."""
-        states = states + self._attention(self.norm(states))
-        dense: torch.Tensor = self.dense(states)
-        return states + dense
-
-    def _attention(self, states: torch.Tensor) -> torch.Tensor:
-        examples, length, width = states.shape
-        parts = self.queries_keys_values(states).view(examples, length, 3, self.heads, width // self.heads)
-        queries, keys, values = parts.permute(2, 0, 3, 1, 4)
-        scores = queries @ keys.transpose(-1, -2) / math.sqrt(width // self.heads)
+        length = characters.shape[1]
         # Not stored: a stored mask would be a buffer.
-        later = torch.ones(length, length, dtype=torch.bool, device=states.device).triu(1)
-        weights = scores.masked_fill(later, -math.inf).softmax(dim=-1)
-        mixed: torch.Tensor = self.mix((weights @ values).transpose(1, 2).reshape(examples, length, width))
-        return mixed
+        later = torch.ones(length, length, dtype=torch.bool, device=characters.device).triu(1)
+        states = self.embedding(characters) + self.places[:length]
+        # torch.func.vmap has no rule for the fused kernels.
+        with sdpa_kernel(SDPBackend.MATH):
+            for layer in self.layers:
+                states = layer(states, src_mask=later)
+        logits: torch.Tensor = self.head(self.norm(states))
+        return logits.transpose(1, 2)
 
 
 def _require_sequences(name: str, shape: tuple[int, ...]) -> None:
