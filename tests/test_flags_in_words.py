@@ -1,14 +1,17 @@
-"""What the flags of the commands say of themselves, and how a mistake names the flag that was typed."""
+"""What commands say of their flags, how a mistake names the flag that was typed, and strict JSON for programs."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 import refusals
+from hubbub.cli import main
 from hubbub.cli.app import app
 from recorded_runs import COIN, THREE, recorded
-from refusals import Refused, output
+from refusals import ACCOUNT, CALIBRATE, Refused, output, settings
 
 # Fixtures are found by their names here.
 workplace, refused = refusals.workplace, refusals.refused
@@ -80,3 +83,53 @@ def test_a_number_beyond_its_range_is_named_by_its_flag(refused: Refused) -> Non
     refused(["compare", "--rounds", "1000000000"], "--rounds = 1000000000: must be at most 10000000")
     # What was not typed as a flag keeps its name.
     refused(["plan", "good.toml", "--set", "training.rounds=1000000000"], "hubbub: training.rounds = 1000000000: must be")
+
+
+# For programs
+
+STRICT = {
+    "independent": "",
+    "poisson": "--sampling-probability 0.1",
+    "fixed size": "--cohort-size 2 --population 10",
+    "truncated": "--sampling-probability 0.1 --max-cohort-size 3 --population 10",
+    "cyclic": "--mechanism banded-toeplitz:bands=2 --sampling-probability 0.1 --cycle-length 2",
+    "bins": "--bins 3",
+    "toeplitz": "--mechanism banded-toeplitz:bands=2",
+    "tree": "--mechanism tree",
+    "cyclic, in parts": "--strategy banded-toeplitz --bands 2 --sampling-probability 0.1 --cycle-length 2",
+}
+
+
+def strict_json(text: str) -> Any:
+    """One JSON value; NaN and Infinity, which JSON does not have, are refused."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("flags", STRICT.values(), ids=STRICT.keys())
+@pytest.mark.parametrize("command", [ACCOUNT, CALIBRATE], ids=["account", "calibrate"])
+def test_the_json_of_an_account_is_strict(capsys: pytest.CaptureFixture[str], command: list[str], flags: str) -> None:
+    answer = strict_json(output(capsys, [*command, *flags.split(), "--json"]))
+    assert answer["private"] is True
+    assert answer["epsilon"] > 0
+    assert answer["delta"] == 1e-5
+    assert answer["rounds"] == 5
+
+
+@pytest.mark.parametrize("flag", ["--mechanism", "--strategy"])
+def test_a_refusal_leaves_the_output_for_programs_empty(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    with pytest.raises(SystemExit):
+        main([*ACCOUNT, "--json", flag, "tre"])
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_without_privacy_has_no_epsilon(capsys: pytest.CaptureFixture[str]) -> None:
+    planned = strict_json(output(capsys, ["plan", "good.toml", "--set", "privacy.mode=none", "--json"]))
+    trained = strict_json(output(capsys, [*settings("good.toml", "privacy.mode=none"), "--json"]))
+    for answer in (planned, trained):
+        assert (answer["private"], answer["epsilon"]) == (False, None)
+    rows = [strict_json(line) for line in Path("new/metrics.jsonl").read_text().splitlines()]
+    assert [row["epsilon"] for row in rows] == [None, None]
