@@ -45,7 +45,9 @@ def audit(
     config = configs.resolve(*layers, {"privacy": {"noise": "secure"}, "training": {"workers": 1}})
     if config.training.engine == "flower":
         require_flower()
-    folder = _possible(new_folder(out, "audits", file.stem))
+    # The settings of a run are runs/NAME/config.toml.
+    name = file.absolute().parent.name if file.name == "config.toml" else file.stem
+    folder = _possible(new_folder(out, "audits", name))
     torch.set_num_threads(1)
     run = build(config, allow_import=allow_import)
     # A report compares them with those of its run.
@@ -60,7 +62,7 @@ def audit(
     with tempfile.TemporaryDirectory(prefix="hubbub-audit-") as scratch:
         found = _audited(run, effort, Path(scratch), progress, allow_import=allow_import)
     findings = {**found.as_json(), "settings": settings}
-    write_audit(folder, file.stem, findings)
+    write_audit(folder, name, findings)
     if as_json:
         print_json({**findings, "folder": str(folder)})
     else:

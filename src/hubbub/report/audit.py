@@ -124,8 +124,8 @@ def draw_bounds(axes: Any, found: _Found) -> str:
     values = [1e-9]
     for height, one in enumerate(comparisons):
         likely, certain, stated = one["shown"]["epsilon"], one["certain"]["epsilon"], one["stated_epsilon"]
-        axes.barh(height, likely, height=0.5, color=_ABSENT, alpha=0.35, label="with confidence 95 %")
-        axes.barh(height, certain, height=0.25, color=_ABSENT, label="with confidence 1 − 10⁻⁶")
+        axes.barh(height, likely, height=0.5, color=_ABSENT, alpha=0.35, label="at least (95 %)")
+        axes.barh(height, certain, height=0.25, color=_ABSENT, label="at least (1 − 10⁻⁶)")
         values += [likely, certain]
         if stated is not None:
             values.append(stated)
@@ -159,7 +159,7 @@ def draw_scores(axes: Any, found: _Found) -> str:
         axes.hist(scores, bins=bins, density=True, color=color, alpha=0.35, label=f"{len(scores):,} {label}")
         density = np.exp(-np.square(x[:, None] - mean) / 2).mean(axis=1) / math.sqrt(2 * math.pi)
         axes.plot(x, density, color=color, label=f"claimed if {label}: {claimed}")
-    axes.set_xlabel("score of a canary with known rounds, in standard deviations of the noise")
+    axes.set_xlabel("score, in standard deviations of the noise")
     axes.set_ylabel("density")
     axes.legend(**_ABOVE)
     return "Scores of the canaries and their claimed distributions"
