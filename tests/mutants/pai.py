@@ -81,13 +81,13 @@ PAI-12: a holder counts twice @ threshold._require_together
 ? test_threshold.py::test_pai_12_shares_that_count_twice_are_refused
 
 PAI-13: the sum of one client is opened @ Aggregator.request
-- len(self._senders) < needed
-+ len(self._senders) < min(needed, 1)
+- len(self._contributions) < needed
++ len(self._contributions) < min(needed, 1)
 ? test_paillier_requests.py::test_pai_13_what_is_no_sum_of_enough_clients_is_not_opened[a single one]
 
 PAI-14: sums are opened without the server's noise @ Aggregator.request
 - self.agreement.server_noise and self.agreement.packing.noise and (not self._noise)
-+ self.agreement.server_noise and (not self._senders)
++ self.agreement.server_noise and (not self._contributions)
 ? test_paillier_requests.py::test_pai_14_a_sum_without_the_servers_noise_is_asked_of_nobody_and_opened_by_nobody
 
 PAI-14: a holder does not look for its own noise @ Holder._formed

@@ -59,11 +59,10 @@ class Aggregator:
         self.agreement = agreement
         self.round_index = integer("round_index", round_index, at_least=0)
         self._earlier = set() if earlier is None else earlier
-        # Holders of shares form the sum from the messages; the owner of a whole key could read single ones.
-        self._keep = not agreement.whole_key
-        self._kept: dict[str, bytes] = {}
+        # By sender. Holders of shares form the sum from the messages; for the owner of a whole key, who could read single ones,
+        # they are empty.
+        self._contributions: dict[str, bytes] = {}
         self._noise: dict[str, bytes] = {}
-        self._senders: list[str] = []
         # Digests: the ciphertexts themselves would be the memory of all contributions.
         self._ciphertexts: set[bytes] = set()
         self._total: Ciphertext | None = None
@@ -71,7 +70,7 @@ class Aggregator:
     @property
     def senders(self) -> tuple[str, ...]:
         """The senders of the contributions in the sum, in their order."""
-        return tuple(self._senders)
+        return tuple(self._contributions)
 
     @property
     def total(self) -> Ciphertext:
@@ -95,17 +94,15 @@ class Aggregator:
             ValueError: The message is damaged, of another round, run, key, packing or sender, no contribution, a repetition,
                 or one more than the packing has room for; the client is named, and the sum stays as it was.
         """
-        if sender in self._senders:
+        if sender in self._contributions:
             raise ValueError(f"client {shown(sender)}: has contributed to this round already")
-        if len(self._senders) >= self.agreement.packing.max_clients:
+        if len(self._contributions) >= self.agreement.packing.max_clients:
             raise ValueError(
                 f"client {shown(sender)}: the packing has room for {self.agreement.packing.max_clients} contributions, which "
                 "have come"
             )
         taken = self._taken(Kind.CONTRIBUTION, f"client {shown(sender)}", sender, data)
-        self._senders.append(sender)
-        if self._keep:
-            self._kept[sender] = taken
+        self._contributions[sender] = b"" if self.agreement.whole_key else taken
 
     def add_noise(self, sender: str, data: object) -> None:
         """Add noise, which counts as no contribution.
@@ -134,11 +131,10 @@ class Aggregator:
             SumNotOpenedError: There are too few contributions, or noise is missing: a holder's, or the server's if slots have
                 room for it, as in every private run.
         """
-        needed, rows = self.agreement.min_contributions, self.agreement.noising_holders
-        if len(self._senders) < needed:
+        came, needed, rows = len(self._contributions), self.agreement.min_contributions, self.agreement.noising_holders
+        if came < needed:
             raise SumNotOpenedError(
-                f"round {self.round_index + 1}: {len(self._senders)} contributions came; sums of fewer than {needed} are not "
-                "opened"
+                f"round {self.round_index + 1}: {came} contributions came; sums of fewer than {needed} are not opened"
             )
         if len(self._noise) < rows:
             raise SumNotOpenedError(
@@ -148,8 +144,8 @@ class Aggregator:
             raise SumNotOpenedError(
                 f"round {self.round_index + 1}: the server's noise is not in the sum, which is not opened bare"
             )
-        if self._keep:
-            return Request(self.round_index, tuple(self._kept.values()), tuple(self._noise.values()))
+        if not self.agreement.whole_key:
+            return Request(self.round_index, tuple(self._contributions.values()), tuple(self._noise.values()))
         sums = Message(Kind.SUM, self.agreement.digest, self.round_index, _SERVER, self.total.integers)
         return Request(self.round_index, (), (), sums.to_bytes(self.agreement.public_key.bits))
 
@@ -165,7 +161,7 @@ class Aggregator:
             SumNotOpenedError: They are no sum of the contributions: one of these is malformed.
         """
         try:
-            steps = self.agreement.packing.unpack_steps(plaintexts, len(self._senders))
+            steps = self.agreement.packing.unpack_steps(plaintexts, len(self._contributions))
         except ValueError as error:
             raise SumNotOpenedError(f"round {self.round_index + 1}: {error}") from error
         if steps.size != self.agreement.size:
