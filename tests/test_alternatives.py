@@ -15,7 +15,7 @@ from hubbub.cli.app import app
 from hubbub.errors import ConfigError
 from hubbub.experiment import alternatives as module
 from hubbub.experiment import config as configs
-from hubbub.experiment.alternatives import Alternative, Alternatives, alternatives, recommended
+from hubbub.experiment.alternatives import Alternative, Alternatives, alternatives
 from hubbub.experiment.build import build
 from hubbub.experiment.config import Config
 from hubbub.experiment.planner import planned, strategy_word, workload_of
@@ -121,7 +121,7 @@ def test_options_are_in_order_and_no_mechanism_is_there_twice(found: tuple[Confi
 
 def test_what_is_recommended_asks_for_no_coins_that_the_run_did_not_count_on(found: tuple[Config, Alternatives]) -> None:
     among = found[1]
-    best, why = recommended(among)
+    best, why = among.recommended
     assert best is not None
     assert why
     own = among.own
@@ -149,14 +149,14 @@ def test_of_errors_that_are_the_same_the_run_itself_is_kept_and_else_what_rememb
         return Alternatives(itself, tuple(sorted(changed, key=lambda one: one.error)), {})
 
     near = with_errors(identity=0.985, banded=0.99)
-    assert recommended(near)[0] is near.own
-    assert "2 %" in recommended(near)[1]
+    assert near.recommended[0] is near.own
+    assert "2 %" in near.recommended[1]
     far = with_errors(identity=0.505, banded=0.5)
-    best, why = recommended(far)
+    best, why = far.recommended
     assert best is not None
     assert (best.strategy, best.memory_rows) == ("identity", 0)
     assert "remembers least" in why
-    assert recommended(Alternatives(None, (), {})) == (None, "nothing here can be run")
+    assert Alternatives(None, (), {}).recommended == (None, "nothing here can be run")
 
 
 def test_patterns_of_random_runs_are_tried_under_a_relation_that_covers_both_and_else_left_out_with_the_reason() -> None:

@@ -20,7 +20,7 @@ from hubbub.cli.output import console, grid, print_columns, print_json, print_ta
 from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
 from hubbub.experiment import estimates
-from hubbub.experiment.alternatives import Alternative, Alternatives, alternatives, recommended
+from hubbub.experiment.alternatives import Alternative, Alternatives, alternatives
 from hubbub.experiment.alternatives import assignments as flags_of
 from hubbub.experiment.config import Config
 from hubbub.experiment.planner import parameters_of, planned, units_of, workload_of
@@ -89,16 +89,16 @@ def plan(file: Path, assignments: list[str], asked: Asked) -> None:
     made = _planned(configs.resolve(layer, named), allow_import=asked.allow_import, measure=asked.measure)
     promised = made.plan.promise().after(made.plan.rounds, made.plan.delta)
     costs = _costs(made)
-    found = _found(made, asked) if asked.alternatives else None
-    if found is not None and asked.plot is not None:
-        _draw(asked.plot, file.stem, found, made)
+    among = _found(made, asked) if asked.alternatives else None
+    if among is not None and asked.plot is not None:
+        _draw(asked.plot, file.stem, among, made)
     if asked.as_json:
-        compared = {} if found is None else _compared_json(found, made, file, assignments)
+        compared = {} if among is None else _compared_json(among, made, file, assignments)
         print_json({**promised.as_json(), **costs, **compared})
         return
     _print(promised, costs, made)
-    if found is not None:
-        _show(found, made, file, assignments)
+    if among is not None:
+        _show(among, made, file, assignments)
     if not asked.measure:
         say(console())
         say(console(), "With --measure: how long the run takes, from the data and the model.")
@@ -242,16 +242,7 @@ def _memory(rows: int | None, needed: int | None) -> str:
 # Alternatives
 
 
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """A run's alternatives, and the recommended one and why."""
-
-    among: Alternatives
-    best: Alternative | None
-    why: str
-
-
-def _found(made: _Planned, asked: Asked) -> _Found | None:
+def _found(made: _Planned, asked: Asked) -> Alternatives | None:
     """The alternatives of a run; ``None`` for a run without noise.
 
     Raises:
@@ -263,21 +254,20 @@ def _found(made: _Planned, asked: Asked) -> _Found | None:
         return None
     with console(stderr=True).status("alternatives …"):
         try:
-            among = alternatives(made.config, made.clients, made.plan, cpu_seconds=made.cpu_seconds, thorough=asked.thorough)
+            return alternatives(made.config, made.clients, made.plan, cpu_seconds=made.cpu_seconds, thorough=asked.thorough)
         except ConfigError as refusal:
             if asked.plot is not None:
                 raise
-            among = Alternatives(None, (), {"all alternatives": str(refusal)})
-    return _Found(among, *recommended(among))
+            return Alternatives(None, (), {"all alternatives": str(refusal)})
 
 
 def _bytes(one: Alternative, parameters: int | None) -> int | None:
     return estimates.remembered_bytes(one.memory_rows, one.plan, parameters)
 
 
-def _compared_json(found: _Found, made: _Planned, file: Path, assignments: Sequence[str]) -> dict[str, Any]:
+def _compared_json(among: Alternatives, made: _Planned, file: Path, assignments: Sequence[str]) -> dict[str, Any]:
     """Entries of the JSON object."""
-    own, best = found.among.own, found.best
+    own, (best, why) = among.own, among.recommended
     facts = [
         {
             "strategy": one.strategy,
@@ -293,13 +283,13 @@ def _compared_json(found: _Found, made: _Planned, file: Path, assignments: Seque
             "set": flags_of(one.changes),
             "recommended": one is best,
         }
-        for one in found.among.options
+        for one in among.options
     ]
     return {
         "neighbours": facts,
         "recommended": best and {"set": flags_of(best.changes), "command": _command(best, file, assignments)},
-        "why": found.why,
-        "left_out": dict(found.among.left_out),
+        "why": why,
+        "left_out": dict(among.left_out),
     }
 
 
@@ -313,11 +303,11 @@ def _command(one: Alternative, file: Path, assignments: Sequence[str]) -> str:
     return " ".join(["hubbub train", shlex.quote(str(file)), *(f"--set {shlex.quote(flag)}" for flag in (*kept, *changes))])
 
 
-def _show(found: _Found, made: _Planned, file: Path, assignments: Sequence[str]) -> None:
+def _show(among: Alternatives, made: _Planned, file: Path, assignments: Sequence[str]) -> None:
     """Print the alternatives as a table, the recommendation, and the command that follows it."""
-    screen, own, best = console(), found.among.own, found.best
-    if found.among.options:
-        epsilon = best.epsilon if best else max(one.epsilon for one in found.among.options)
+    screen, own, (best, why) = console(), among.own, among.recommended
+    if among.options:
+        epsilon = best.epsilon if best else max(one.epsilon for one in among.options)
         rows = [
             (
                 one.name,
@@ -328,7 +318,7 @@ def _show(found: _Found, made: _Planned, file: Path, assignments: Sequence[str])
                 _memory(one.memory_rows, _bytes(one, made.parameters)),
                 "*" if one is best else "",
             )
-            for one in found.among.options
+            for one in among.options
         ]
         say(screen)
         say(screen, f"Alternatives, all calibrated to the same epsilon ({rounded_up(epsilon)}) and delta, by their error")
@@ -338,21 +328,21 @@ def _show(found: _Found, made: _Planned, file: Path, assignments: Sequence[str])
             "error: standard deviation of the noise in a coordinate of the model, over rounds, in clip norms and for steps of "
             "size 1. *: recommended.",
         )
-    for name, reason in found.among.left_out.items():
+    for name, reason in among.left_out.items():
         say(screen, f"Left out, {name}: {printable(reason, _LONGEST)}")
-    if not found.among.options:
+    if not among.options:
         return
     say(screen)
     if best is None:
-        say(screen, f"Recommended: none of these; {found.why}.")
+        say(screen, f"Recommended: none of these; {why}.")
     elif best is own:
-        say(screen, f"Recommended: the settings as they are; {found.why}.")
+        say(screen, f"Recommended: the settings as they are; {why}.")
     else:
-        say(screen, f"Recommended: {best.name} ({best.cohorts}); {found.why}:")
+        say(screen, f"Recommended: {best.name} ({best.cohorts}); {why}:")
         say(screen, f"  {_command(best, file, assignments)}")
 
 
-def _draw(path: Path, name: str, found: _Found, made: _Planned) -> None:
+def _draw(path: Path, name: str, among: Alternatives, made: _Planned) -> None:
     """Draw the alternatives and epsilon over rounds."""
     # Drawing costs a second to import.
     from hubbub.report.pictures import Alternative as Bar
@@ -363,10 +353,10 @@ def _draw(path: Path, name: str, found: _Found, made: _Planned) -> None:
             f"{one.name} ({one.cohorts})",
             one.error,
             _memory(one.memory_rows, _bytes(one, made.parameters)),
-            one is found.among.own,
-            one is found.best,
+            one is among.own,
+            one is among.recommended[0],
         )
-        for one in found.among.options
+        for one in among.options
     ]
     spent = estimates.epsilons(made.plan.promise(), made.plan.delta, _PARTS)
     files.write_atomic(path, draw_alternatives(name, marks, spent), mode=0o644)

@@ -32,7 +32,7 @@ from hubbub.mechanism.strategies.dense import Dense
 from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.training.plan import RunPlan
 
-__all__ = ["Alternative", "Alternatives", "alternatives", "assignments", "recommended"]
+__all__ = ["Alternative", "Alternatives", "alternatives", "assignments"]
 
 # Errors that differ by less are equal; then the alternative with less memory is better.
 _SAME = 0.02
@@ -116,6 +116,26 @@ class Alternatives:
     options: tuple[Alternative, ...]
     left_out: Mapping[str, str]
 
+    @cached_property
+    def recommended(self) -> tuple[Alternative, str] | tuple[None, str]:
+        """The recommended alternative and the reason, among those whose cohorts need no more trust than the run's own.
+
+        Of errors within 2 % of the least, this is the run itself, or else the one with the fewest rows of noise in memory.
+        """
+        own = self.own
+        random = own is not None and own.cohorts != "pattern"
+        able = [one for one in self.options if random or one.cohorts == "pattern"]
+        if not able:
+            return None, "nothing here can be run"
+        least = able[0].error
+        near = [one for one in able if one.error <= least * (1 + _SAME)]
+        if own is not None and own in near:
+            return own, "it has the least error" if own.error == least else "nothing else is better by more than 2 %"
+        best = min(near, key=lambda one: (math.inf if one.memory_rows is None else one.memory_rows, one.error))
+        why = "it has the least error" if best.error == least else "of those within 2 % of the least error it remembers least"
+        gain = "" if own is None else f", {100 * (1 - best.error / own.error):.0f} % below that of the settings as they are"
+        return best, f"{why}{gain}"
+
 
 def alternatives(
     config: Config,
@@ -164,26 +184,6 @@ def alternatives(
     for one in (*([] if own is None else [own]), *search.found):
         options.setdefault((one.strategy, one.plan.participation, one.memory_rows), one)
     return Alternatives(own, tuple(sorted(options.values(), key=lambda one: one.error)), search.left_out)
-
-
-def recommended(among: Alternatives) -> tuple[Alternative, str] | tuple[None, str]:
-    """The recommended alternative and the reason, among those whose cohorts need no more trust than the run's own.
-
-    Of errors within 2 % of the least, this is the run itself, or else the one with the fewest rows of noise in memory.
-    """
-    own = among.own
-    random = own is not None and own.cohorts != "pattern"
-    able = [one for one in among.options if random or one.cohorts == "pattern"]
-    if not able:
-        return None, "nothing here can be run"
-    least = able[0].error
-    near = [one for one in able if one.error <= least * (1 + _SAME)]
-    if own is not None and own in near:
-        return own, "it has the least error" if own.error == least else "nothing else is better by more than 2 %"
-    best = min(near, key=lambda one: (math.inf if one.memory_rows is None else one.memory_rows, one.error))
-    why = "it has the least error" if best.error == least else "of those within 2 % of the least error it remembers least"
-    gain = "" if own is None else f", {100 * (1 - best.error / own.error):.0f} % below that of the settings as they are"
-    return best, f"{why}{gain}"
 
 
 def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_seconds: float) -> Alternative | None:
