@@ -3,8 +3,9 @@
 What is named here is imported when it is first used, so that a client's process loads no accounting.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from hubbub._util import lazily
 
 if TYPE_CHECKING:
     from hubbub.flower.compat import (
@@ -42,32 +43,26 @@ __all__ = [
     "timer_mod",
 ]
 
-_HOMES = {
-    **dict.fromkeys((name for name in __all__ if name.startswith("DifferentialPrivacy")), "compat"),
-    **dict.fromkeys(("DPFedAvgAdaptive", "DPFedAvgFixed", "MatrixFactorizationDP"), "strategies"),
-    **dict.fromkeys(("clipping_mod", "noising_mod", "timer_mod"), "mods"),
-    **dict.fromkeys(("encrypting_mod", "hold"), "secagg_client"),
-    "DPNumPyClient": "numpy_client",
-    "GridPopulation": "population",
-    "LocalGrid": "local_grid",
-    "Paillier": "secagg",
-    "separation_mod": "separation",
-}
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_named, __dir__ = lazily(
+    __name__,
+    {
+        "compat": tuple(name for name in __all__ if name.startswith("DifferentialPrivacy")),
+        "local_grid": ("LocalGrid",),
+        "mods": ("clipping_mod", "noising_mod", "timer_mod"),
+        "numpy_client": ("DPNumPyClient",),
+        "population": ("GridPopulation",),
+        "secagg": ("Paillier",),
+        "secagg_client": ("encrypting_mod", "hold"),
+        "separation": ("separation_mod",),
+        "strategies": ("DPFedAvgAdaptive", "DPFedAvgFixed", "MatrixFactorizationDP"),
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return _named(name)
     except ModuleNotFoundError as error:
-        match (error.name or "").partition(".")[0]:
-            case "flwr":
-                raise ImportError(f"hubbub.flower.{name} needs Flower: pip install 'hubbub[flower]'") from error
-            case "gmpy2":
-                raise ImportError(f"hubbub.flower.{name} needs gmpy2: pip install 'hubbub[flower,secagg]'") from error
-        raise
+        if (error.name or "").partition(".")[0] != "flwr":
+            raise
+        raise ImportError(f"hubbub.flower.{name} needs Flower: pip install 'hubbub[flower]'") from error
