@@ -6,7 +6,7 @@ So that a check of what a private strategy must do can be run on both.
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 # Before Flower is imported: nothing may leave this machine.
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
@@ -88,91 +88,28 @@ class Federation:
         return entries(arrays or record(model)), dict(metrics or {})
 
 
-class Arm(Protocol):
-    """A library's private strategies. A seed makes the noise of a strategy the same each time it is made."""
-
-    name: str
-    # What its documentation says a client that clips needs.
-    clipping_mod: Any
-
-    def fixed(
-        self,
-        strategy: Strategy,
-        *,
-        clip_norm: float,
-        noise_multiplier: float,
-        clients: int,
-        seed: int | None = None,
-        **more: Any,
-    ) -> Strategy:
-        """Fixed clipping at the server."""
-
-    def trusting(self, strategy: Strategy, *, clip_norm: float, noise_multiplier: float, clients: int) -> Strategy:
-        """Fixed clipping that the clients are asked to do."""
-
-    def adaptive(
-        self, strategy: Strategy, *, noise_multiplier: float, clients: int, seed: int | None = None, **more: float
-    ) -> Strategy:
-        """Adaptive clipping at the server; ``more``: start, quantile, rate."""
-
-    def counting(self, strategy: Strategy, *, noise_multiplier: float, clients: int) -> Strategy:
-        """Adaptive clipping where the clients say whether they clipped."""
-
-    def clip_norm(self, strategy: Strategy) -> float:
-        """The clip norm of the next round."""
-
-    def said(self, *, clipped: bool) -> dict[str, int]:
-        """How a client says whether it clipped."""
-
-    def shared_noise(self, dim: int, clients: int, clip_norm: float, noise_multiplier: float) -> npt.NDArray[np.float64]:
-        """The noise on the sum of a round in which the clients add it, ``(dim,)``."""
-
-    def local(self, dim: int, clip_norm: float, epsilon: float, delta: float) -> tuple[float, npt.NDArray[np.float64]]:
-        """The epsilon that is claimed, and the noise on one client's update, ``(dim,)``, for a wanted epsilon."""
-
-
 class Hubbub:
-    """Ours."""
+    """Ours. The two arms answer alike; a seed makes the noise of a strategy the same each time it is made."""
 
     name = "hubbub"
+    # What its documentation says a client that clips needs.
     clipping_mod = staticmethod(clipping_mod)
 
-    def fixed(
-        self,
-        strategy: Strategy,
-        *,
-        clip_norm: float,
-        noise_multiplier: float,
-        clients: int,
-        seed: int | None = None,
-        **more: Any,
-    ) -> DPFedAvgFixed:
-        return DPFedAvgFixed(
-            strategy,
-            clip_norm=clip_norm,
-            noise_multiplier=noise_multiplier,
-            num_sampled_clients=clients,
-            simulation_seed=seed,
-            **more,
-        )
+    def fixed(self, strategy: Strategy, *, clients: int, seed: int | None = None, **more: Any) -> DPFedAvgFixed:
+        """Fixed clipping at the server."""
+        return DPFedAvgFixed(strategy, num_sampled_clients=clients, simulation_seed=seed, **more)
 
-    def trusting(self, strategy: Strategy, *, clip_norm: float, noise_multiplier: float, clients: int) -> DPFedAvgFixed:
-        return self.fixed(strategy, clip_norm=clip_norm, noise_multiplier=noise_multiplier, clients=clients)
+    # Fixed clipping that the clients are asked to do.
+    trusting = fixed
 
-    def adaptive(
-        self, strategy: Strategy, *, noise_multiplier: float, clients: int, seed: int | None = None, **more: float
-    ) -> DPFedAvgAdaptive:
+    def adaptive(self, strategy: Strategy, *, clients: int, seed: int | None = None, **more: float) -> DPFedAvgAdaptive:
+        """Adaptive clipping at the server; ``more``: noise_multiplier, start, quantile, rate."""
         names = {"start": "initial_clip_norm", "quantile": "target_quantile", "rate": "clip_norm_learning_rate"}
-        return DPFedAvgAdaptive(
-            strategy,
-            noise_multiplier=noise_multiplier,
-            num_sampled_clients=clients,
-            simulation_seed=seed,
-            **{names[name]: value for name, value in more.items()},
-        )
+        options: dict[str, Any] = {names.get(name, name): value for name, value in more.items()}
+        return DPFedAvgAdaptive(strategy, num_sampled_clients=clients, simulation_seed=seed, **options)
 
-    def counting(self, strategy: Strategy, *, noise_multiplier: float, clients: int) -> DPFedAvgAdaptive:
-        return self.adaptive(strategy, noise_multiplier=noise_multiplier, clients=clients)
+    # Adaptive clipping where the clients say whether they clipped.
+    counting = adaptive
 
     def clip_norm(self, strategy: Any) -> float:
         return float(strategy.clip_norm)
@@ -209,14 +146,7 @@ class Flower:
     clipping_mod = staticmethod(fixedclipping_mod)
 
     def fixed(
-        self,
-        strategy: Strategy,
-        *,
-        clip_norm: float,
-        noise_multiplier: float,
-        clients: int,
-        seed: int | None = None,
-        **more: Any,
+        self, strategy: Strategy, *, clip_norm: float, noise_multiplier: float, clients: int, seed: int | None = None, **_: Any
     ) -> Strategy:
         self._seed(seed)
         wrap = flower_strategies.DifferentialPrivacyServerSideFixedClipping
@@ -280,4 +210,5 @@ class Flower:
         return epsilon, federation.round(averaging(1), {"w": np.zeros(dim)})[0]["w"]
 
 
+Arm = Hubbub | Flower
 OURS, FLOWERS = Hubbub(), Flower()

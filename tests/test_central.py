@@ -133,15 +133,6 @@ def test_settings_of_clients_are_refused_with_what_to_say_instead(changes: dict[
         build(settings(**changes))
 
 
-@pytest.mark.parametrize("changes", [{"cooldown": 1.5}, {"cooldown": -0.1}, {"cooldown_to": 0.0}, {"cooldown_to": 2.0}])
-def test_a_cooldown_that_cannot_be_is_refused(changes: dict[str, float]) -> None:
-    (name,) = changes
-    with pytest.raises(ConfigError, match=rf"training\.{name} = "):
-        settings(training=changes)
-    with pytest.raises(ValueError, match=rf"^{name} = "):
-        ServerOptimizer(**changes)
-
-
 # --- what is promised, in words ---
 
 

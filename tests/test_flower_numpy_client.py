@@ -118,24 +118,6 @@ def test_a_share_of_noise_has_the_deviation_that_was_asked_for_and_hides_all_els
     assert trainer.configs == [CLIP]
 
 
-@pytest.mark.parametrize(
-    ("config", "kind", "words"),
-    [
-        ({}, KeyError, "dpfedavg_clip_norm"),
-        ({"dpfedavg_clip_norm": math.nan}, ValueError, "dpfedavg_clip_norm"),
-        ({**CLIP, "dpfedavg_noise_stddev": 0.0}, ValueError, "dpfedavg_noise_stddev"),
-        ({**COUNTED, "dpfedavg_noise_stddev": 0.5}, KeyError, "dpfedavg_count_scale"),
-    ],
-)
-def test_a_configuration_that_bounds_nothing_is_refused_before_training(
-    config: dict[str, Any], kind: type[Exception], words: str
-) -> None:
-    trainer = Trainer([np.zeros(2)])
-    with pytest.raises(kind, match=words):
-        DPNumPyClient(trainer).fit([np.zeros(2)], config)
-    assert not trainer.configs
-
-
 @pytest.mark.parametrize("config", [CLIP, NOISE])
 @pytest.mark.parametrize(
     "trained",

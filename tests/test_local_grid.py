@@ -1,7 +1,6 @@
 """A federation in one process is as one over a network: real apps, records that nobody else can reach, errors as replies."""
 
 import os
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +10,8 @@ os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam
 from flwr.supercore.task_identity import TaskIdentity
 
 from hubbub.flower.local_grid import LocalGrid, received
@@ -79,26 +76,6 @@ def federation(nodes: int = 5) -> LocalGrid:
         return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1, "sum": total})}), reply_to=message)
 
     return LocalGrid(app, num_nodes=nodes)
-
-
-def test_two_runs_of_the_same_seeds_give_the_same_bytes() -> None:
-    def run() -> list[bytes]:
-        random.seed(1)
-        np.random.seed(2)  # noqa: NPY002 # what apps draw from
-        torch.manual_seed(3)
-        result = FedAdam(fraction_train=0.5).start(LocalGrid(client(drawing), num_nodes=8), record(START), num_rounds=3)
-        return [array.data for array in result.arrays.values()]
-
-    def drawing(message: Message, context: Context) -> Message:
-        if message.metadata.message_type == "evaluate":
-            return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1, "x": 0.0})}), reply_to=message)
-        noise = random.random() + np.random.rand() + float(torch.rand(()))  # noqa: NPY002, S311 # as above
-        arrays = record({name: value + noise for name, value in model_of(message.content["arrays"]).items()})
-        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
-
-    first = run()
-    assert first == run()
-    assert first != [array.data for array in record(START).values()]
 
 
 # --- what crosses, and what does not ---
@@ -257,30 +234,6 @@ def test_nodes_that_are_offline_are_connected_and_never_answer() -> None:
     assert len(ask(grid)) == 4
     with pytest.raises(ValueError, match=r"node_ids = \[3\]: not in this grid, whose nodes are \d+ to \d+"):
         grid.offline([3])
-
-
-def test_a_filter_can_lose_double_change_and_delay_replies() -> None:
-    held: list[Message] = []
-
-    def post(reply: Message) -> Message | list[Message] | None:
-        match partition(reply):
-            case 0:
-                return None
-            case 1:
-                return [reply, reply]
-            case 2:
-                reply.content["config"]["x"] = 99
-                return reply
-            case _:
-                held.append(reply)
-                return held.pop(0) if len(held) > 1 else None
-
-    grid = LocalGrid(client(echo), num_nodes=4)
-    grid.reply_filter = post
-    first, second = ask(grid, group="1"), ask(grid, group="2")
-    assert [partition(reply) for reply in first] == [1, 1, 2]
-    assert first[2].content["config"]["x"] == 99
-    assert [(partition(reply), reply.metadata.group_id) for reply in second] == [(1, "2"), (1, "2"), (2, "2"), (3, "1")]
 
 
 # --- nodes and apps ---
