@@ -19,7 +19,6 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from browser import chromium
 from hubbub import errors
 from hubbub.cli.app import app
 from hubbub.experiment.config import Config, load, resolve
@@ -253,55 +252,3 @@ def test_the_settings_of_a_page_make_a_plan(page: str, section: str, tmp_path: P
         config = resolve({"training": {"rounds": 9 if once else 40}}, settings)
         clients = 40 if config.privacy.unit == "client" else 1_000
         assert planned(config, clients).mechanism is not None, content
-
-
-PROBE = """<script>addEventListener("load", () => setTimeout(() => {
-  const shown = [...document.querySelectorAll("img")].filter(e => getComputedStyle(e).display !== "none");
-  parent.postMessage({page: location.pathname.split("/").pop(),
-    beyond: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-    outside: performance.getEntriesByType("resource").map(e => e.name).filter(e => !/^(file|data|blob):/.test(e)),
-    broken: shown.filter(e => e.complete && !e.naturalWidth).map(e => e.src),
-    paper: getComputedStyle(document.body).backgroundColor}, "*");
-}, 300))</script></body>"""
-
-
-COLLECT = """<!DOCTYPE html><title></title><script>
-const all = [];
-addEventListener("message", e => {
-  if (e.data.page) all.push(e.data);
-  if (all.length == MANY) document.title = "probe:" + JSON.stringify(all);
-});
-</script>"""
-
-
-@pytest.mark.slow
-def test_pages_fit_a_phone_in_the_light_and_in_the_dark_and_ask_nobody(site: Path, tmp_path: Path) -> None:
-    names = ["index", "choosing-a-strategy", "results", "settings", "threat-model", "command-line"]
-    for name in names:
-        # Beside the page, so that what it asks for is found.
-        (site / f"probe-{name}.html").write_text((site / f"{name}.html").read_text().replace("</body>", PROBE))
-    frames = "".join(f'<iframe width=390 height=800 src="{site.as_uri()}/probe-{name}.html"></iframe>' for name in names)
-    (tmp_path / "frame.html").write_text(COLLECT.replace("MANY", str(len(names))) + frames)
-    papers = set()
-    for dark in (False, True):
-        command = [
-            *(
-                chromium(),
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--dump-dom",
-                f"--user-data-dir={tmp_path / 'profile'}",
-            ),
-            *("--host-resolver-rules=MAP * ~NOTFOUND", f"--blink-settings=preferredColorScheme={0 if dark else 1}"),
-            *("--virtual-time-budget=20000", "--window-size=1300,900", (tmp_path / "frame.html").as_uri()),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-        told = re.search(r"<title>probe:(.*?)</title>", done.stdout, flags=re.DOTALL)
-        assert told, done.stderr[-2000:]
-        for page in json.loads(html.unescape(told[1])):
-            assert page["beyond"] <= 0, page
-            assert not page["outside"], page
-            assert not page["broken"], page
-            papers.add((dark, page["paper"]))
-    assert len(papers) == 2

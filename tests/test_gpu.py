@@ -26,16 +26,13 @@ from hubbub.training import (
     ExamplePopulation,
     Execution,
     LocalTraining,
-    RunPlan,
-    ServerOptimizer,
     SimulatedPopulation,
     private_gradients,
-    train,
 )
 from hubbub.training.simulation.local import OneByOne
 from hubbub.training.simulation.stacks import Stacks
 from hubbub.verification import verify
-from local_jobs import IMAGES, SENTENCES, Layers, Lstm, jobs
+from local_jobs import IMAGES, SENTENCES, Lstm, jobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 CUDA = torch.device("cuda", 0)
@@ -89,27 +86,6 @@ def test_clients_train_as_on_a_processor(name: str, local: LocalTraining) -> Non
             assert float((update - expected[client]).norm()) <= TOLERANCE * float(expected[client].norm()), (plan, client)
 
 
-def test_what_is_dropped_comes_from_the_client_s_own_seed() -> None:
-    torch.manual_seed(0)
-    model, clients = Layers(), jobs(IMAGES)
-    for maker in makers(model, LocalTraining()).values():
-        torch.cuda.manual_seed(1)
-        together = trained(maker, model, clients)
-        torch.cuda.manual_seed(2)
-        backwards = trained(maker, model, clients[::-1])
-        assert all(torch.allclose(together[client], backwards[client], atol=1e-4) for client in together)
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_examples_may_lie_on_the_gpu_already(precision: str) -> None:
-    torch.manual_seed(0)
-    model, clients = Cnn((1, 28, 28), 10), jobs((1, 28, 28))
-    there = [type(job)(job.client, job.inputs.to("cuda"), job.targets.to("cuda"), job.seed, job.round_index) for job in clients]
-    for maker in makers(model, LocalTraining(), precision).values():
-        found, moved = trained(maker, model, clients), trained(maker, model, there)
-        assert all(torch.equal(found[client], moved[client]) for client in found)
-
-
 @pytest.mark.parametrize("plan", ["one-by-one", "batched-3", "auto"])
 @pytest.mark.parametrize("lattice", [True, False])
 def test_a_sum_is_that_of_its_clients(plan: str, lattice: bool) -> None:
@@ -161,33 +137,6 @@ def test_cli_13_a_class_or_a_row_that_is_not_there_never_reaches_the_gpu_and_add
     assert torch.equal(whole.total.cpu(), others.total.cpu())
     # Nothing was raised: it would have ended all that the process does with the GPU.
     assert "failed" not in whole.statistics
-
-
-@pytest.mark.parametrize("lattice", [True, False])
-def test_examples_are_a_population(lattice: bool) -> None:
-    inputs, targets = (torch.cat([getattr(job, what) for job in jobs((1, 28, 28))]) for what in ("inputs", "targets"))
-    found = []
-    for device in ("cpu", "cuda"):
-        torch.manual_seed(0)
-        model = Cnn((1, 28, 28), 10).to(device)
-        population = ExamplePopulation(inputs.to(device), targets.to(device), F.cross_entropy, lattice=lattice)
-        plan = RunPlan(
-            3,
-            SingleParticipation(),
-            20,
-            Mechanism(Identity(3), SingleParticipation(), 0.7),
-            clip_norm=0.5,
-            noise="secure" if lattice else "simulation",
-            server=ServerOptimizer("fedavgm", 0.3, 0.8),
-        )
-        if lattice:
-            total = population.collect(list(range(20)), model, 0.5, 0)
-            found.append(total.open(None).cpu())
-        else:
-            rounds = list(train(plan, population, model))
-            assert len(rounds) == 3
-            found.append(torch.cat([p.detach().flatten().cpu().double() for p in model.parameters()]))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 
 
 # --- noise ---

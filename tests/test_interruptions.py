@@ -3,7 +3,6 @@
 import datetime
 import errno
 import os
-import random
 import shutil
 import signal
 import time
@@ -50,27 +49,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # Checkpoints
-
-
-@pytest.mark.parametrize("flips", [25, pytest.param(350, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["checkpoint.json", "checkpoint-2.safetensors", "noise-2.safetensors"])
-def test_cra_5_no_cut_and_no_flipped_bit_of_a_checkpoint_is_taken(name: str, flips: int, folder: Path) -> None:
-    path = folder / "state" / name
-    whole, moments = path.read_bytes(), random.Random(name)  # noqa: S311 # of a test
-    damaged = [whole[:length] for length in range(0, len(whole), 1 if flips > 100 else 31)]
-    for _ in range(flips):
-        content = bytearray(whole)
-        content[moments.randrange(len(whole))] ^= 1 << moments.randrange(8)
-        damaged.append(bytes(content))
-    before = (folder / "ledger.jsonl").read_bytes()
-    for content in damaged:
-        path.write_bytes(content)
-        model = nn.Linear(3, 2)
-        with pytest.raises(RunFolderError, match=r"state/(checkpoint\.json|checkpoint-2|noise-2)"):
-            started(folder, model=model)
-    assert (folder / "ledger.jsonl").read_bytes() == before
-    path.write_bytes(whole)
-    started(folder)
 
 
 def test_cra_5_a_checkpoint_that_was_removed_is_made_again_from_the_releases(folder: Path, tmp_path: Path) -> None:

@@ -6,9 +6,7 @@ keys: the right one fails by chance with a probability of at most 10⁻⁵, the 
 """
 
 import html
-import math
 import re
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from runpy import run_path
@@ -17,10 +15,10 @@ from typing import Any
 import nbformat
 import pytest
 
-from hubbub import accounting, factorization
+from hubbub import accounting
 from hubbub.accounting.guarantee import unprotected
 from hubbub.factorization.published import cooldown, learning_rates
-from hubbub.mechanism import Mechanism, workloads
+from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Identity
 
@@ -149,18 +147,3 @@ def test_a_guarantee_is_shown_as_its_sentence_with_what_must_hold() -> None:
     assert "no privacy guarantee" in nothing["text/plain"]
     colours = [re.findall(r"border-left:[^;]*", one["text/html"]) for one in (card, nothing)]
     assert colours[0] != colours[1]
-
-
-def test_what_an_optimizer_found_is_shown_in_a_few_lines_however_many_rounds_there_are() -> None:
-    found = factorization.toeplitz.optimize(workloads.prefix_sum(400), bands=20, participation=MinSeparation(20, 5))
-    card = shown(found)
-    assert len(card["text/plain"]) < 200
-    assert len(card["text/html"]) < 3000
-    assert f"{math.sqrt(found.squared_error):.5g}" in card["text/plain"]
-    assert found.bound_family in card["text/html"]
-
-
-def test_a_card_escapes_what_it_is_given() -> None:
-    stated = accounting.guarantee(Mechanism(Identity(8), MinSeparation(4, 2), 1.0), 1e-5)
-    strange = replace(stated, privacy_unit="<b>unit</b>")
-    assert "<b>unit</b>" not in shown(strange)["text/html"]

@@ -241,14 +241,6 @@ def test_shp_7_layouts_that_say_the_same_are_the_same_and_those_that_lie_are_no_
         assert np.array_equal(released(altered(change)), missing), name
 
 
-def test_shp_7_a_model_of_very_many_tiny_tensors_is_one_vector() -> None:
-    module = nn.ParameterList([nn.Parameter(torch.zeros(())) for _ in range(20_000)])
-    flat = FlatModel(module)
-    assert flat.dim == 20_000
-    flat.vector.fill_(1.0)
-    assert all(float(part.detach()) == 1 for part in module)
-
-
 def test_shp_8_tied_weights_count_once_and_tensors_of_no_size_pass() -> None:
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     second.weight = first.weight

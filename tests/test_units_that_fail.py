@@ -1,7 +1,6 @@
 """One unit's data can neither stop a run nor move what others add: whatever is raised for it counts as an update of zero."""
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -30,7 +29,7 @@ from hubbub.training import (
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.simulation.local import Examples
 from odd_modules import Mixes
-from small_runs import CLIENTS, PLANS, linear, population
+from small_runs import CLIENTS, PLANS, linear
 
 SPOILT = 99.0
 
@@ -110,7 +109,8 @@ def clients_that_fail_add_zero(plan: str, loss: type[nn.Module], spoilt: dict[in
     assert "failed" not in others.statistics
 
 
-def sums_of_clients(examples: int) -> Callable[[], None]:
+@pytest.mark.parametrize("examples", [60, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_cli_13_clients_that_fail_change_no_bit_of_what_others_add(examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(
         st.sampled_from(["one-by-one", "batched-2", "batched-5"]),
@@ -120,16 +120,7 @@ def sums_of_clients(examples: int) -> Callable[[], None]:
     def law(plan: str, spoilt: dict[int, str], cohort: list[int]) -> None:
         clients_that_fail_add_zero(plan, Picky, spoilt, cohort)
 
-    return law
-
-
-def test_cli_13_clients_that_fail_change_no_bit_of_what_others_add() -> None:
-    sums_of_clients(60)()
-
-
-@pytest.mark.slow
-def test_cli_13_clients_that_fail_change_no_bit_of_what_others_add_in_20_000_cases() -> None:
-    sums_of_clients(20_000)()
+    law()
 
 
 @pytest.mark.parametrize("plan", ["one-by-one", "batched-4"])
@@ -169,7 +160,8 @@ def examples_that_fail_add_zero(way: str, spoilt: Sequence[int], cohort: Sequenc
     torch.testing.assert_close(found.open(None), others.open(None), rtol=0, atol=slack)
 
 
-def sums_of_examples(examples: int) -> Callable[[], None]:
+@pytest.mark.parametrize("examples", [40, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_cli_13_examples_that_fail_change_no_bit_of_what_others_add(examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(
         st.sampled_from(["lattice", "plain", "alone"]),
@@ -179,16 +171,7 @@ def sums_of_examples(examples: int) -> Callable[[], None]:
     def law(way: str, spoilt: list[int], cohort: list[int]) -> None:
         examples_that_fail_add_zero(way, spoilt, cohort)
 
-    return law
-
-
-def test_cli_13_examples_that_fail_change_no_bit_of_what_others_add() -> None:
-    sums_of_examples(40)()
-
-
-@pytest.mark.slow
-def test_cli_13_examples_that_fail_change_no_bit_of_what_others_add_in_20_000_cases() -> None:
-    sums_of_examples(20_000)()
+    law()
 
 
 def test_cli_13_a_gradient_that_fails_adds_nothing_to_the_sum_of_a_loop_of_one_s_own() -> None:
@@ -328,9 +311,3 @@ def test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_re
     }
     with pytest.raises(ConfigError, match=r"depends on what they saw before|for many clients at once"):
         computed.get(make, lambda: clients.collect([0], model, 0.5, 0))()
-
-
-def test_a_small_run_has_no_unit_that_fails() -> None:
-    found = population().collect(range(CLIENTS), linear(), 0.5, 0)
-    assert "failed" not in found.statistics
-    assert math.isfinite(found.statistics["train_loss"])

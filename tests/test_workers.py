@@ -12,9 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.errors import ConfigError
 from hubbub.training import Execution, LocalTraining, RunStore, SimulatedPopulation, train
-from hubbub.training.simulation.workers import Part, SharedExamples, Task, WorkerError, Workers
+from hubbub.training.simulation.workers import Part, Task, WorkerError, Workers
 from local_jobs import Layers, jobs
 from small_runs import PLANS, linear
 
@@ -161,18 +160,3 @@ def test_a_worker_that_ends_while_it_starts_is_not_waited_for() -> None:
     model = nn.Linear(300, 1000)
     with pytest.raises(WorkerError, match="a worker process ended"):
         list(Workers(1, Dies(), model).parts(Task(0, 1.0), model, [[0], [1]]))
-
-
-def test_shared_examples_are_those_of_the_clients() -> None:
-    shared = SharedExamples(CLIENTS)
-    assert len(shared) == len(CLIENTS)
-    for (inputs, targets), (ours, labels) in zip(CLIENTS, shared, strict=True):
-        assert torch.equal(inputs, ours)
-        assert torch.equal(targets, labels)
-
-
-def test_too_few_workers_are_refused() -> None:
-    with pytest.raises(ValueError, match="workers = 0: must be"):
-        Execution(workers=0)
-    with pytest.raises(ConfigError, match="plan = 'fast'"):
-        Execution("fast", workers=2)

@@ -52,7 +52,6 @@ FAMILIES = {
         inputs.matrices,
         inputs.data_sets,
         messages.contributions,
-        messages.answers,
         messages.replies,
         messages.agreements,
         messages.holder_messages,

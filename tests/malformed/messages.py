@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,11 @@ from hubbub.mechanism.strategies import Identity
 from hubbub.noise.lattice import Lattice
 from hubbub.secagg import packing, threshold
 from hubbub.secagg.aggregator import Aggregator, Request
-from hubbub.secagg.key_holder import Holder, combined
-from hubbub.secagg.proofs import Proof
+from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.protocol import Agreement
-from hubbub.secagg.threshold import Partial
 from hubbub.training.aggregate import LatticeSum
 from malformed import laws
-from malformed.contents import flipped, npy, sha256, some
+from malformed.contents import flipped, npy, sha256
 from malformed.place import KINDS, Call, Case, Damage, Run, Word, becoming, holding, nothing, together, without
 from small_keys import SAFE
 
@@ -77,33 +74,6 @@ def contributions(run: Run) -> Iterator[Case]:
             yield case(f"to a holder: {what}", "open", lambda d=data: holder.open(Request(0, (other, d), ())), "holder 1")
     for odd in (None, whole.hex(), [whole], bytearray(whole), 7, {}):
         yield case(f"a {type(odd).__name__}", "add", lambda d=odd: server.add("c7", d), "client 'c7'")
-
-
-def answers(run: Run) -> Iterator[Case]:
-    """Each part of what a holder answers, false: the sum is not read, and who lied is named."""
-    server = Aggregator(AGREED, 0)
-    for name in ("c1", "c22"):
-        server.add(name, sent(name))
-    true, second = (Holder(share, AGREED).open(server.request()) for share in SHARES[:2])
-    assert isinstance(true, Partial)
-    assert isinstance(second, Partial)
-    n, proof, whole = PUBLIC.n, second.proof, second.integers
-    lies: dict[str, Any] = {"fewer": whole[:1], "none": (), "more": (*whole, 5), "turned": whole[::-1]}
-    for place in range(2):
-        for odd in (0, 1, n, SAFE[0], n**2 - 1 - whole[place], -1, n**2, 2**2000, None, 1.5, "7", b"7", True, [1]):
-            lies[f"{str(odd)[:9]} at {place}"] = (*whole[:place], odd, *whole[place + 1 :])
-    made = {what: replace(second, integers=odd) for what, odd in lies.items()}
-    proofs = [Proof(proof.challenge ^ 1 << bit, proof.response) for bit in some(30, 250, seed=35)]
-    proofs += [Proof(proof.challenge, proof.response ^ 1 << bit) for bit in some(30, 250, seed=36)]
-    for odd in (*proofs, Proof(0, 0), Proof(-1, -1), Proof(1, 1 << 10_000), None, 7, Proof("1", 2.0), true.proof):  # type: ignore[arg-type]
-        made[f"proof {len(made)}"] = replace(second, proof=odd)  # type: ignore[arg-type]
-    for what, lie in made.items():
-        yield case(what, "combined", lambda p=lie: combined(server, PUBLIC, (true, p)), "round 1", "holder 2")
-    others = {f"of holder {number}": replace(second, holder=number) for number in (0, 3, 4, -1, 10**9, 1)}
-    others |= {f"of key {key!r}": replace(second, key_id=key) for key in ("", PUBLIC.public_key.key_id, "0" * 32)}
-    others |= {"of other ciphertexts": replace(second, ciphertexts=second.ciphertexts[::-1]), "again": true, "nothing": None}
-    for what, odd in others.items():
-        yield case(what, "combined", lambda p=odd: combined(server, PUBLIC, (true, p)), ("holder", "too few", "more than once"))
 
 
 # Messages of Flower.

@@ -71,38 +71,33 @@ def changed(mutant: Mutant) -> tuple[Path, str]:
 
 
 def _place(mutant: Mutant) -> tuple[Path, ast.Module, ast.AST]:
-    last = mutant.at.rpartition(".")[2]
-    found = []
-    for file, text in _sources().items():
-        module = ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
-        if f"def {last}(" in text or f"class {last}" in text or module.endswith(last):
-            found += [(file, module, name) for name in _names(file, module) if f".{name}".endswith(f".{mutant.at}")]
+    """The one file, its tree, and the node in it that is called so."""
+    found = [(file, name) for file, name in _names() if f".{name}".endswith(f".{mutant.at}")]
     assert len(found) == 1, f"{mutant.what}: {len(found)} places are called {mutant.at}"
-    file, module, wanted = found[0]
-    tree = ast.parse(_sources()[file])
-    return file, tree, next(node for name, node in _named(tree, module) if name == wanted)
+    file, wanted = found[0]
+    tree = ast.parse(file.read_text())
+    return file, tree, next(node for name, node in _named(tree, _module(file)) if name == wanted)
 
 
 @functools.cache
-def _names(file: Path, module: str) -> list[str]:
-    return [name for name, _ in _named(ast.parse(_sources()[file]), module)]
+def _names() -> list[tuple[Path, str]]:
+    """All modules, functions and classes of the package by their qualified names."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    return [(file, name) for file in files for name, _ in _named(ast.parse(file.read_text()), _module(file))]
 
 
-@functools.cache
-def _sources() -> dict[Path, str]:
-    return {file: file.read_text() for file in sorted(PACKAGE.rglob("*.py"))}
+def _module(file: Path) -> str:
+    return ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
 def _named(node: ast.AST, name: str) -> Iterator[tuple[str, ast.AST]]:
-    """The module, and all functions and classes in it, by their qualified names."""
     if isinstance(node, ast.Module):
         yield name, node
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield f"{name}.{child.name}", child
-            yield from _named(child, f"{name}.{child.name}")
-        else:
-            yield from _named(child, name)
+        inner = f"{name}.{child.name}" if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else name
+        if inner != name:
+            yield inner, child
+        yield from _named(child, inner)
 
 
 def _replace_expression(scope: ast.AST, old: ast.expr, new: ast.expr) -> int:

@@ -43,7 +43,7 @@ what was promised is stated whatever happened @ Spent.guarantee
 a client may be listed twice @ cohorts._require_distinct
 - first != place
 + False
-? test_own_classes.py::test_prt_9_whoever_is_listed_twenty_times_among_a_hundred_is_refused
+? test_own_classes.py::test_prt_9_prt_10_a_round_is_of_one_list_that_has_each_name_once[60]
 
 a list of clients may change in the run @ rounds._rounds
 - listed != clients and counts_on_list(plan.participation)
