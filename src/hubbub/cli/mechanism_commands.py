@@ -62,16 +62,17 @@ def account(
     """
     from hubbub.cli import accounts
 
-    if runs:
-        from hubbub.cli.runs import account_runs
-
-        allowed = ("runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full")
-        if others := sorted(name for name, value in context.params.items() if value is not None and name not in allowed):
-            flag = others[0].replace("_", "-")
-            raise typer.BadParameter(f"--{flag}: describes a mechanism; the ledgers of runs state theirs, leave it out")
-        account_runs(runs, delta, neighboring_relation, accountant, as_json=as_json, in_full=in_full)
+    given = _given(context)
+    if not runs:
+        accounts.account(given, as_json=as_json, in_full=in_full)
         return
-    accounts.account(_given(context), as_json=as_json, in_full=in_full)
+    from hubbub.cli.runs import account_runs
+
+    allowed = ("runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full")
+    if others := sorted(given.keys() - set(allowed)):
+        flag = others[0].replace("_", "-")
+        raise typer.BadParameter(f"--{flag}: describes a mechanism; the ledgers of runs state theirs, leave it out")
+    account_runs(runs, given, as_json=as_json, in_full=in_full)
 
 
 def calibrate(

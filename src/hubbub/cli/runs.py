@@ -1,7 +1,7 @@
 """Commands about runs: ledger, verify, close, report, cite, evaluate, publish, and account of runs."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -175,24 +175,15 @@ def evaluate(folder: Path, *, allow_import: bool, as_json: bool) -> None:
     say(console(), run.guarantee.sentence())
 
 
-def account_runs(
-    folders: Sequence[Path],
-    delta: float | None,
-    neighboring_relation: str | None,
-    accountant: str | None,
-    *,
-    as_json: bool,
-    in_full: bool,
-) -> None:
-    """Print what the runs spent, one by one and together; ``None`` takes what the runs state."""
+def account_runs(folders: Sequence[Path], flags: Mapping[str, Any], *, as_json: bool, in_full: bool) -> None:
+    """Print what the runs spent, one by one and together, on the terms of the flags that were given and else of the runs."""
     runs = [read_run(folder) for folder in folders]
-    delta = _delta(runs) if delta is None else delta
-    named = {"neighboring_relation": neighboring_relation, "accountant": accountant}
-    typed: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    promises = [replace(run.promise, **typed) for run in runs]
+    delta = flags["delta"] if "delta" in flags else _delta(runs)
+    terms: dict[str, Any] = {name: flags[name] for name in ("neighboring_relation", "accountant") if name in flags}
+    promises = [replace(run.promise, **terms) for run in runs]
     # First, since it says which runs do not add up.
     found = run_charges(runs)
-    composed = compose_runs(found, delta, neighboring_relation, accountant=accountant or "tight") if runs[1:] else None
+    composed = compose_runs(found, delta, **terms) if runs[1:] else None
     costs = [spent(promise, run.history, delta) for promise, run in zip(promises, runs, strict=True)]
     if composed is None:
         answer, facts = costs[0].guarantee, costs[0].facts(runs[0].promise, runs[0].chain.head)
