@@ -134,8 +134,17 @@ def draw_over_rounds(axes: Any, runs: Sequence[RunSummary], key: str, y: str, *,
         if len(set(values)) == 1:
             axes.set_ylim(0, 1.05)
     elif values and min(values) > 0 and max(values) > 30 * min(values):
-        axes.set_yscale("log")
+        _logarithmic(axes)
     return _draw_curves(axes, curves, y, "{:.4g}".format)
+
+
+def _logarithmic(axes: Any) -> None:
+    """A logarithmic axis, labelled with plain numbers."""
+    from matplotlib.ticker import LogFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(LogFormatter())
 
 
 def draw_accuracy(axes: Any, run: RunSummary) -> None:
@@ -190,7 +199,7 @@ def _draw_strength(axes: Any, runs: Sequence[RunSummary]) -> str:
         }
         for number, (label, norm) in enumerate(norms.items()):
             axes.plot(found.rounds, norm, label=label, **look(number))
-        axes.set_yscale("log")
+        _logarithmic(axes)
     else:
         for run, found in known:
             axes.plot(found.rounds, found.signal / found.noise, label=legible(run.name), **look(run.number))
