@@ -16,6 +16,7 @@ from hubbub._util import strict_json
 from hubbub.flower.arrays import Layout, difference
 from hubbub.flower.holder_messages import agreement_of
 from hubbub.flower.holders import HolderFolder
+from hubbub.flower.options import Options
 from hubbub.flower.state import ServerState
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
@@ -233,7 +234,7 @@ PROMISED = Promise(5, Mechanism(Identity(5), MinSeparation(1, 5), 1.0), settings
 
 def state_of() -> ServerState:
     layout = Layout.of(record(MODEL))
-    return ServerState(PROMISED, layout, dim=layout.dim, clients=4, seed=0, folder=Path("served"))
+    return ServerState(PROMISED, layout, Options(num_sampled_clients=4, state="served"), layout.dim)
 
 
 def state_folders(run: Run) -> Iterator[Case]:  # noqa: C901 # one kind after another

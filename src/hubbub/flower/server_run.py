@@ -27,7 +27,7 @@ from hubbub.flower.messages import (
 )
 from hubbub.flower.options import Options
 from hubbub.flower.separation import separation_config
-from hubbub.flower.state import ServerState
+from hubbub.flower.state import MOST_CLIENTS, ServerState
 from hubbub.flower.summing import Summing
 from hubbub.ledger.ledger import Ticket
 from hubbub.ledger.promise import Promise
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["PrivateRun"]
 
 _LOG = logging.getLogger("flwr")
-# The most clients in a random cohort: sums of that many are exact.
-_MOST_CLIENTS = 2**26
 
 
 @dataclass(frozen=True)
@@ -106,16 +104,7 @@ class PrivateRun:
         self._measuring: RoundMessages | None = None
         self.arrays: ArrayRecord | None = None
         dim = layout.dim + self._norms.further
-        self.state = ServerState(
-            self._promise(),
-            layout,
-            dim=dim,
-            clients=options.num_sampled_clients or _MOST_CLIENTS,
-            seed=options.simulation_seed or 0,
-            folder=options.folder,
-            head=options.head,
-            head_hook=options.head_hook,
-        )
+        self.state = ServerState(self._promise(), layout, options, dim)
         self.state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
         self._encrypted: EncryptedRounds | None = None
         if (secagg := options.secagg) and (encryption := options.encryption):
@@ -150,7 +139,7 @@ class PrivateRun:
         model = self.state.restore(self._strategy)
         self._require_model_of_this_run(model)
         self.state.path.start()
-        self.state.evaluations(_MOST_CLIENTS)
+        self.state.evaluations()
         if model is None:
             self.state.save(initial, self._strategy)
             return
@@ -274,19 +263,19 @@ class PrivateRun:
 
     def begin_evaluation(self, content: RecordDict, nodes: Sequence[Node], ttl: float | None) -> list[Message]:
         """The messages of a private evaluation, if one is due after the round just finished."""
-        evaluations, finished, self._finished = self.state.evaluations(_MOST_CLIENTS), self._finished, None
+        evaluations, finished, self._finished = self.state.evaluations(), self._finished, None
         if evaluations is None or finished is None or not evaluations.due(finished):
             return []
         clients = clients_of(nodes, self._identity, keys_enforced=self._options.keys_enforced)
         sampled = [str(client) for client in evaluations.cohort(list(clients))]
-        if len(sampled) > _MOST_CLIENTS:
-            raise ConfigError(f"evaluation: asks {len(sampled)} clients, at most {_MOST_CLIENTS} can be summed; sample fewer")
+        if len(sampled) > MOST_CLIENTS:
+            raise ConfigError(f"evaluation: asks {len(sampled)} clients, at most {MOST_CLIENTS} can be summed; sample fewer")
         self._measuring = addressed(content, MessageType.EVALUATE, {client: clients[client] for client in sampled}, ttl)
         return self._measuring.messages
 
     def finish_evaluation(self, replies: Iterable[Message]) -> tuple[Estimate, ...]:
         """The estimates of a private evaluation; none if none is under way."""
-        messages, self._measuring, evaluations = self._measuring, None, self.state.evaluations(_MOST_CLIENTS)
+        messages, self._measuring, evaluations = self._measuring, None, self.state.evaluations()
         if messages is None or evaluations is None:
             return ()
         answers = stated_numbers(messages, replies)

@@ -22,18 +22,20 @@ from safetensors.numpy import save
 from hubbub._util import files, strict_json
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.flower.arrays import Layout
+from hubbub.flower.options import Options
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
 from hubbub.training.evaluation import Evaluations
-from hubbub.training.head_hook import HeadHook
 from hubbub.training.release import ReleasePath
 from hubbub.training.rounds import CHECKPOINT_EVERY
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import Metrics
 from hubbub.training.run_folder.state import metadata, parse
 
-__all__ = ["ServerState", "recorded", "require_same_mechanism"]
+__all__ = ["MOST_CLIENTS", "ServerState", "recorded", "require_same_mechanism"]
 
+# The most clients in a random cohort: sums of that many are exact.
+MOST_CLIENTS = 2**26
 _LARGEST = 2**36
 _FILE = "state/server.safetensors"
 _Entries = npt.NDArray[np.generic]
@@ -47,12 +49,8 @@ class ServerState:
     Args:
         promise: Of the run.
         layout: Of the model.
+        options: With the folder, the hook of heads, and the seed of a simulation.
         dim: Numbers in a sum.
-        clients: The most in a cohort.
-        seed: Of the noise and the cohorts of a simulation.
-        folder: Of the run; ``None`` keeps it in memory.
-        head: A head of the ledger that was kept elsewhere.
-        head_hook: Called with the head of each round.
 
     Attributes:
         rounds: The number of rounds in the stored model.
@@ -64,21 +62,11 @@ class ServerState:
         RunFolderError: It is damaged, or in use by another process.
     """
 
-    def __init__(
-        self,
-        promise: Promise,
-        layout: Layout,
-        *,
-        dim: int,
-        clients: int,
-        seed: int,
-        folder: Path | None,
-        head: str | None = None,
-        head_hook: HeadHook | None = None,
-    ) -> None:
+    def __init__(self, promise: Promise, layout: Layout, options: Options, dim: int) -> None:
+        folder, clients = options.folder, options.num_sampled_clients or MOST_CLIENTS
         self.promise = promise
         self._layout = layout
-        self._store = None if folder is None else RunStore(folder, head_hook=head_hook)
+        self._store = None if folder is None else RunStore(folder, head_hook=options.head_hook)
         self._file = None if folder is None else folder / _FILE
         self._lock = ExitStack()
         if self._store and folder:
@@ -96,16 +84,21 @@ class ServerState:
         self.closed = False
         try:
             # Sums with noise by clients or holders are accepted only with that noise.
-            noise = promise.noise_in_sums
             self._path = ReleasePath(
-                promise, dim, clients=clients, seed=seed, store=self._store, head=head, noise_in_sums=noise
+                promise,
+                dim,
+                clients=clients,
+                seed=options.simulation_seed or 0,
+                store=self._store,
+                head=options.head,
+                noise_in_sums=promise.noise_in_sums,
             )
         except BaseException:
             self.close()
             raise
         self.clip_norm = 0.0
         self.rounds = 0
-        self._seed = seed
+        self._seed = options.simulation_seed or 0
         self._evaluations: Evaluations | None = None
         self._metrics: Metrics | None = None
         if folder is not None:
@@ -124,10 +117,10 @@ class ServerState:
     # An open run is not copied.
     __reduce_ex__ = ReleasePath.__reduce_ex__
 
-    def evaluations(self, clients: int) -> Evaluations | None:
-        """The private evaluations of the run, each of at most ``clients`` clients; ``None`` if it has none."""
+    def evaluations(self) -> Evaluations | None:
+        """The private evaluations of the run; ``None`` if it has none."""
         if self._evaluations is None:
-            opened = Evaluations.of(self.path.ledger, clients=clients, seed=self._seed, store=self._store)
+            opened = Evaluations.of(self.path.ledger, clients=MOST_CLIENTS, seed=self._seed, store=self._store)
             self._evaluations = self._lock.enter_context(opened)
         return self._evaluations
 
