@@ -252,19 +252,12 @@ def faults(place: Workplace) -> Faults:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("most", [PART, pytest.param(10**6, marks=pytest.mark.slow)], ids=["some", "all"])
 def test_whatever_is_malformed_is_refused_in_one_line_that_names_it(
-    faults: Faults, families: dict[str, list[Case]], family: str
+    faults: Faults, families: dict[str, list[Case]], family: str, most: int
 ) -> None:
     cases = families[family]
-    assert not faults([cases[i * len(cases) // PART] for i in range(PART)] if len(cases) > PART else cases)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_all_that_is_malformed_is_refused_in_one_line_that_names_it(
-    faults: Faults, families: dict[str, list[Case]], family: str
-) -> None:
-    assert not faults(families[family])
+    assert not faults([cases[i * len(cases) // most] for i in range(most)] if len(cases) > most else cases)
 
 
 def test_what_the_malformed_files_are_made_from_is_taken(place: Workplace, run: Run) -> None:

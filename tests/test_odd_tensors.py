@@ -16,58 +16,15 @@ from flower_arms import SEED, Federation, averaging, entries
 from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgFixed
 from hubbub.noise.lattice import Lattice
-from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation, clip, private_gradients
+from hubbub.training import ExamplePopulation, LocalTraining, SimulatedPopulation, clip
 from hubbub.training.simulation.functional import FlatModel
 
 # --- values ---
 
 
-def clients_with(inputs: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(1)
-    honest = [(torch.randn(5, 3, generator=generator), torch.randint(0, 2, (5,), generator=generator)) for _ in range(6)]
-    return [(inputs, targets) if i == 3 else (x, targets) for i, (x, targets) in enumerate(honest)]
-
-
 def linear() -> nn.Module:
     torch.manual_seed(0)
     return nn.Linear(3, 2)
-
-
-BAD = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-
-
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-@pytest.mark.parametrize("place", ["one number", "all"])
-def test_num_7_num_8_a_client_whose_data_are_no_numbers_counts_as_zero_and_no_other_moves_by_a_bit(
-    bad: float, place: str
-) -> None:
-    inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(5))
-    inputs[(0, 1) if place == "one number" else ...] = bad
-    for options in ({}, {"lattice": False}, {"execution": Execution(plan="batched-4")}):
-        clients = SimulatedPopulation(clients_with(inputs), F.cross_entropy, LocalTraining(batch_size=2), **options)
-        alone = clients.collect([3], linear(), 0.5, 0)
-        assert not alone.open(None).any()
-        assert alone.statistics["clipped_fraction"] == 1
-        beside, without = (clients.collect(cohort, linear(), 0.5, 0).open(None) for cohort in ([0, 3, 5], [0, 5]))
-        assert torch.isfinite(beside).all()
-        assert torch.equal(beside, without)
-
-
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-def test_num_7_num_8_an_example_that_is_no_number_counts_as_zero_and_no_other_moves_by_a_bit(bad: float) -> None:
-    inputs, targets = torch.randn(8, 3, generator=torch.Generator().manual_seed(2)), torch.zeros(8, dtype=torch.int64)
-    inputs[3, 1] = bad
-    others = [0, 1, 2, 4, 5, 6, 7]
-    for options in ({}, {"lattice": False}):
-        examples = ExamplePopulation(inputs, targets, F.cross_entropy, **options)
-        assert not examples.collect([3], linear(), 0.5, 0).open(None).any()
-        beside, without = (examples.collect(cohort, linear(), 0.5, 0).open(None) for cohort in (range(8), others))
-        torch.testing.assert_close(beside, without, rtol=1e-12, atol=0 if not options else 1e-14)
-    model = linear()
-    with_it, without_it = (
-        private_gradients(model, F.cross_entropy, inputs[rows], targets[rows], 0.5).total for rows in (list(range(8)), others)
-    )
-    assert torch.equal(with_it, without_it)
 
 
 def test_num_9_updates_of_zero_are_updates_and_nothing_is_divided_by_their_norm() -> None:

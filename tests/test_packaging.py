@@ -1,6 +1,5 @@
 """The package as others get it: built, installed by itself, and used far from its source."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -100,20 +99,6 @@ def test_the_installed_package_says_its_version_and_helps(bare: Path, tmp_path: 
     for command in ((bare / "hubbub",), (bare / "python", "-m", "hubbub")):
         assert run(*command, "--version", cwd=tmp_path) == f"hubbub {__version__}\n"
         assert "train" in run(*command, "--help", cwd=tmp_path)
-
-
-@pytest.mark.slow
-def test_from_the_package_alone_one_trains_and_reads_a_report(bare: Path, tmp_path: Path) -> None:
-    assert "hubbub train run.toml" in run(bare / "hubbub", "new", "run.toml", cwd=tmp_path)
-    done = json.loads(
-        run(bare / "hubbub", "train", "run.toml", "--set", "training.rounds=3", "--plan", "one-by-one", "--json", cwd=tmp_path)
-    )
-    assert done["epsilon"] == pytest.approx(8, rel=1e-3)
-    page = (tmp_path / "runs" / "run-1" / "report.html").read_text()
-    assert page.startswith("<!DOCTYPE html>")
-    assert "@" in run(bare / "hubbub", "cite", "runs/run-1", cwd=tmp_path)
-    run(bare / "hubbub", "flower", "new", "my_app", cwd=tmp_path)
-    assert (tmp_path / "my_app" / "my_app" / "server_app.py").is_file()
 
 
 def test_importing_loads_no_library_and_helping_no_heavy_one(bare: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import refusals
-from hubbub.accounting import ACCOUNTANTS
 from hubbub.cli import main
 from refusals import ACCOUNT, CALIBRATE, Refused, output
 
@@ -159,20 +158,6 @@ def test_account_says_first_what_names_no_mechanism_then_what_is_missing(
     refused: Refused, flags: str, words: list[str]
 ) -> None:
     refused(["account", *flags.split()], *words)
-
-
-@pytest.mark.parametrize("flag", ["--mechanism", "--strategy"])
-def test_account_does_not_advise_a_flag_that_it_does_not_have(refused: Refused, flag: str) -> None:
-    assert "--allow-import" not in refused([*ACCOUNT, flag, "own:Strategy"], "own:Strategy")
-
-
-@pytest.mark.parametrize("command", ["account", "calibrate"])
-def test_the_help_names_every_accountant(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, workplace: Path, command: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    (line,) = [line for line in output(capsys, [command, "--help"]).splitlines() if "--accountant" in line]
-    assert all(f"{name} (" in line for name in ACCOUNTANTS)
 
 
 @pytest.mark.parametrize(("text", "same"), [("6e2", "600"), ("6.0E+2", "600"), ("0.6e3", "600")])
