@@ -57,14 +57,6 @@ def test_bash_completes_commands_settings_and_runs(place: Path, tmp_path: Path) 
     ]
 
 
-@pytest.mark.parametrize(("shell", "offered"), [("zsh", '"train":"Train by'), ("fish", "train\tTrain by")])
-def test_other_shells_are_answered_in_their_own_words(shell: str, offered: str, tmp_path: Path) -> None:
-    asked = {"_HUBBUB_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "hubbub tr"}
-    action = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    told = subprocess.run(["hubbub"], env=environment(tmp_path, **asked, **action), capture_output=True, text=True, check=True)
-    assert offered in told.stdout
-
-
 def test_paths_are_offered_as_they_were_begun(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     assert completing.configs("") == ["examples/a.toml"]
