@@ -16,7 +16,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import nn
 
-from hubbub.accounting import Assumption, DiscreteGaussianShares, Gaussian, RunCharge, guarantee
+from hubbub.accounting import Assumption, DiscreteGaussianShares, guarantee
 from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import HOLDERS_ADD
@@ -243,24 +243,6 @@ def test_of_several_runs_each_states_its_own_setting(tmp_path: Path) -> None:
     assert compose_runs([charged["plain"]], 1e-5).setting == ""
 
 
-def test_a_later_run_states_the_setting_and_the_holders_of_an_earlier_one() -> None:
-    event = ((Gaussian(2.0), 1),)
-    before = RunCharge(
-        "a" * 64, "b" * 64, 6, 6, event, "zero-out", ("zero-out",), "client", setting=SETTING, further=HELD.assumed
-    )
-    assert RunCharge.from_record(json.loads(json.dumps(before.record()))) == before
-    with pytest.raises(ValueError, match=r"setting: .* must be a text"):
-        replace(before, setting="two\nlines")
-    later = read_back(replace(PLAIN, earlier=(before,))).after(ROUNDS, 1e-5)
-    assert HOLDERS_ADD in later.assumptions
-    text = later.statement()
-    assert f"; setting: {SETTING}\n" in text
-    assert "(1) Setting: that of each run where it is named below; of the others central" in text
-    own = replace(HELD, earlier=(before,)).after(ROUNDS, 1e-5).statement()
-    assert "(1) Setting: that of each run, named below." in own
-    assert own.count(f"; setting: {SETTING}\n") == 2
-
-
 # The path.
 
 
@@ -480,12 +462,6 @@ def test_three_aborted_rounds_in_a_row_stop_the_run_and_nothing_is_lost(tmp_path
 def test_two_aborted_rounds_and_a_release_between_do_not_stop_a_run() -> None:
     results = list(train(plan(BANDED), Stubborn({0, 1}, {3, 4}), nn.Linear(3, 2)))
     assert [result.released for result in results] == [False, False, True, False, False, True]
-
-
-def test_a_simulation_and_a_run_without_a_mechanism_abort_such_rounds_too() -> None:
-    for planned in (plan(BANDED, noise="simulation"), RunPlan(ROUNDS, PATTERN, 3)):
-        results = list(train(planned, Stubborn({0}, {2}), nn.Linear(3, 2)))
-        assert [result.released for result in results] == [False, True, False, True, True, True]
 
 
 # What is shown of it.

@@ -45,14 +45,6 @@ def test_a_file_with_any_field_damaged_is_refused(kind: str, tmp_path: Path) -> 
     READ[kind](tmp_path / "key")
 
 
-def test_a_share_with_any_field_of_its_public_key_damaged_is_refused(tmp_path: Path) -> None:
-    said = write("share", tmp_path / "key")
-    for field in said["public"]:
-        for copy in damaged(said["public"], field):
-            overwrite(tmp_path / "key", {**said, "public": copy})
-            refused("share", tmp_path / "key")
-
-
 @pytest.mark.parametrize(
     ("kind", "field", "value", "words"),
     [

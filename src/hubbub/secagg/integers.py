@@ -43,8 +43,6 @@ def flatten(name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
         raise TypeError(f"{name} has dtype {values.dtype}: must be whole numbers, such as int64")
     if not isinstance(values, list | tuple | np.ndarray):
         return [whole(name, values)], ()
-    if isinstance(values, list | tuple) and set(map(type, values)) <= {int, mpz}:
-        return list(values), (len(values),)
     try:
         array = np.array(values, dtype=object)
     except ValueError:
