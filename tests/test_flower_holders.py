@@ -187,10 +187,10 @@ def test_the_owner_of_a_whole_key_opens_sums_alone_and_nobody_beside_it_may_clai
     agreement = agreed(owner().public_key)
     config = {"paillier-share": str(tmp_path / "private.json")}
     grid = grid_of([config])
-    holders = GridHolders(lambda: grid, agreement, None, None, TIMEOUT)
+    holders = GridHolders(lambda: grid, agreement, owner().public_key, None, TIMEOUT)
     assert holders.open(summed(agreement, [ONE, OTHER])).tolist() == (ONE + OTHER).tolist()
     two = grid_of([config, config])
-    holders = GridHolders(lambda: two, agreement, None, None, TIMEOUT)
+    holders = GridHolders(lambda: two, agreement, owner().public_key, None, TIMEOUT)
     with pytest.raises(SumNotOpenedError, match="node 1001 and node 1002 claim the whole key"):
         holders.open(summed(agreement, [ONE, OTHER], 1))
 

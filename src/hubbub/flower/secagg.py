@@ -66,15 +66,16 @@ class Paillier:
     @property
     def key(self) -> PublicKey:
         """The key for encryption."""
-        return self._public.public_key
+        return self.parsed.public_key
 
     @property
     def least(self) -> int:
         """The fewest contributions in a sum that is opened: the argument, or more if the threshold key demands it."""
-        return max(self.min_contributions, self._public.min_contributions)
+        return max(self.min_contributions, self.parsed.min_contributions)
 
     @property
-    def _public(self) -> PublicKey | ThresholdKey:
+    def parsed(self) -> PublicKey | ThresholdKey:
+        """The public key, read from its file if it was given as one."""
         return cast(PublicKey | ThresholdKey, self.public)
 
     def encryption(self, min_survivors: int | None) -> Encryption:
@@ -86,8 +87,8 @@ class Paillier:
         return Encryption(
             key_bits=self.key.bits,
             bits=self.bits,
-            holders=self._public.holders,
-            threshold=self._public.threshold,
+            holders=self.parsed.holders,
+            threshold=self.parsed.threshold,
             noise_by=self.noise_by,
             min_contributions=max(self.least, min_survivors or 1),
             min_survivors=min_survivors,
@@ -112,7 +113,7 @@ class Paillier:
         """The settings that a resumed run must share with the interrupted one."""
         return {
             "scheme": "paillier",
-            "key": self._public.key_id,
+            "key": self.parsed.key_id,
             "bits": self.bits,
             "noise_by": self.noise_by,
             "min_contributions": self.min_contributions,

@@ -39,6 +39,7 @@ from hubbub.mechanism.strategies.record import strategy_arrays
 from hubbub.noise.lattice import Lattice
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Opened, combined
+from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
 from hubbub.training.aggregate import Adversary, Population
@@ -61,7 +62,7 @@ class GridHolders:
     Args:
         grid: Returns the grid.
         agreement: The terms.
-        public: The threshold key; ``None`` if one owner holds the whole key.
+        public: The key, of one owner or of holders of shares.
         promise: Of the run; sent to holders who add noise.
         timeout: Seconds that holders have for an answer.
 
@@ -73,16 +74,15 @@ class GridHolders:
         self,
         grid: Callable[[], Grid],
         agreement: Agreement,
-        public: ThresholdKey | None,
+        public: PublicKey | ThresholdKey,
         promise: Promise | None,
         timeout: float,
     ) -> None:
-        if public is not None and public.public_key != agreement.public_key:
+        if public.public_key != agreement.public_key:
             raise ValueError(f"public: is the key {public.public_key.key_id!r}, the agreement is on another")
-        self._grid, self._agreement, self._public = grid, agreement, public
+        self._grid, self._agreement, self._key = grid, agreement, public
+        self._public = public if isinstance(public, ThresholdKey) else None
         self._timeout = positive("timeout", timeout)
-        self._key_id = agreement.public_key.key_id if public is None else public.key_id
-        self._holders, self._needed = (public.holders, public.threshold) if public else (1, 1)
         self._hello: dict[str, bytes] = {}
         if agreement.noising_holders:
             if promise is None or promise.mechanism is None:
@@ -102,7 +102,7 @@ class GridHolders:
         found: dict[int, tuple[int, ...]] = {}
         nodes = [int(node) for node in self._grid().get_node_ids()]
         for node, held in sorted(self._ask(nodes, HELLO, self._hello, lambda _, content: Held.of(content)).items()):
-            if held.holder and held.key_id == self._key_id and held.holder <= self._holders:
+            if held.holder and held.key_id == self._key.key_id and held.holder <= self._key.holders:
                 found[held.holder] = (*found.get(held.holder, ()), node)
         self._nodes = dict(sorted(found.items()))
         return self._nodes
@@ -113,12 +113,12 @@ class GridHolders:
         Raises:
             SumNotOpenedError: Fewer holders answered than a round needs.
         """
-        found, needed = self.find(), max(self._needed, self._agreement.noising_holders)
+        found, needed = self.find(), max(self._key.threshold, self._agreement.noising_holders)
         if len(found) >= needed:
             return
         there = f"the holders {', '.join(map(str, found))}" if found else "no holder"
         raise SumNotOpenedError(
-            f"secagg: {there} of the key {self._key_id!r} answered, and {needed} are needed; let the apps of "
+            f"secagg: {there} of the key {self._key.key_id!r} answered, and {needed} are needed; let the apps of "
             "holders be hold(app), and start their SuperNodes with --node-config 'paillier-share=\"…\"'"
         )
 
@@ -161,7 +161,7 @@ class GridHolders:
         Raises:
             SumNotOpenedError: Too few opened it; holders that were silent or answered falsely are named.
         """
-        if len(self._nodes) < self._needed:
+        if len(self._nodes) < self._key.threshold:
             self.find()
         asked, self._nodes = self._nodes, {}
         where = f"round {aggregator.round_index + 1}"

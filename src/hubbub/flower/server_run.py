@@ -116,7 +116,7 @@ class PrivateRun:
                 options.folder, lambda run: encryption.agreement(secagg.key, packing, dim, run)
             )
             holders = secagg_server.GridHolders(
-                lambda: self._grid, agreement, secagg.shared, self.state.promise, secagg.timeout
+                lambda: self._grid, agreement, secagg.parsed, self.state.promise, secagg.timeout
             )
             self._encrypted = secagg_server.EncryptedRounds(agreement, holders)
 

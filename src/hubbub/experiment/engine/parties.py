@@ -214,8 +214,7 @@ def encrypted(
             "resume with --engine process"
         )
     agreement = kept_agreement(begun.folder, lambda name: agreement_of(run, terms, found.public_key, name))
-    shared = found if isinstance(found, ThresholdKey) else None
-    holders = GridHolders(lambda: grid, agreement, shared, run.plan.promise(), timeout)
+    holders = GridHolders(lambda: grid, agreement, found, run.plan.promise(), timeout)
     rounds = EncryptedRounds(agreement, holders)
     rounds.reach()
     return EncryptedGridPopulation(population, rounds, lattice_bits=terms.lattice_bits, mechanism=run.plan.mechanism)
