@@ -22,7 +22,7 @@ workplace, refused = refusals.workplace, refusals.refused
     ("content", "words"),
     [
         (b"", ["noise_multiplier", "epsilon", "missing"]),
-        (b"#" * 2_000_000, ["bad.toml", "2000000 bytes", "at most"]),
+        (b"#" * 2_000_000, ["bad.toml", "2,000,000 bytes", "at most"]),
         (b"rounds = 3\n" + GOOD.encode(), ["bad.toml", "rounds", "section"]),
     ],
     ids=["empty", "huge", "no section"],
@@ -41,7 +41,7 @@ def test_a_missing_config_is_refused_by_its_name(refused: Refused, command: str,
 
 @pytest.mark.parametrize("command", ["train", "plan"])
 def test_a_folder_in_place_of_a_config_is_refused(refused: Refused, command: str, workplace: Path) -> None:
-    refused([command, str(workplace)], str(workplace), "is a folder", "resume")
+    refused([command, str(workplace)], str(workplace), "is no regular file", "hubbub resume")
 
 
 def test_a_config_with_a_name_too_long_for_any_file_is_refused(refused: Refused) -> None:

@@ -5,6 +5,7 @@ and ranges, and an unknown key is refused with the nearest known one. Nothing in
 ``"pkg.mod:Name"`` is only imported, and a command of ``[heads]`` only run, where the caller allows it.
 """
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
@@ -16,6 +17,7 @@ from pydantic import AfterValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic.dataclasses import dataclass
 
 from hubbub._util import checks as _checks
+from hubbub._util import files
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.wording import UNITS
 from hubbub.errors import ConfigError
@@ -376,34 +378,20 @@ def load(path: str | Path) -> Layer:
     """
     file = Path(path)
     try:
-        if file.is_dir():
-            raise ConfigError(f"{file}: is a folder; name a config file, or resume a run with 'hubbub resume {file}'")
-        if not file.is_file():
-            what = "is no regular file" if file.exists() else "is missing"
-            raise ConfigError(f"{file}: {what}; name a config file, or let 'hubbub new run.toml' write one")
-        if file.stat().st_size > _LARGEST_FILE:
-            raise ConfigError(f"{file}: holds {file.stat().st_size} bytes; a config is text of at most {_LARGEST_FILE}")
-        content = tomllib.loads(file.read_bytes().decode("utf-8"))
+        content = tomllib.loads(files.read(Path(os.path.realpath(file)), at_most=_LARGEST_FILE).decode())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ConfigError(f"{file}: is missing; name a config file, or let 'hubbub new run.toml' write one") from error
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from error
-    except ConfigError:
-        raise
+        step = "name a config file, or resume a run with 'hubbub resume RUN'"
+        raise ConfigError(f"{file}: cannot be read ({error.strerror}); {step}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: is not TOML ({_one_line(error)})") from error
     if isinstance(content.get("secagg"), str):
         content["secagg"] = {"scheme": content["secagg"]}
-    _require_sections(file, content)
-    return content
-
-
-def _require_sections(file: Path, content: Mapping[str, Any]) -> None:
     for section, keys in content.items():
-        if isinstance(keys, list):
-            raise ConfigError(f"{file}: [[{section}]] is written as a list; write [{section}] once")
-        if section == "secagg" and not isinstance(keys, dict):
-            raise ConfigError(f'{file}: secagg = {_checks.shown(keys)}: write secagg = "paillier" above the first section')
         if not isinstance(keys, dict):
-            raise ConfigError(f"{file}: {section} stands outside a section; write it under [training], [privacy] …")
+            raise ConfigError(f"{file}: {section} stands outside a section; write it once under [training], [privacy] …")
+    return content
 
 
 def overrides(assignments: Sequence[str]) -> Layer:
@@ -561,10 +549,6 @@ def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
     """
     hints = get_type_hints(kind)
     for key, value in keys.items():
-        if key == "secagg":
-            raise ConfigError(
-                f'{section}.secagg: stands in [{section}]; write secagg = "paillier" above the first section, or [secagg]'
-            )
         if key not in hints:
             raise ConfigError(f"{section}.{key}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
         if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:

@@ -296,9 +296,10 @@ def locked(folder: Path) -> Iterator[None]:
     """
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunFolderError(f"{folder}: another process is working on this sweep; wait for it") from error
         yield
-    except BlockingIOError as error:
-        raise RunFolderError(f"{folder}: another process is working on this sweep; wait for it") from error
     finally:
         os.close(lock)
