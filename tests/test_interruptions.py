@@ -55,7 +55,7 @@ def test_cra_5_a_checkpoint_that_was_removed_is_made_again_from_the_releases(fol
     shutil.copytree(folder, tmp_path / "copy")
     path = tmp_path / "copy/state/checkpoint-2.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(RunFolderError, match=r"remove checkpoint\.json to make the state again from the releases"):
+    with pytest.raises(RunFolderError, match=r"remove checkpoint\.json, and the state is computed again from the releases"):
         started(tmp_path / "copy")
     (tmp_path / "copy/state/checkpoint.json").unlink()
     models = [nn.Linear(3, 2), nn.Linear(3, 2)]

@@ -42,7 +42,7 @@ __all__ = ["Chosen", "ExampleGradients", "ExamplePopulation", "private_gradients
 Tensors = dict[str, torch.Tensor]
 # Gradients ``(some, dim)`` and losses ``(some,)``.
 Rows = tuple[torch.Tensor, torch.Tensor]
-# Numbers in the gradients of a batch (64 MiB in float32), and the most examples in it.
+# Numbers in the gradients and activations of a batch (64 MiB in float32), and the most examples in it.
 _ROOM, _MOST = 2**24, 64
 _VECTOR = 16
 
@@ -81,15 +81,13 @@ class ExampleGradients:
     Args:
         module: Any module without buffers, in the mode, training or not, in which it is to be differentiated.
         loss: Mean loss of a batch from the module's output and the targets.
-        batch: Examples at once; by default what 64 MiB of gradients hold, 64 at most. It must not depend on the data.
+        batch: Examples at once; by default what 64 MiB of gradients and activations hold, 64 at most.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None) -> None:
         self.module, self._loss = module, loss
         self._shapes = {name: p.shape for name, p in _trainable(module).items()}
-        found = min(_MOST, max(1, _ROOM // self.dim))
-        # Whole SIMD vectors, so that no example is in a remainder, which is summed another way.
-        self._batch = batch or (found - found % _VECTOR if found > _VECTOR else found)
+        self._batch = batch
         self._threads = 0
         self._together = False
         # Examples that failed since the last reset.
@@ -109,20 +107,21 @@ class ExampleGradients:
         numbers = examples.numbers
         if not len(numbers):
             return
-        if not self.batched(examples):
+        together, batch = self.batched(examples), self._size(examples.inputs, examples.targets)
+        if not together:
             with own_generators(examples.inputs.device):
                 for number in numbers:
                     torch.manual_seed(examples.seed(number))
                     yield from isolated(lambda own: self._alone(*examples.taken(own)), [number], self._nothing)
             return
 
-        def together(part: Sequence[int]) -> Rows:
-            # Padded with copies of the first example, whose rows are left out.
-            rows, losses = self.of_batch(*examples.taken([*part, *[part[0]] * (self._batch - len(part))]))
+        def padded(part: Sequence[int]) -> Rows:
+            # With copies of the first example, whose rows are left out.
+            rows, losses = self.of_batch(*examples.taken([*part, *[part[0]] * (batch - len(part))]))
             return rows[: len(part)], losses[: len(part)]
 
-        for start in range(0, len(numbers), self._batch):
-            yield from isolated(together, numbers[start : start + self._batch], self._nothing)
+        for start in range(0, len(numbers), batch):
+            yield from isolated(padded, numbers[start : start + batch], self._nothing)
 
     def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Refuse, on a probe batch of this form, a model that fails for every example, or depends on earlier ones."""
@@ -138,9 +137,27 @@ class ExampleGradients:
     def batched(self, examples: Chosen) -> bool:
         """Whether examples are batched: checked before the first, and again if the number of threads changes."""
         if self._threads != torch.get_num_threads():
-            self._together = self._same_bits(*probe_batch(examples.inputs, examples.targets, self.module, self._batch))
+            size = self._size(examples.inputs, examples.targets)
+            self._together = self._same_bits(*probe_batch(examples.inputs, examples.targets, self.module, size))
             self._threads = torch.get_num_threads()
         return self._together
+
+    def _size(self, inputs: torch.Tensor, targets: torch.Tensor) -> int:
+        """Examples at once, by the numbers that one synthetic example needs: the size must not depend on data."""
+        if self._batch is None:
+            saved = 0
+
+            def count(tensor: torch.Tensor) -> torch.Tensor:
+                nonlocal saved
+                saved += tensor.numel()
+                return tensor
+
+            with own_generators(inputs.device), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+                self._alone(*probe_batch(inputs, targets, self.module, 1))
+            found = min(_MOST, max(1, _ROOM // (self.dim + saved)))
+            # Whole SIMD vectors, so that no example is in a remainder, which is summed another way.
+            self._batch = found - found % _VECTOR if found > _VECTOR else found
+        return self._batch
 
     def of_batch(self, inputs: torch.Tensor, targets: torch.Tensor, parameters: Tensors | None = None) -> Rows:
         """The gradient of each example of one batch and its loss, with the module's own parameters or given ones."""
@@ -215,7 +232,7 @@ class ExamplePopulation(Population):
         seed: Of random layers (dropout): each example in each round has its own seed, and is then computed alone.
         lattice: Whether clipped gradients are summed as integers, as a release needs; ``False`` sums in floating point, for
             simulations only.
-        batch: Examples in memory at once; by default what 64 MiB of gradients hold, 64 at most.
+        batch: Examples in memory at once; by default what 64 MiB of gradients and activations hold, 64 at most.
 
     An example's contribution depends, to the last bit, on the model, the example and the seed alone, not on the rest of the
     cohort. A module must not keep plain attributes from one call to the next. An example whose gradient fails, such as for a

@@ -1,8 +1,8 @@
 """The state that a run begins with or resumes from: tensors, each file compared with its SHA-256 before use.
 
-A manifest names the files of a checkpoint. A run with a warm start begins with the model of a finished run and the state of its
-server optimizer, both made of that run's releases alone: the promise names them by digest, under ``extends`` of its settings;
-they lie in ``state/initial.safetensors``, and ``segments.json`` says where the folders of the runs are.
+A manifest names the files of a checkpoint. A warm start begins with the model and the server optimizer's state of a finished
+run, both made of its releases alone. They are in ``state/initial.safetensors``; the promise has their digests, under
+``extends`` of its settings, and ``segments.json`` names the folders of the related runs.
 """
 
 import hashlib
@@ -144,12 +144,12 @@ class Checkpoint:
 
     Args:
         path: Of the manifest; its files lie next to it.
-        again: Whether the state can be made again from the releases, which an error then says.
+        again: Whether the state can be computed again from the releases; errors then say so.
 
     Attributes:
-        rounds: How many rounds it holds.
-        head: The head of the ledger that goes with it.
-        names: Its files next to the manifest.
+        rounds: The number of rounds.
+        head: The ledger's head after them.
+        names: The files next to the manifest.
         model: ``(dim,)``.
 
     Raises:
@@ -157,7 +157,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path, *, again: bool) -> None:
-        then = f"remove {path.name} to make the state again from the releases" if again else "restore it"
+        then = f"remove {path.name}, and the state is computed again from the releases" if again else "restore it"
 
         def checked(name: str) -> AbstractContextManager[None]:
             return refusing(path.with_name(name), "is no checkpoint of this run", then)
@@ -287,7 +287,7 @@ def begins_with(extends: Extends | None, start: Start) -> str:
         start: The state.
     """
     if extends is None and start.finished:
-        return "is the model of a finished run, and this run does not extend one, so that nothing counts that one's cost"
+        return "is the model of a finished run, whose cost this run, which extends none, would not count"
     if extends is None:
         return "holds the state of an optimizer, and this run begins by itself" if start.optimizer else ""
     if model_digest(start.model) != extends.model:
