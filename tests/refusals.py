@@ -1,6 +1,8 @@
 """Commands in a folder of their own: those that must be refused, in one line with exit code 2, and those that must not."""
 
+import contextlib
 import hashlib
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -104,3 +106,15 @@ def settings(config: str, *assignments: str) -> list[str]:
     """The arguments that train with settings over a file."""
     flags = [part for assignment in assignments for part in ("--set", assignment)]
     return ["train", config, "--out", "new", *flags]
+
+
+@contextlib.contextmanager
+def little_memory(more: int) -> Iterator[None]:
+    """This process may take so many bytes beyond what it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -514,20 +514,6 @@ OF_COUNT: dict[str, tuple[str, Door]] = {
 }
 
 
-@pytest.mark.parametrize("bad", ["0", "-1", "2.5", "true", "nan", "1000000000000"])
-def test_num_13_no_setting_and_no_flag_take_a_count_that_is_none(refused: Refused, bad: str) -> None:
-    for name in ("training.rounds", "training.cohort_size", "data.clients", "participation.min_separation"):
-        if bad != "1000000000000" or name != "participation.min_separation":
-            refused(settings("correlated.toml", f"{name}={bad}"), name.partition(".")[2])
-    for name in ("max_participations", "epochs", "rounds_per_epoch"):
-        if bad != "1000000000000":
-            # More than there are rounds are a promise, if in vain.
-            refused(settings("correlated.toml", f"participation.{name}={bad}"), f"participation.{name}")
-    for flag in ("--rounds", "--min-separation", "--max-participations"):
-        if bad != "1000000000000" or flag == "--rounds":
-            refused([*refusals.ACCOUNT, flag, bad], flag)
-
-
 def test_num_13_rounds_beyond_any_memory_are_refused_at_once() -> None:
     for many in (10**12, 10**18, 10**30):
         for make in (

@@ -3,7 +3,6 @@
 Times are of the processor, of this process alone.
 """
 
-import contextlib
 import os
 import resource
 import shutil
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.noise import NoiseStream
 from hubbub.training import LatticeSum, ReleasePath, RunStore, SimulatedPopulation
+from refusals import little_memory
 from release_paths import ROUNDS, some_rounds
 
 MILLION = 10**6
@@ -51,18 +51,6 @@ def soon(seconds: float, work: Callable[[], Any]) -> Any:
 def refused(error: type[Exception], match: str, work: Callable[[], object]) -> None:
     with pytest.raises(error, match=match):
         work()
-
-
-@contextlib.contextmanager
-def little_memory(more: int) -> Iterator[None]:
-    """This process may take so many bytes beyond what it has."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + more, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 # Before anything is allocated

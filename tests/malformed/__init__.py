@@ -43,6 +43,7 @@ FAMILIES = {
         runs.documents,
         runs.metrics,
         runs.extra_releases,
+        runs.edited_settings,
         inputs.settings,
         inputs.misspelt,
         inputs.flags,

@@ -469,3 +469,28 @@ def whole(run: Run) -> Iterable[Case]:
         yield Case(name, (VERIFY, RESUME, LEDGER), (), damage)
     yield Case("a model", (VERIFY,), (), bound_model(run, model_of(head)))
     yield Case("its head", (("verify", "run", "--head", head.upper()), (*RESUME, "--head", head)), (), lambda: None)
+
+
+# Lines of the run's own settings, what else they may say, and what is said of it.
+EDITED = {
+    "rounds = 12": ("rounds = 13", "rounds was 12, is 13"),
+    "noise_multiplier = 1.0": ("noise_multiplier = 0.5", "noise_multiplier was 1.0, is 0.5"),
+    "min_separation = 3": ("min_separation = 4", "min_separation was 3, is 4"),
+    "bands = 3": ("bands = 2", "another promise"),
+    'noise = "secure"': ('noise = "simulation"', "noise was 'secure'"),
+    "clients = 12": ("clients = 11", "clients"),
+    "clip_norm = 1.0": ("clip_norm = 9.0", "clip_norm"),
+    "learning_rate = 0.05": ("learning_rate = 5.0", "learning_rate"),
+    "seed = 0": ("seed = 1", "seed"),
+    'partition = "iid"': ('partition = "dirichlet"', "partition"),
+}
+
+
+def edited_settings(run: Run) -> Iterator[Case]:
+    """Settings of the run that were changed since it began; and own code, which is imported by permission alone."""
+    text = run.files["config.toml"].decode()
+    for old, (new, word) in EDITED.items():
+        assert f"\n{old}\n" in text, old
+        damage = holding("run/config.toml", text.replace(f"\n{old}\n", f"\n{new}\n").encode())
+        yield Case(new, (RESUME,), (word,), damage)
+    yield Case("no permission", (("resume", "run"), ("train", "plan.toml")), ("--allow-import",), lambda: None)
