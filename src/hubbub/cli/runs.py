@@ -51,7 +51,13 @@ def ledger(folder: Path, *, as_json: bool) -> None:
         return
     names = ("round", "state", "incarnation", f"{promise.privacy_unit}s on record", "release (SHA-256)")
     cells = (
-        (str(t), entry.state, str(entry.epoch), "" if entry.clients is None else str(entry.clients), (entry.release or "")[:16])
+        (
+            str(t),
+            entry.state,
+            str(entry.epoch),
+            "secret" if entry.clients is None else str(entry.clients),
+            (entry.release or "")[:16],
+        )
         for t, entry in enumerate(history.rounds)
     )
     screen = console()
