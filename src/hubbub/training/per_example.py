@@ -42,8 +42,8 @@ __all__ = ["Chosen", "ExampleGradients", "ExamplePopulation", "private_gradients
 Tensors = dict[str, torch.Tensor]
 # Gradients ``(some, dim)`` and losses ``(some,)``.
 Rows = tuple[torch.Tensor, torch.Tensor]
-# Numbers in the gradients and activations of a batch (64 MiB in float32), and the most examples in it.
-_ROOM, _MOST = 2**24, 64
+# Numbers in the gradients and activations of a batch (128 MiB in float32), and the most examples in it.
+_ROOM, _MOST = 2**25, 64
 _VECTOR = 16
 
 
@@ -81,7 +81,7 @@ class ExampleGradients:
     Args:
         module: Any module without buffers, in the mode, training or not, in which it is to be differentiated.
         loss: Mean loss of a batch from the module's output and the targets.
-        batch: Examples at once; by default what 64 MiB of gradients and activations hold, 64 at most.
+        batch: Examples at once; by default what 128 MiB of gradients and activations hold, 64 at most.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None) -> None:
@@ -232,7 +232,7 @@ class ExamplePopulation(Population):
         seed: Of random layers (dropout): each example in each round has its own seed, and is then computed alone.
         lattice: Whether clipped gradients are summed as integers, as a release needs; ``False`` sums in floating point, for
             simulations only.
-        batch: Examples in memory at once; by default what 64 MiB of gradients and activations hold, 64 at most.
+        batch: Examples in memory at once; by default what 128 MiB of gradients and activations hold, 64 at most.
 
     An example's contribution depends, to the last bit, on the model, the example and the seed alone, not on the rest of the
     cohort. A module must not keep plain attributes from one call to the next. An example whose gradient fails, such as for a
