@@ -89,7 +89,7 @@ def test_what_does_not_go_together_is_refused_by_name(changes: dict[str, dict[st
 @pytest.mark.parametrize(
     ("secagg", "words"),
     [
-        ({}, "decrypt"),
+        ({}, "the owner of the key, who is not the server, opens sums"),
         ({"holders": 3, "threshold": 2, "noise_by": "holders"}, "any 2 of 3 holders"),
     ],
 )
@@ -99,7 +99,6 @@ def test_a_run_from_the_command_line_is_verified_says_what_encryption_cost_and_i
     (tmp_path / "run.toml").write_text(configs.dump(settings(secagg={**secagg, "keys": str(keys)}, training={"rounds": 1})))
     done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
-    assert "encrypt 0." in done.output
     assert words in (tmp_path / "run" / "report.md").read_text()
     assert "decrypt the sum, key holders" in (tmp_path / "run" / "report.html").read_text()
     # By its seconds one can tell how many took part.
