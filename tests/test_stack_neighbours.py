@@ -119,14 +119,6 @@ def test_how_many_batches_a_neighbour_has_changes_no_bit(batch_size: int) -> Non
         assert torch.equal(alone, first_update(model, jobs((300,), sizes=(batch_size, batches * batch_size)), local)), batches
 
 
-def test_what_a_stack_leaves_in_a_buffer_does_not_reach_the_next_stack() -> None:
-    torch.manual_seed(0)
-    model, local = Counting(), LocalTraining(batch_size=1)
-    (me,) = (job for job in jobs(PAIR, sizes=(1, 1, 3)) if job.client == 2)
-    few, many = ([*jobs(PAIR, sizes=(size, size)), me] for size in (1, 9))
-    assert torch.equal(first_update(model, few, local, 2), first_update(model, many, local, 2))
-
-
 LONG = LocalTraining(epochs=2, batch_size=8, momentum=0.9, schedule="cosine")
 
 
