@@ -236,13 +236,7 @@ def test_cra_16_a_crash_while_clients_train_charges_nothing(tmp_path: Path) -> N
 KEY_FAULTS: dict[str, Callable[[Path], None]] = {
     "lost": Path.unlink,
     "others may read it": lambda path: path.chmod(0o644),
-    "the group may write it": lambda path: path.chmod(0o620),
-    "short": lambda path: path.write_bytes(path.read_bytes()[:31]),
-    "long": lambda path: path.write_bytes(path.read_bytes() + b"\n"),
-    "empty": lambda path: path.write_bytes(b""),
     "another key": lambda path: path.write_bytes(bytes(32)),
-    "a folder": lambda path: (path.unlink(), path.mkdir(0o700)),
-    "a link": lambda path: path.symlink_to(path.rename(path.with_name("elsewhere"))),
 }
 
 

@@ -69,25 +69,6 @@ def test_cra_9_a_ledger_cut_by_any_number_of_records_is_refused_or_costs_what_th
     assert refused >= len(lines_of(run)) - 1
 
 
-def test_account_and_ledger_refuse_a_run_that_was_rolled_back_and_name_the_file_and_the_next_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    some_rounds(tmp_path / "run", ROUNDS)
-    assert hubbub("account", tmp_path / "run") == 0
-    less = cut(tmp_path / "run", 4)
-    for command in ("account", "ledger"):
-        capsys.readouterr()
-        assert hubbub(command, less) == 2
-        shown = capsys.readouterr()
-        assert "epsilon" not in shown.out
-        assert f"{less / 'ledger.jsonl'}: holds 4 rounds, but state/releases/4.safetensors" in shown.err
-        assert "restore the ledger" in shown.err
-    assert hubbub("verify", less) == 1
-    # To close it makes it no truer.
-    assert hubbub("close", less, "--early") == 0
-    assert hubbub("account", less) == 2
-
-
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
 def test_cra_9_each_kind_of_trace_alone_tells_that_the_ledger_was_rolled_back(tmp_path: Path, closed: bool) -> None:
     some_rounds(tmp_path / "run", ROUNDS)

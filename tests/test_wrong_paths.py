@@ -26,6 +26,7 @@ from hubbub.mechanism.workloads import prefix_sum
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import Checkpoint
 from malformed.contents import sha256
+from malformed.place import becoming
 from refusals import Refused, contents, settings
 
 # Fixtures are found by their names here.
@@ -132,19 +133,9 @@ def test_fil_9_a_value_is_what_stands_there(refused: Refused, value: str) -> Non
 
 @pytest.mark.parametrize("kind", ["empty", "folder", "pipe", "endless", "void", "loop"])
 def test_fil_13_what_is_no_file_is_refused_at_once(refused: Refused, kind: str) -> None:
-    match kind:
-        case "empty":
-            Path("odd").touch()
-        case "folder":
-            Path("odd").mkdir()
-        case "pipe":
-            os.mkfifo("odd")
-        case "endless":
-            Path("odd").symlink_to("/dev/zero")
-        case "void":
-            Path("odd").symlink_to("/dev/null")
-        case _:
-            Path("odd").symlink_to("odd")
+    Path("odd").touch()
+    if kind != "empty":
+        becoming("odd", kind)()
     dense = ["privacy.strategy=dense", "privacy.matrix=odd"]
     data = ["data.name=mnist", "data.path=odd"]
     earlier = ['privacy.earlier_runs=["odd"]']
