@@ -20,7 +20,7 @@ from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SinglePar
 from hubbub.mechanism.strategies import Identity, banded
 from hubbub.mechanism.strategies.banded import Banded
 from hubbub.mechanism.workloads import Workload
-from hubbub.testing import brute_force_sensitivity, check_strategy
+from hubbub.testing import brute_force_sensitivity
 
 MF = oracle("matrix_factorization")
 
@@ -192,27 +192,6 @@ def test_several_participations_cost_as_many_times_as_brute_force_finds(particip
     assert result.bound_family.endswith("equal norm") == several
 
 
-STRATEGIES = {
-    "optimal": lambda: factorization.banded.optimize(workloads.prefix_sum(12), 4).strategy,
-    "one band": lambda: Banded([[1.0, 2.0, -3.0]]),
-    "all bands": lambda: Banded(_random(6, 6, 11).T),
-    "signs": lambda: Banded(_random(9, 3, 12).T),
-    "a leading part": lambda: Banded(_random(30, 5, 13).T).leading(7),
-    "a leading part of fewer rounds than bands": lambda: Banded(_random(30, 5, 13).T).leading(3),
-}
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_the_strategy_keeps_the_contract(name: str) -> None:
-    check_strategy(STRATEGIES[name]())
-
-
-def test_a_leading_part_is_the_corner_of_the_matrix() -> None:
-    strategy = Banded(_random(20, 6, 14).T)
-    np.testing.assert_array_equal(strategy.leading(9).matrix(), strategy.matrix()[:9, :9])
-    np.testing.assert_array_equal(banded.from_matrix(strategy.matrix()).diagonals, strategy.diagonals)
-
-
 def test_a_long_strategy_needs_no_matrix() -> None:
     rounds = 30_000
     strategy = Banded(_random(rounds, 3, 15).T)
@@ -233,16 +212,6 @@ def test_the_minimizer_finds_the_bottom_of_a_curved_valley() -> None:
         return (1 - a) ** 2 + 100 * (b - a**2) ** 2, np.array([2 * a - 2 - 400 * a * (b - a**2), 200 * (b - a**2)])
 
     np.testing.assert_allclose(lbfgs.minimize(rosenbrock, np.array([-1.2, 1.0])).point, [1, 1], atol=1e-6)
-
-
-def test_the_minimizer_steps_back_from_where_there_is_no_value() -> None:
-    def barrier(x: Array) -> tuple[float, Array]:
-        return (float((x - np.log(x)).sum()), 1 - 1 / x) if (x > 0).all() else (np.inf, x)
-
-    found = lbfgs.minimize(barrier, np.array([1e-3, 30.0]), first_step=10.0)
-    np.testing.assert_allclose(found.point, [1, 1], atol=1e-5)
-    with pytest.raises(ValueError, match="start: its value is inf"):
-        lbfgs.minimize(barrier, np.array([-1.0]))
 
 
 def test_columns_that_nobody_may_join_are_no_part_of_the_bound() -> None:

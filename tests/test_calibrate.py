@@ -262,15 +262,3 @@ def test_the_least_separation_is_that_of_trying_them_all(strategy: Identity, mos
 def test_a_separation_that_no_number_of_rounds_gives_is_refused() -> None:
     with pytest.raises(BudgetError, match="one round of each client alone costs"):
         calibrate_min_separation(Identity(10), noise_multiplier=0.5, epsilon=0.1, delta=1e-5)
-
-
-# Bad arguments
-
-POISSON, FIXED = PoissonSampled(1.0, 0.1), FixedSizeSampled(1.0, 2, 10)
-
-
-def test_an_event_without_the_number_that_is_asked_for_is_refused_with_what_to_use() -> None:
-    with pytest.raises(TypeError, match="use calibrate_cohort_size"):
-        calibrate_sampling_probability(FIXED, 3, 1.0, 1e-5, RELATION)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="use calibrate_sampling_probability"):
-        calibrate_cohort_size(POISSON, 3, 1.0, 1e-5, RELATION)  # type: ignore[arg-type]

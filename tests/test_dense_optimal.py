@@ -9,7 +9,7 @@ from conftest import oracle
 from hubbub import factorization
 from hubbub.factorization.dense import best_for_epochs
 from hubbub.mechanism import sensitivity, utility
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
 from hubbub.mechanism.strategies import dense
 from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
@@ -127,16 +127,6 @@ def test_no_strategy_nearby_is_better() -> None:
             assert error_by_definition(workload, other, participation, "mean") >= result.lower_bound
 
 
-def test_the_memory_of_ten_thousand_rounds_is_that_of_its_poles() -> None:
-    result = factorization.dense.optimize(prefix_sum(10_000))
-    assert result.strategy.memory_rows < 40
-    assert result.relative_gap < 1e-8
-    memory: tuple = ()
-    for t in range(50):
-        _, memory = result.strategy.step(t, lambda i: np.ones(1), memory)
-    assert len(memory) == result.strategy.memory_rows
-
-
 @pytest.mark.slow
 def test_the_optimum_of_a_hundred_thousand_rounds_takes_seconds() -> None:
     began = time.process_time()
@@ -144,16 +134,6 @@ def test_the_optimum_of_a_hundred_thousand_rounds_takes_seconds() -> None:
     assert time.process_time() - began < 30
     assert result.squared_error == pytest.approx(19.33184677841, rel=1e-6)
     assert result.relative_gap < 2e-8
-
-
-@pytest.mark.parametrize(
-    "participation", [FixedEpochs(1, 9), FixedEpochs(3, 9), MinSeparation(9, 4), MinSeparation(2, 1)], ids=str
-)
-def test_patterns_that_let_nobody_come_back_are_one_participation(participation: object) -> None:
-    assert (
-        factorization.dense.optimize(prefix_sum(9), participation=participation).squared_error
-        == factorization.dense.optimize(prefix_sum(9)).squared_error
-    )
 
 
 def test_a_gram_matrix_becomes_the_strategy_with_those_inner_products() -> None:

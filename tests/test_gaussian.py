@@ -98,12 +98,6 @@ def test_noise_for_epsilon_0_is_that_of_the_total_variation(delta: float) -> Non
     assert 0 <= relative(gaussian.noise_multiplier(0.0, delta), truth) < 1e-12
 
 
-def test_epsilon_is_0_as_soon_as_delta_covers_all_there_is() -> None:
-    truth = float(exact_delta(0.0, 5.0))
-    assert gaussian.epsilon(truth * (1 + 1e-12), 5.0) == 0
-    assert 0 < gaussian.epsilon(truth * (1 - 1e-12), 5.0) < 1e-11
-
-
 @settings(max_examples=300, deadline=None)
 @given(st.floats(0, 20), st.floats(-14, -0.01))
 def test_calibrate_then_account_never_exceeds_the_target(epsilon: float, log_delta: float) -> None:
@@ -139,11 +133,6 @@ def test_noise_that_is_none_is_refused_by_name(bad: float) -> None:
     for call in (gaussian.epsilon, gaussian.delta):
         with pytest.raises((ValueError, TypeError), match="noise_multiplier"):
             call(1e-5, bad)
-
-
-def test_an_answer_beyond_float64_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"epsilon = 0\.0: delta = 1e-300"):
-        gaussian.noise_multiplier(0.0, 1e-300)
 
 
 @pytest.mark.parametrize(("sigma", "delta"), [(3.3e-4, 6.7e-24), (1.5e-5, 1e-9), (1e-6, 1e-5), (1e6, 1e-12)])

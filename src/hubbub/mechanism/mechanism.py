@@ -167,14 +167,6 @@ class Mechanism:
         # All rows of a C that is not lower triangular.
         return of_matrix(C[:rounds, :rounds] if is_triangular(C) else np.ascontiguousarray(C[:, :rounds]), self.participation)
 
-    def mu_after(self, rounds: int) -> float:
-        """μ of the release of the first ``rounds`` rounds, at most :attr:`mu`.
-
-        Raises:
-            ValueError: More rounds than the strategy has, or noise in shares, whose sum is not Gaussian.
-        """
-        return least_root(self.mu_squared(self.least_sensitivity(rounds)))
-
     def mu_squared(self, moved: Sensitivity, factor: float = 1.0) -> Fraction:
         """The square of sensitivity times factor over standard deviation, rounded up.
 
