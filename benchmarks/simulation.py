@@ -12,7 +12,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -29,11 +29,10 @@ from _simulation_scale import memory_rows, plan_rows
 from _simulation_sides import Here, Side, cnn, images, in_turn, mnist_work, ours, plain_loop, population
 from hubbub.training import Execution
 
-OURS, TWO, PFL, FLOWER, PLAIN, LEAN = "ours", "two workers", "pfl", "Flower on Ray", "a plain loop", "one by one"
+OURS, PFL, FLOWER, PLAIN, LEAN = "ours", "pfl", "Flower on Ray", "a plain loop", "one by one"
 CNN_GOALS = {PFL: 1.8, FLOWER: 2.0, PLAIN: 1.5, LEAN: 1.5}
 MLP_GOALS = {PFL: 1.5, LEAN: 1.0}
 LARGE_GOALS = {LEAN: 0.97}
-WALL_GOALS = {FLOWER: ("Flower on Ray, two actors", 3.0), OURS: ("one worker", 1.5)}
 UNTRAINED_LIMIT, UNTRAINED_GOAL = 0.030, 10.0
 ONE_BY_ONE = Execution(plan="one-by-one")
 # Flower's actors, of one core each.
@@ -80,12 +79,9 @@ class Simulation:
     peers: Environment
 
     def cnn_rows(self, seconds: float) -> list[Row | Skipped]:
-        """A network of 21,840 parameters, on one core and on two."""
+        """A network of 21,840 parameters."""
         work = mnist_work(cnn(), *_size(seconds))
-        with closing(population(work, Execution(workers=2))) as two:
-            measured = self._measured(work, CNN_GOALS, seconds, {TWO: Here(work, ours(two))})
-        name = "CNN, 21,840 parameters"
-        return [*cpu_rows(name, measured, CNN_GOALS), *wall_rows(name, measured)]
+        return cpu_rows("CNN, 21,840 parameters", self._measured(work, CNN_GOALS, seconds), CNN_GOALS)
 
     def mlp_rows(self, seconds: float) -> list[Row | Skipped]:
         """A network whose weights outweigh its arithmetic."""
@@ -153,21 +149,6 @@ def cpu_rows(model: str, measured: Measured, goals: Mapping[str, float]) -> list
         _runner.require_agreement(f"{name}: accuracy", mine.accuracy, theirs.accuracy, ACCURACY_TOLERANCE)
         note = f"accuracy {mine.accuracy:.4f}, the peer's {theirs.accuracy:.4f}; our plan: {measured.plan}"
         rows.append(Row(name, mine.cpu_seconds, theirs.cpu_seconds, goal, note=note))
-    return rows
-
-
-def wall_rows(model: str, measured: Measured) -> list[Row | Skipped]:
-    """Wall seconds of a round by two worker processes, which need two cores with nothing else to do."""
-    rows: list[Row | Skipped] = []
-    mine = measured.costs[TWO].wall_seconds
-    for side, (peer, goal) in WALL_GOALS.items():
-        name = f"{model}, {measured.clients} clients by two workers; peer: {peer}"
-        if side not in measured.costs:
-            rows.append(_missing(name))
-            continue
-        theirs = measured.costs[side].wall_seconds
-        speeds = f"{measured.clients / mine:.3g} client rounds a second, the peer {measured.clients / theirs:.3g}"
-        rows.append(Row(name, mine, theirs, goal, unit="wall seconds", note=f"{speeds}; needs two quiet cores"))
     return rows
 
 

@@ -17,7 +17,7 @@ from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.mods import clipping_mod
 from hubbub.flower.population import GridPopulation
 from hubbub.mechanism.strategies import Identity
-from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation
+from hubbub.training import ExamplePopulation
 from small_runs import CLIENTS, linear, population
 
 CLIP = 0.5
@@ -100,10 +100,6 @@ def test_the_crafted_see_the_global_model_and_the_round(make: Callable) -> None:
 
 
 def test_what_cannot_carry_a_crafted_client_refuses_it() -> None:
-    with pytest.raises(ConfigError, match="say workers = 1"):
-        SimulatedPopulation(
-            population()._examples, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one", workers=2)
-        ).inject(0, lambda *_: FAR)
     for clients in (population(), examples()):
         with pytest.raises(ConfigError, match="client = 12: there are"):
             clients.inject(12, lambda *_: FAR)

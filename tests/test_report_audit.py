@@ -120,7 +120,7 @@ def test_an_audit_of_another_run_is_refused_and_the_difference_named(
 
 def test_how_a_run_was_computed_makes_it_no_other_run(audited: Path, tmp_path: Path) -> None:
     def elsewhere(found: dict[str, Any]) -> None:
-        found["settings"]["training"].update(plan="batched-16", workers=2, evaluate_every=7)
+        found["settings"]["training"].update(plan="batched-16", nproc=2, evaluate_every=7)
         found["settings"]["data"]["path"] = "/elsewhere"
         assert found["settings"]["privacy"]["noise"] == "secure"
 

@@ -201,15 +201,6 @@ def test_cli_13_of_an_encrypted_run_with_a_client_that_fails_every_round_is_rele
     assert all(result.released and result.statistics["failed"] == 1 for result in results)
 
 
-def test_cli_13_a_client_whose_examples_are_gone_when_workers_share_them_adds_nothing() -> None:
-    held = data()
-    clients = SimulatedPopulation(held, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one"))
-    held.spoil(0, "lookup")
-    others = clients.collect(range(1, CLIENTS), linear(), 0.5, 0)
-    clients.prepare(linear(), CLIENTS)
-    assert torch.equal(clients._for_workers().collect(range(CLIENTS), linear(), 0.5, 0).total, others.total)
-
-
 # --- who is told ---
 
 

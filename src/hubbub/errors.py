@@ -10,6 +10,7 @@
     ├── BudgetError          a release would exceed the privacy budget, or no noise can meet it
     ├── LedgerError          the record of releases is damaged or contradicts itself
     ├── NoiseExhaustedError  the strategy has no further row of noise
+    ├── RankError            a process that shares the run failed, ended, or does not answer
     ├── KeyFileError         a key file that cannot be read or written safely
     └── SumNotOpenedError    an encrypted sum that is not, or cannot be, decrypted
 
@@ -25,6 +26,7 @@ __all__ = [
     "LedgerError",
     "NoiseExhaustedError",
     "ParticipationError",
+    "RankError",
     "RunFolderError",
     "SumNotOpenedError",
 ]
@@ -60,6 +62,23 @@ class LedgerError(HubbubError):
 
 class NoiseExhaustedError(HubbubError):
     """The strategy has no further row of noise."""
+
+
+class RankError(HubbubError):
+    """A rank, one of the processes that share a run, failed, ended, or does not answer.
+
+    Args:
+        why: The reason; it names the rank.
+        rank: Its number.
+    """
+
+    def __init__(self, why: str, rank: int) -> None:
+        self.rank = rank
+        super().__init__(why, rank)
+
+    def __str__(self) -> str:
+        """The reason."""
+        return str(self.args[0])
 
 
 class KeyFileError(HubbubError):

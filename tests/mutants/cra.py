@@ -8,7 +8,7 @@ from mutants.mutant import parsed
 
 MUTANTS = parsed(r"""
 an interrupted round is not aborted @ ReleasePath._settle
-- self.abort(pending)
+- self._aborted(pending)
 + return
 ? test_kill_points.py::test_cra_1_a_process_that_is_killed_before_any_call_breaks_no_promise
 
@@ -20,7 +20,7 @@ a round is charged when it ends @ Ledger._append
 +     self.chain.append(body)
 + self._held = body
 
-each start draws from the first key @ ReleasePath.start
+each start draws from the first key @ ReleasePath._incarnated
 - fresh_key()
 + fresh_key() if not self.ledger.history.epochs else self._store.noise_key(0)
 ! noise of a start is not from a key of its own
@@ -35,7 +35,7 @@ a round that was interrupted is begun again @ ReleasePath._settle
 + self._in_sums or self.ledger.promise.setting
 ? test_kill_points.py::test_cra_2_a_kill_between_two_steps_of_a_round[the noise and its file]
 
-the digest of a release before its file @ ReleasePath.commit
+the digest of a release before its file @ ReleasePath._committed
 - content = store.save_release(ticket.round_index, release, step) if store else release.cpu().numpy().tobytes()
 - self.ledger.commit(ticket, content)
 + from safetensors.torch import save
@@ -116,7 +116,7 @@ a matrix is known by its sensitivity @ Ledger._require_same_promise
 + expected.get(key) != found.get(key) and 'sha256' not in key
 ? test_resuming.py::test_cra_6_a_run_resumes_under_its_own_matrix_only
 
-the key of a start follows from the folder @ ReleasePath.start
+the key of a start follows from the folder @ ReleasePath._incarnated
 - fresh_key()
 + derive(self._store.secret() if self._store else b'', 'epoch', len(self.ledger.history.epochs))
 ? test_release.py::test_cra_7_rng_8_every_start_has_a_key_of_its_own_and_two_copies_of_a_folder_share_no_row
@@ -131,7 +131,7 @@ the lock is shared @ RunStore.locked
 + fcntl.LOCK_SH
 ? test_resuming.py::test_cra_8_two_processes_do_not_work_on_one_run
 
-a folder that is newer than its ledger is taken @ ReleasePath.__init__
+a folder that is newer than its ledger is taken @ ReleasePath._open
 - self._require_folder_not_newer()
 ? test_release_folder.py::test_cra_9_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_come_back_to_life[all releases-5]
 
@@ -236,7 +236,7 @@ no rename: the file is written in its place @ files.write_atomic
 + path
 ! Violation: I3: round 0 met noise twice, and is charged once
 
-COMMIT before the release is on the disk @ ReleasePath.commit
+COMMIT before the release is on the disk @ ReleasePath._committed
 - content = store.save_release(ticket.round_index, release, step) if store else release.cpu().numpy().tobytes()
 - self.ledger.commit(ticket, content)
 + from safetensors.torch import save
@@ -270,12 +270,12 @@ the world sees the release before COMMIT @ rounds._rounds
 + path.commit(ticket, release)
 ! Violation: I2: round 0 left before it was committed
 
-an epoch without its key @ ReleasePath.start
+an epoch without its key @ ReleasePath._incarnated
 - self._store.add_noise_key(len(self.ledger.history.epochs), key)
 + pass
 ! Violation: the run cannot go on:
 
-the key of an epoch after its record @ ReleasePath.start
+the key of an epoch after its record @ ReleasePath._incarnated
 - if self._secure and mechanism:
 -     key = fresh_key()
 -     if self._store:
@@ -288,24 +288,24 @@ the key of an epoch after its record @ ReleasePath.start
 +     self._store.add_noise_key(len(self.ledger.history.epochs) - 1, key)
 ! Violation: the run cannot go on:
 
-one key for all epochs @ ReleasePath.start
+one key for all epochs @ ReleasePath._incarnated
 - fresh_key()
 + bytes(32)
 ! Violation: I4:
 
-the key of the epoch before @ ReleasePath.start
+the key of the epoch before @ ReleasePath._incarnated
 - fresh_key()
 + fresh_key() if not self.ledger.history.epochs else self._store.noise_key(0)
 ! Violation: I4:
 
 an interrupted round stays open @ ReleasePath._settle
-- self.abort(pending)
+- self._aborted(pending)
 + return
 ! Violation: the run cannot go on:
 
 a run goes on without the noise that was drawn before @ ReleasePath.start
-- self.noise.skip_to(self.ledger.next_round)
-+ self.noise.round_index = self.noise._drawn_before = self.ledger.next_round
+- self.noise.skip_to(self._next)
++ self.noise.round_index = self.noise._drawn_before = self._next
 ! Violation: the run cannot go on:
 
 a checkpoint is named before it is written @ RunStore.save_checkpoint
@@ -330,7 +330,7 @@ releases are forgotten before the checkpoint @ RunStore.save_checkpoint
 + self._forget_before(rounds)
 ! Violation: the run cannot go on:
 
-a head is given before it is on record @ ReleasePath.commit
+a head is given before it is on record @ ReleasePath._committed
 - self.ledger.commit(ticket, content)
 - self._give_heads()
 + self._give_heads()

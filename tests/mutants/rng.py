@@ -19,7 +19,7 @@ a fork may draw rows @ SecureSource.segments
 ? test_secure_noise.py::test_rng_2_a_fork_cannot_draw_the_rows_of_its_parent
 
 a row is given out as often as it is asked for @ ReleasePath.row
-- if self.noise.round_index != ticket.round_index or ticket.clip_norm is None:
+- if (self.noise and self.noise.round_index != ticket.round_index) or ticket.clip_norm is None:
 -     raise LedgerError(f'round {ticket.round_index}: its row of noise was given out already; abort the round')
 + self.noise.round_index = ticket.round_index
 + if ticket.clip_norm is None:
@@ -46,7 +46,7 @@ keys of 64 bits @ prf.fresh_key
 + os.urandom(8).ljust
 ? test_keys_of_runs.py::test_rng_6_every_key_is_256_bits_of_the_operating_system
 
-the secret of a real run is made from its seed @ ReleasePath.__init__
+the secret of a real run is made from its seed @ ReleasePath._open
 - fresh_key() if self._secure else derive(seed_key(seed), 'run')
 + derive(seed_key(seed), 'run')
 ? test_keys_of_runs.py::test_rng_6_no_seed_of_the_user_reaches_a_key_or_the_noise_of_a_real_run
@@ -64,7 +64,7 @@ without the system's randomness keys are made from the time @ prf.fresh_key
 +     return hashlib.sha256(str(__import__('time').time()).encode()).digest()
 ? test_secure_noise.py::test_rng_7_no_run_starts_without_the_operating_system_s_randomness
 
-a start goes on with the cohort keys of the folder @ ReleasePath.start
+a start goes on with the cohort keys of the folder @ ReleasePath._incarnated
 - self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
 + pass
 ? test_release_folder.py::test_cra_7_rng_8_two_copies_of_a_run_draw_cohorts_of_their_own

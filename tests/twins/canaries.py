@@ -6,8 +6,9 @@ present N(μ, 1), all independent. μ is that of the guarantee: no client can be
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, SimulatedPopulation, train
+from hubbub.training.ranks import Ranks
 from hubbub.training.simulation import Execution, simulate
-from hubbub.training.simulation.workers import Part
 from twins.twin import FALSE_ALARM, Array, System, Twin
 
 ROUNDS, LAYERS, DIM, EACH, LENGTH = 2, 16, 1600, 400, 10.0
@@ -173,13 +174,13 @@ def _replies(times: int) -> Callable[[pytest.MonkeyPatch], None]:
     """Each client's reply counted so often."""
 
     def breaks(patch: pytest.MonkeyPatch) -> None:
-        right = SimulatedPopulation.chunk
+        right = Ranks.summed
 
-        def chunk(*arguments: object) -> Part:
-            part = right(*arguments)  # type: ignore[arg-type]
-            return replace(part, total=times * part.total)
+        def summed(*arguments: Any) -> tuple[torch.Tensor, list[Any]]:
+            total, found = right(*arguments)
+            return times * total, found
 
-        patch.setattr(SimulatedPopulation, "chunk", chunk)
+        patch.setattr(Ranks, "summed", summed)
 
     return breaks
 

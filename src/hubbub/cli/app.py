@@ -175,8 +175,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except MemoryError:
         _stop("not enough memory; plan fewer rounds, parameters or bands")
     except Exception as error:
-        from hubbub.errors import HubbubError
+        from hubbub.errors import HubbubError, RankError
 
+        rank = os.environ.get("RANK", "0")
+        if rank != "0" and isinstance(error, RankError) and (error.rank, rank) != (0, "1"):
+            # Rank 0 says what is wrong; if it is gone, rank 1 does.
+            sys.exit(1)
         # Anything else is a bug, whose report needs the traceback.
         if os.environ.get("HUBBUB_DEBUG") or not isinstance(error, HubbubError | ValueError | TypeError | OSError):
             raise

@@ -41,8 +41,8 @@ def audit(
     if engine is not None:
         one_of("--engine", engine, configs.ENGINES)
         layers.append({"training": {"engine": engine}})
-    # Canaries are added in this process; the number of workers changes no bit of a sum.
-    config = configs.resolve(*layers, {"privacy": {"noise": "secure"}, "training": {"workers": 1}})
+    # Canaries are added in this process; the number of processes changes no bit of a sum.
+    config = configs.resolve(*layers, {"privacy": {"noise": "secure"}, "training": {"nproc": 1}})
     if config.training.engine == "flower":
         require_flower()
     # The settings of a run are runs/NAME/config.toml.

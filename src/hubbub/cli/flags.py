@@ -12,8 +12,8 @@ import typer
 __all__ = [
     "FAMILIES", "Accountant", "AllowImport", "AsJson", "Assignments", "Bins", "Buffers", "CohortSize", "Config",
     "CycleLength", "Delta", "Engine", "Epochs", "Epsilon", "Family", "FinishedRun", "Head", "LearningRates", "MaxCohortSize",
-    "MaxParticipations", "Mechanism", "MinSeparation", "Mlflow", "Momentum", "MostBands", "Plan", "Plot", "Population",
-    "Relation", "Rounds", "RoundsPerEpoch", "Run", "SamplingProbability", "TensorBoard", "TrackPrivate", "WandB", "Workers",
+    "MaxParticipations", "Mechanism", "MinSeparation", "Mlflow", "Momentum", "MostBands", "Nproc", "Plan", "Plot", "Population",
+    "Relation", "Rounds", "RoundsPerEpoch", "Run", "SamplingProbability", "TensorBoard", "TrackPrivate", "WandB",
     "configs", "number", "real_option", "runs", "whole", "whole_option",
 ]  # fmt: skip
 
@@ -132,7 +132,7 @@ Engine = Annotated[
     str | None, typer.Option(metavar="process|flower", help="Train clients in this process, or in a Flower app.")
 ]
 Plan = Annotated[str | None, typer.Option(metavar="NAME", help="How clients are trained: auto, one-by-one, or batched-16.")]
-Workers = Annotated[int | None, whole_option("Processes that share a cohort; results are the same, bit for bit.")]
+Nproc = Annotated[int | None, whole_option("Processes of this machine that share the run; releases are the same, bit for bit.")]
 Config = Annotated[Path, typer.Argument(help=_CONFIG, autocompletion=configs)]
 Run = Annotated[Path, typer.Argument(help="The folder of a run.", autocompletion=runs)]
 FinishedRun = Annotated[Path, typer.Argument(help="The folder of a finished run.", autocompletion=runs)]

@@ -30,7 +30,7 @@ def train(
     out: Annotated[Path | None, _new_folder("Folder of the run; by default a new one in runs/.")] = None,
     engine: flags.Engine = None,
     plan: flags.Plan = None,
-    workers: flags.Workers = None,
+    nproc: flags.Nproc = None,
     tensorboard: flags.TensorBoard = None,
     mlflow: flags.Mlflow = None,
     wandb: flags.WandB = None,
@@ -42,7 +42,7 @@ def train(
     from hubbub.cli import training
 
     tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
-    how = training.How(engine, plan, workers, tracked, allow_import, as_json)
+    how = training.How(engine, plan, nproc, tracked, allow_import, as_json)
     training.train(config, assignments or [], out, how)
 
 
@@ -50,7 +50,7 @@ def resume(
     run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.", autocompletion=flags.runs)],
     head: flags.Head = None,
     engine: flags.Engine = None,
-    workers: flags.Workers = None,
+    nproc: flags.Nproc = None,
     tensorboard: flags.TensorBoard = None,
     mlflow: flags.Mlflow = None,
     wandb: flags.WandB = None,
@@ -62,7 +62,7 @@ def resume(
     from hubbub.cli import training
 
     tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
-    training.resume(run, head, training.How(engine, None, workers, tracked, allow_import, as_json))
+    training.resume(run, head, training.How(engine, None, nproc, tracked, allow_import, as_json))
 
 
 def extend(
@@ -75,7 +75,7 @@ def extend(
     out: Annotated[Path | None, _new_folder("Folder of the new run; by default a new one in runs/.")] = None,
     head: flags.Head = None,
     engine: flags.Engine = None,
-    workers: flags.Workers = None,
+    nproc: flags.Nproc = None,
     tensorboard: flags.TensorBoard = None,
     mlflow: flags.Mlflow = None,
     wandb: flags.WandB = None,
@@ -87,7 +87,7 @@ def extend(
     from hubbub.cli import training
 
     tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
-    how = training.How(engine, None, workers, tracked, allow_import, as_json)
+    how = training.How(engine, None, nproc, tracked, allow_import, as_json)
     training.extend(run, rounds, assignments or [], out, head, how)
 
 

@@ -17,17 +17,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hubbub._util.checks import integer, one_of
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
+from hubbub.cli import ranks as many
 from hubbub.cli.accounts import promised_words
 from hubbub.cli.output import console, print_json, say
-from hubbub.errors import ConfigError, RunFolderError
+from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment import engine
 from hubbub.experiment.build import build
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain
+from hubbub.training.ranks import Ranks
 from hubbub.training.run_folder.record import ledger_of, read_run
-from hubbub.training.simulation.workers import WorkerError
 
 __all__ = ["How", "Tracked", "extend", "new", "new_folder", "resume", "train"]
 
@@ -41,10 +42,23 @@ class How:
 
     engine: str | None
     plan: str | None
-    workers: int | None
+    nproc: int | None
     tracked: "Tracked"
     allow_import: bool
     as_json: bool
+
+    def shared(self, config: configs.Config) -> Ranks | None:
+        """The ranks that share the run, as the flags or the settings say; ``None`` on a rank whose work is done.
+
+        Without a launcher and with more than one process, the command is started again under torch's.
+        """
+        if not many.launched() and config.training.nproc > 1:
+            many.launch(config.training.nproc, sys.argv[1:])
+        ranks = many.ranks_of(config.training.rank_timeout)
+        if not ranks.leads:
+            many.follow(ranks, allow_import=self.allow_import)
+            return None
+        return ranks
 
     def settings(self, *layers: configs.Layer) -> configs.Config:
         """The settings of all layers, replaced by those of the flags.
@@ -54,7 +68,7 @@ class How:
         """
         if self.engine is not None:
             one_of("--engine", self.engine, configs.ENGINES)
-        named = {"engine": self.engine, "plan": self.plan, "workers": self.workers}
+        named = {"engine": self.engine, "plan": self.plan, "nproc": self.nproc}
         config = configs.resolve(*layers, {"training": {key: value for key, value in named.items() if value is not None}})
         if config.training.engine == "flower":
             from hubbub.experiment.engine.apps import require_flower
@@ -75,22 +89,31 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
     """Start a run in a new folder, by default ``runs/STEM-N``."""
     how.tracked.require()
     config = how.settings(*layers)
-    run = build(config, allow_import=how.allow_import)
-    if run.encryption and config.training.engine == "process":
-        from hubbub.experiment.engine.parties import require_keys
+    if (ranks := how.shared(config)) is None:
+        return
 
-        require_keys(run, run.encryption)
-    _train(RunInFolder.begun(run, new_folder(out, "runs", stem, ", or resume it with 'hubbub resume {out}'")), how, config)
+    def begun() -> RunInFolder:
+        run = build(config, allow_import=how.allow_import, ranks=ranks)
+        if run.encryption and config.training.engine == "process":
+            from hubbub.experiment.engine.parties import require_keys
+
+            require_keys(run, run.encryption)
+        return RunInFolder.begun(run, new_folder(out, "runs", stem, ", or resume it with 'hubbub resume {out}'"))
+
+    _train(many.led(ranks, begun), how, config)
 
 
 def resume(folder: Path, head: str | None, how: How) -> None:
     """Resume a run, by default with the engine that it began with."""
     how.tracked.require()
-    begun = RunInFolder.resumed(folder, head, workers=how.workers, allow_import=how.allow_import)
     if how.engine == "flower":
         # On Flower each client trains by itself.
-        how = replace(how, plan="one-by-one", workers=1)
-    _train(begun, how, how.settings(configs.load(folder / "config.toml")))
+        how = replace(how, plan="one-by-one", nproc=1)
+    path = folder / "config.toml"
+    if (ranks := how.shared(how.settings(configs.load(path) if path.is_file() else {}))) is None:
+        return
+    begun = many.led(ranks, lambda: RunInFolder.resumed(folder, head, allow_import=how.allow_import, ranks=ranks))
+    _train(begun, how, how.settings(configs.load(path)))
 
 
 def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | None, head: str | None, how: How) -> None:
@@ -153,7 +176,7 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
                 track(row)
 
             engine.train(begun, config.training.engine, shown, allow_import=how.allow_import)
-    except (KeyboardInterrupt, WorkerError):
+    except (KeyboardInterrupt, RankError):
         say(screen)
         say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Resume with: hubbub resume {folder}")
         say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {begun.ledger_head}")

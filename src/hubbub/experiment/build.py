@@ -16,6 +16,7 @@ from hubbub.experiment.planner import made, planned
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.promise import Extends
 from hubbub.training import Execution, LocalTraining, RunPlan, SimulatedPopulation
+from hubbub.training.ranks import Ranks
 from hubbub.training.simulation.functional import FlatModel
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def build(
     allow_import: bool = False,
     earlier: tuple[RunCharge, ...] | None = None,
     extends: Extends | None = None,
+    ranks: Ranks | None = None,
 ) -> Run:
     """A run as its settings describe it.
 
@@ -107,12 +109,12 @@ def build(
         from hubbub.experiment.warm_start import require_same
 
         require_same(config)
-    side = client_side(config, allow_import=allow_import)
+    side = client_side(config, allow_import=allow_import, ranks=ranks)
     plan = planned(config, len(side.population.clients), allow_import=allow_import, earlier=earlier)
-    if config.training.workers > 1 and config.secagg.scheme != "none":
+    if ranks and ranks.size > 1 and (config.secagg.scheme != "none" or config.training.engine != "process"):
         raise ConfigError(
-            f"training.workers = {config.training.workers} with secagg.scheme = {config.secagg.scheme!r}: clients that encrypt "
-            "are trained in the run's own process; leave workers out"
+            f"nproc = {ranks.size}: several processes share a run of engine = 'process' without secagg; clients of Flower, and "
+            "those that encrypt, are trained on their own; leave nproc out"
         )
     start = None
     if config.training.extends is not None and extends is None:
@@ -126,7 +128,7 @@ def build(
     return Run(config, plan, side.population, side.model, side.dataset, side.examples, start)
 
 
-def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:
+def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | None = None) -> ClientSide:
     """Data, clients and model of a run, from its settings.
 
     Raises:
@@ -153,12 +155,15 @@ def client_side(config: Config, *, allow_import: bool = False) -> ClientSide:
         from hubbub.training import ExamplePopulation
 
         everything = dataset.train_inputs.to(execution.device), dataset.train_targets.to(execution.device)
-        return ClientSide(dataset, ExamplePopulation(*everything, F.cross_entropy, lattice=lattice, seed=training.seed), model)
+        examples_of = ExamplePopulation(*everything, F.cross_entropy, lattice=lattice, seed=training.seed, ranks=ranks)
+        return ClientSide(dataset, examples_of, model)
     try:
         local = _local(training)
     except ValueError as error:
         raise ConfigError(f"training.{error}") from error
-    population = SimulatedPopulation(examples, F.cross_entropy, local, training.seed, lattice=lattice, execution=execution)
+    population = SimulatedPopulation(
+        examples, F.cross_entropy, local, training.seed, lattice=lattice, execution=execution, ranks=ranks
+    )
     return ClientSide(dataset, population, model, examples)
 
 
@@ -181,7 +186,6 @@ def _execution(training: TrainingConfig) -> Execution:
     try:
         return Execution(
             training.plan,
-            training.workers,
             training.device,  # type: ignore[arg-type] # checked by the config
             training.precision,  # type: ignore[arg-type] # as above
         )

@@ -141,7 +141,8 @@ class TrainingConfig:
     In the last part ``cooldown`` of the rounds the server's learning rate falls in a straight line, to ``cooldown_to`` of it.
     With ``privacy.unit = "example"`` there is no local training: ``cohort_size`` is the expected batch size, and
     ``learning_rate`` and ``momentum`` are those of SGD (or Adam, with ``server_optimizer = "fedadam"``).
-    ``plan``, ``workers``, ``device`` and ``precision`` say how fast, and change nothing of what is promised.
+    ``plan``, ``nproc``, ``device`` and ``precision`` say how fast, and change nothing of what is promised.
+    ``nproc`` processes of this machine share a run; one that does not answer for ``rank_timeout`` seconds ends it.
     Releases are kept while the share ``free_disk`` of the disk is free; then they go, and so does each checkpoint's past.
     ``extends`` is the folder of a finished run: training starts from its model, and it is one of ``privacy.earlier_runs``.
     """
@@ -171,7 +172,8 @@ class TrainingConfig:
     seed: Annotated[int, _rule(_checks.integer, at_least=0, at_most=2**62)] = 0
     engine: Annotated[str, _rule(_checks.one_of, ENGINES)] = "process"
     plan: Annotated[str, _rule(_plan)] = "auto"
-    workers: Count = 1
+    nproc: Count = 1
+    rank_timeout: Scale = 600.0
     device: Annotated[str, _rule(_checks.one_of, ("cpu", "cuda"))] = "cpu"
     precision: Annotated[str, _rule(_checks.one_of, ("float32", "bfloat16"))] = "float32"
     extends: str | None = None
@@ -188,8 +190,8 @@ class TrainingConfig:
                 f"training.free_disk = {self.free_disk!r}: does nothing without training.keep_releases, since releases go with "
                 "each checkpoint; leave it out"
             )
-        if self.engine == "flower" and (self.workers > 1 or self.plan.startswith("batched")):
-            key, value = ("workers", self.workers) if self.workers > 1 else ("plan", self.plan)
+        if self.engine == "flower" and (self.nproc > 1 or self.plan.startswith("batched")):
+            key, value = ("nproc", self.nproc) if self.nproc > 1 else ("plan", self.plan)
             raise ConfigError(
                 f'training.{key} = {value!r} with training.engine = "flower": there each client trains on its own; leave it '
                 'out, or say engine = "process"'

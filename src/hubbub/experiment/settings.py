@@ -166,7 +166,7 @@ _OF_CLIENTS = {
     "training.local_steps": "say training.rounds, the number of steps",
     **dict.fromkeys(
         (
-            *(f"training.{key}" for key in ("weight_decay", "proximal", "plan", "workers", "precision")),
+            *(f"training.{key}" for key in ("weight_decay", "proximal", "plan", "precision")),
             *(f"training.{key}" for key in ("schedule_rounds", "final_learning_rate", "fairness")),
             *(f"data.{key}" for key in ("clients", "partition", "alpha")),
         ),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hubbub.training.head_hook import HeadHook
     from hubbub.training.per_example import ExamplePopulation, private_gradients
     from hubbub.training.plan import Plan, RunPlan, ServerOptimizer
+    from hubbub.training.ranks import Ranks
     from hubbub.training.release import ReleasePath
     from hubbub.training.rounds import RoundResult, train
     from hubbub.training.run_folder import RunStore
@@ -41,6 +42,7 @@ __all__ = [
     "PlainSum",
     "Plan",
     "Population",
+    "Ranks",
     "ReleasePath",
     "RoundResult",
     "RunPlan",
@@ -66,6 +68,7 @@ __getattr__, __dir__ = lazily(
         "head_hook": ("HeadHook",),
         "per_example": ("ExamplePopulation", "private_gradients"),
         "plan": ("Plan", "RunPlan", "ServerOptimizer"),
+        "ranks": ("Ranks",),
         "release": ("ReleasePath",),
         "rounds": ("RoundResult", "train"),
         "run_folder": ("RunStore",),

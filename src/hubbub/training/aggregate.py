@@ -15,6 +15,7 @@ from torch import nn
 from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.noise.lattice import Lattice, require_one_shape
 from hubbub.training.clipping import CountSplit
+from hubbub.training.ranks import Ranks
 
 __all__ = [
     "Adversary",
@@ -93,6 +94,11 @@ class Population(ABC):
         Raises:
             SumNotOpenedError: No sum could be opened.
         """
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes among which ``collect`` divides a cohort; by default this one alone."""
+        return Ranks()
 
     @property
     def takes_split(self) -> bool:

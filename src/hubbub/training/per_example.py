@@ -9,9 +9,8 @@ change, examples are taken one by one.
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from weakref import WeakKeyDictionary
 
 import torch
@@ -33,6 +32,7 @@ from hubbub.training.aggregate import (
 )
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
+from hubbub.training.ranks import Ranks
 from hubbub.training.simulation.faults import isolated, note, probe_batch, reason, require_steady, shaken
 from hubbub.training.simulation.functional import called, in_range, own_generators, require_trainable
 from hubbub.training.simulation.local import Examples, Loss
@@ -107,7 +107,7 @@ class ExampleGradients:
         numbers = examples.numbers
         if not len(numbers):
             return
-        together, batch = self.batched(examples), self._size(examples.inputs, examples.targets)
+        together, batch = self.batched(examples), self.size(examples.inputs, examples.targets)
         if not together:
             with own_generators(examples.inputs.device):
                 for number in numbers:
@@ -137,12 +137,12 @@ class ExampleGradients:
     def batched(self, examples: Chosen) -> bool:
         """Whether examples are batched: checked before the first, and again if the number of threads changes."""
         if self._threads != torch.get_num_threads():
-            size = self._size(examples.inputs, examples.targets)
+            size = self.size(examples.inputs, examples.targets)
             self._together = self._same_bits(*probe_batch(examples.inputs, examples.targets, self.module, size))
             self._threads = torch.get_num_threads()
         return self._together
 
-    def _size(self, inputs: torch.Tensor, targets: torch.Tensor) -> int:
+    def size(self, inputs: torch.Tensor, targets: torch.Tensor) -> int:
         """Examples at once, by the numbers that one synthetic example needs: the size must not depend on data."""
         if self._batch is None:
             saved = 0
@@ -233,6 +233,7 @@ class ExamplePopulation(Population):
         lattice: Whether clipped gradients are summed as integers, as a release needs; ``False`` sums in floating point, for
             simulations only.
         batch: Examples in memory at once; by default what 128 MiB of gradients and activations hold, 64 at most.
+        ranks: The processes that divide a cohort, each of which makes the population; by default this one alone.
 
     An example's contribution depends, to the last bit, on the model, the example and the seed alone, not on the rest of the
     cohort. A module must not keep plain attributes from one call to the next. An example whose gradient fails, such as for a
@@ -261,12 +262,13 @@ class ExamplePopulation(Population):
         lattice: bool = True,
         seed: int = 0,
         batch: int | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         _require_pairs(inputs, targets)
         if not len(inputs):
             raise DataError("inputs: there are no examples")
         self._inputs, self._targets, self._loss = inputs, targets, loss
-        self._lattice, self._batch = lattice, batch
+        self._lattice, self._batch, self._ranks = lattice, batch, ranks or Ranks()
         self._key = derive(seed_key(seed), "examples")
         self._model: nn.Module | None = None
         self._gradients: ExampleGradients
@@ -286,6 +288,11 @@ class ExamplePopulation(Population):
         self._of(model)
 
     takes_split = True
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that divide a cohort."""
+        return self._ranks
 
     def inject(self, client: int, adversary: Adversary | None) -> None:
         """Let an adversary choose an example's contribution, in place of minus its gradient.
@@ -327,7 +334,7 @@ class ExamplePopulation(Population):
             and (update := adversarial_update(self._adversaries[number], model, round_index)) is not None
         )
         lattice = lattice_of(clip_norm, split) if self._lattice and clip_norm is not None else None
-        total, private = _clipped_sum(gradients, examples, clip_norm, lattice, split, further)
+        total, private = _clipped_sum(gradients, examples, clip_norm, lattice, split, further, self._ranks)
         total[: gradients.dim].neg_()
         return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
 
@@ -357,7 +364,13 @@ _KNOWN: WeakKeyDictionary[nn.Module, tuple[Loss, ExampleGradients]] = WeakKeyDic
 
 
 def private_gradients(
-    model: nn.Module, loss: Loss, inputs: torch.Tensor, targets: torch.Tensor, clip_norm: float
+    model: nn.Module,
+    loss: Loss,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    clip_norm: float,
+    *,
+    ranks: Ranks | None = None,
 ) -> LatticeSum:
     """The sum of the clipped gradients of single examples, for a user's training loop.
 
@@ -369,6 +382,7 @@ def private_gradients(
         inputs: Of the step's examples, ``(examples, …)``; possibly zero of them.
         targets: ``(examples, …)``.
         clip_norm: The largest norm of one gradient, all trainable parameters as one vector.
+        ranks: The processes that divide the examples, each of which calls this with all of them; by default this one alone.
 
     Returns:
         ``(dim,)``, in the order of ``model.parameters()`` without frozen ones. ``statistics`` (mean loss, clipped fraction) are
@@ -393,7 +407,7 @@ def private_gradients(
         _KNOWN[model] = loss, gradients
     key, lattice = fresh_key(), Lattice(clip_norm)
     examples = Chosen(inputs, targets, range(len(inputs)), lambda number: seed_for(key, number))
-    total, private = _clipped_sum(gradients, examples, clip_norm, lattice)
+    total, private = _clipped_sum(gradients, examples, clip_norm, lattice, ranks=ranks or Ranks())
     return LatticeSum(total, lattice, private)
 
 
@@ -409,19 +423,30 @@ def _clipped_sum(
     lattice: Lattice | None,
     split: CountSplit | None = None,
     further: Iterable[Rows] = (),
+    ranks: Ranks | None = None,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """The sum, in whole steps if there is a lattice, else in float64, and the operator's statistics of the round: private."""
     kind, device = torch.int64 if lattice else torch.float64, examples.inputs.device
-    total = torch.zeros(gradients.dim + (split is not None), dtype=kind, device=device)
-    clipped, losses = list[bool](), list[float]()
-    for rows, found in chain(gradients.rows(examples), further):
-        losses += found.tolist()
-        if lattice and split is None:
-            clipped += lattice.encode_rows(rows, total).tolist()
-            continue
-        for row in rows:
-            part, was_clipped = bounded(row, clip_norm, lattice, split)
-            total += part
-            clipped.append(was_clipped)
-    failed, gradients.failed = gradients.failed, 0
+    zero = torch.zeros(gradients.dim + (split is not None), dtype=kind, device=device)
+
+    def chunk(rows_of: Callable[[], Iterable[Rows]], total: torch.Tensor) -> tuple[list[bool], list[float], int]:
+        clipped, losses = list[bool](), list[float]()
+        for rows, found in rows_of():
+            losses += found.tolist()
+            if lattice and split is None:
+                clipped += lattice.encode_rows(rows, total).tolist()
+                continue
+            for row in rows:
+                part, was_clipped = bounded(row, clip_norm, lattice, split)
+                total += part
+                clipped.append(was_clipped)
+        failed, gradients.failed = gradients.failed, 0
+        return clipped, losses, failed
+
+    numbers, size = examples.numbers, gradients.size(examples.inputs, examples.targets)
+    batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+    chunks = [partial(chunk, partial(gradients.rows, replace(examples, numbers=some))) for some in batches]
+    total, found = (ranks or Ranks()).summed([*chunks, partial(chunk, lambda: further)], zero, batches)
+    clipped = [flag for flags, _, _ in found for flag in flags]
+    losses, failed = [loss for _, some, _ in found for loss in some], sum(some for _, _, some in found)
     return total, statistics(len(clipped), sum(clipped), losses) | ({"failed": float(failed)} if failed else {})

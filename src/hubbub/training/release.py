@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from hubbub._util.prf import derive, fresh_key, seed_key
-from hubbub.errors import ConfigError, LedgerError, RunFolderError
+from hubbub.errors import ConfigError, LedgerError, RankError, RunFolderError
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
@@ -33,11 +33,12 @@ from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.mechanism.utility import largest_deviation, noising_matrix, require_inverse, require_no_look_ahead
 from hubbub.noise import NoiseStream, SimulationSource, sampler
 from hubbub.noise.lattice import Lattice
-from hubbub.noise.sources import IncarnationSource
+from hubbub.noise.sources import IncarnationSource, SecureSource
 from hubbub.noise.steps import require_room
 from hubbub.noise.stream import require_memory
 from hubbub.training.aggregate import Sum
 from hubbub.training.cohorts import CohortKeys
+from hubbub.training.ranks import Ranks, divided
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import key_ahead, rounds_shown, unknown_releases
 
@@ -94,6 +95,8 @@ class ReleasePath:
         head: A head of the ledger that somebody kept.
         noise_in_sums: The caller guarantees that sums contain the promised noise before anyone reads them: the clients' shares,
             a sum of too few of which is aborted, or the row of each share holder.
+        ranks: The processes that share the run, each of which makes the path and calls its methods. Rank 0 has ledger, folder
+            and cohort keys; each rank makes, and remembers, its part of each row.
 
     Raises:
         LedgerError: The folder holds another run; or its record is damaged, rolled back or closed.
@@ -114,17 +117,42 @@ class ReleasePath:
         store: RunStore | None = None,
         head: str | None = None,
         noise_in_sums: bool = False,
+        ranks: Ranks | None = None,
     ) -> None:
         _require_answered_for(promise, dim, noise_in_sums)
         mechanism, self._secure, self._in_sums = promise.mechanism, not promise.simulation, noise_in_sums
-        self._dim, self._store, self._lattice_bits = dim, store, promise.lattice_bits
+        self._dim, self._store, self._lattice_bits, self._rounds = dim, store, promise.lattice_bits, promise.rounds
         # Noise in sums is whole steps, in a simulation, too.
         self._on_lattice = mechanism is not None and (self._secure or noise_in_sums)
         here = None if noise_in_sums else mechanism
+        self._ranks, self._draws = ranks or Ranks(), here is not None
+        self._parts = _parts(dim, self._ranks.size)
+        first, stop = self._parts[self._ranks.rank]
         remembered = (memory_rows(here.strategy) or 0) if here else 0
-        require_memory(remembered, dim, torch.empty(0, dtype=torch.float64))
+        require_memory(remembered, stop - first, torch.empty(0, dtype=torch.float64))
         if mechanism and self._on_lattice:
             Lattice(1.0, self._lattice_bits).require_dim(dim)
+        # Of rank 0: the record.
+        self.ledger: Ledger
+        self.cohort_keys: CohortKeys
+        self._next, epochs = self._ranks.lead(lambda: self._open(promise, clients, seed, head, remembered))
+        self._source = IncarnationSource(epochs) if self._secure else SimulationSource(seed)
+        whole = self._ranks.size == 1
+        self.noise = (
+            NoiseStream(here, dim, source=self._source, part=None if whole else (first, stop))
+            if here and stop > first
+            else None
+        )
+        self._foreign = _Unchanged(mechanism) if mechanism and type(mechanism.strategy) not in OWN else None
+        self._started = False
+        self._given: Ticket | None = None
+
+    def _open(
+        self, promise: Promise, clients: int, seed: int, head: str | None, remembered: int
+    ) -> tuple[int, list[tuple[int, bytes]]]:
+        """Open the record; returns the next round, and the first row and key of each incarnation."""
+        mechanism, store, dim = promise.mechanism, self._store, self._dim
+        if mechanism and self._on_lattice:
             new = not (store and store.ledger_path.exists())
             _require_exact(mechanism, clients, holders=promise.noise_by == "holders", new=new)
         if store:
@@ -140,11 +168,7 @@ class ReleasePath:
         self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
         self._digest_key, self._noise_key = derive(secret, "sums"), derive(secret, "noise")
         self._require_folder_not_newer()
-        self._source = IncarnationSource(self._epoch_keys()) if self._secure else SimulationSource(seed)
-        self.noise = NoiseStream(here, dim, source=self._source) if here else None
-        self._foreign = _Unchanged(mechanism) if mechanism and type(mechanism.strategy) not in OWN else None
-        self._started = False
-        self._given: Ticket | None = None
+        return self.ledger.next_round, self._epoch_keys() if self._secure else []
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refuse: each copy would record its rounds in a ledger of its own, and draw the same noise and cohorts."""
@@ -159,26 +183,38 @@ class ReleasePath:
             LedgerError: The run is closed, or a required hook did not take the heads of its rounds.
             RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
         """
+        self._next = self._ranks.lead(self._settled)
+        self._started = True
+        if self._next >= self._rounds:
+            return
+        drawn = 0
+        if self.noise:
+            self.noise.skip_to(self._next)
+            drawn = self.noise.drawn
+        key = self._ranks.lead(lambda: self._incarnated(drawn))
+        if key and isinstance(self._source, IncarnationSource):
+            self._source.start(drawn, key)
+
+    def _settled(self) -> int:
+        """Settle the round in progress, and see to it that earlier noise can be drawn again; returns the next round."""
         if self.ledger.history.closed:
             raise LedgerError("this run was closed and its keys destroyed; start a new one, whose cost adds to this one's")
         self._settle()
         self._give_heads()
-        self._started = True
-        if self.ledger.next_round >= self.ledger.promise.rounds:
-            return
-        drawn = 0
-        if self.noise:
-            if self._store and not self.noise.round_index:
+        done = self.ledger.next_round
+        if self.noise and done < self._rounds:
+            if self._store and not self.noise.round_index and self._ranks.size == 1:
                 self._store.unseal_noise(self.noise, self._noise_key, self.ledger)
-            again = self.noise.round_index < self.ledger.next_round
-            if again and any(epoch.sampler != sampler() for epoch in self.ledger.history.epochs):
+            if self.noise.round_index < done and any(epoch.sampler != sampler() for epoch in self.ledger.history.epochs):
                 raise RunFolderError(
                     "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, "
                     "torch or hubbub computes other last bits; resume with the versions that the run was started with, or "
                     "start a new run"
                 )
-            self.noise.skip_to(self.ledger.next_round)
-            drawn = self.noise.drawn
+        return done
+
+    def _incarnated(self, drawn: int) -> bytes | None:
+        """Begin an incarnation on record; returns its key, from which the rows from ``drawn`` on are drawn."""
         key, mechanism = None, self.ledger.promise.mechanism
         if self._secure and mechanism:
             key = fresh_key()
@@ -186,9 +222,8 @@ class ReleasePath:
                 self._store.add_noise_key(len(self.ledger.history.epochs), key)
         self.ledger.start_epoch(drawn, key, sampler())
         if mechanism and key:
-            if isinstance(self._source, IncarnationSource):
-                self._source.start(drawn, key)
             self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
+        return key
 
     def keep_noise(self) -> None:
         """Save the rows that later rounds need, so that the next start does not draw them again."""
@@ -209,7 +244,7 @@ class ReleasePath:
     @property
     def next_round(self) -> int:
         """The round of the next ticket."""
-        return self.ledger.next_round
+        return self.ledger.next_round if self._ranks.leads else self._next
 
     def begin(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
         """Record the cost of the next round. On return it is on disk and the row of noise is spent.
@@ -219,9 +254,12 @@ class ReleasePath:
             LedgerError: The run has no further round, or the sum is in floating point where the noise is secure.
             ConfigError: The strategy is no longer the promised one.
         """
+        self._require_started()
+        return self._ranks.lead(lambda: self._begun(cohort, total, clip_norm))
+
+    def _begun(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
         if self._foreign:
             self._foreign.require(self.next_round)
-        self._require_started()
         lattice = total.lattice
         if self._on_lattice and (clip_norm is None or lattice != Lattice(clip_norm, self._lattice_bits)):
             bits = "" if self._lattice_bits == 24 else f", bits={self._lattice_bits}"
@@ -239,15 +277,23 @@ class ReleasePath:
 
         Raises:
             LedgerError: The row was already returned, or the round was not begun.
+            RankError: A rank is gone; the round is aborted.
         """
         self._require_started()
-        self.ledger.require_begun(ticket)
+        self._ranks.lead(lambda: self.ledger.require_begun(ticket))
         self._given = ticket
-        if self.noise is None:
+        if not self._draws:
             return None
-        if self.noise.round_index != ticket.round_index or ticket.clip_norm is None:
+        if (self.noise and self.noise.round_index != ticket.round_index) or ticket.clip_norm is None:
             raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; abort the round")
-        return self.noise.next_row() * ticket.clip_norm
+        noise = self.noise
+        try:
+            row = self._ranks.gathered(lambda: noise.next_row() if noise else None, self._parts, torch.float64)
+        except RankError:
+            if self._ranks.leads:
+                self._settle()
+            raise
+        return row * ticket.clip_norm
 
     def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
         """Write the release to disk, then its digest to the ledger. On return it may leave.
@@ -257,6 +303,10 @@ class ReleasePath:
                 did not take the head: the round is committed, and its release leaves at the next start.
         """
         self._require_started()
+        self._ranks.lead(lambda: self._committed(ticket, release))
+        self._next = ticket.round_index + 1
+
+    def _committed(self, ticket: Ticket, release: torch.Tensor) -> None:
         self.ledger.require_begun(ticket)
         if self._given != ticket:
             raise LedgerError(f"round {ticket.round_index}: its row of noise was not taken, so that this would be the bare sum")
@@ -280,14 +330,18 @@ class ReleasePath:
         Raises:
             LedgerError: The round was not begun, or a required hook did not take the head.
         """
+        self._ranks.lead(lambda: self._aborted(ticket))
+        self._next = ticket.round_index + 1
+        if self.noise and self._started:
+            self.noise.skip_to(ticket.round_index + 1)
+        self._ranks.lead(self._give_heads)
+
+    def _aborted(self, ticket: Ticket) -> None:
         self.ledger.require_begun(ticket)
         if self._store:
             # Before the record, so that no release of an aborted round is left behind.
             self._store.discard_release(ticket.round_index)
         self.ledger.abort(ticket)
-        if self.noise and self._started:
-            self.noise.skip_to(ticket.round_index + 1)
-        self._give_heads()
 
     def released(self, start: int, stop: int) -> Iterator[torch.Tensor]:
         """The committed releases from round ``start`` up to ``stop``, each compared with its digest."""
@@ -321,7 +375,7 @@ class ReleasePath:
             self._store.parse_release(pending.round_index, content, self._dim)
             self.ledger.commit(pending, content)
         elif self._secure or self._in_sums or self.ledger.promise.setting:
-            self.abort(pending)
+            self._aborted(pending)
 
     def _require_folder_not_newer(self) -> None:
         """Refuse a ledger that was rolled back: it lacks releases, keys or metrics of the folder."""
@@ -351,6 +405,12 @@ class ReleasePath:
                     raise RunFolderError(f"state/keys/epoch-{number}: is not the key that this run's noise was drawn from")
                 found.append((epoch.first_row, key))
         return found
+
+
+def _parts(dim: int, ranks: int) -> list[tuple[int, int]]:
+    """The numbers of a row that each rank makes: whole segments, of which each is made by one rank alone."""
+    length = SecureSource.segment_length(torch.device("cpu"))
+    return [(min(first * length, dim), min(stop * length, dim)) for first, stop in divided(-(-dim // length), ranks)]
 
 
 def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:

@@ -7,6 +7,7 @@ A sum that cannot be opened aborts its round: the cost stays on record, and the 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from hubbub._util import strict_json
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNotOpenedError
 from hubbub.ledger.promise import Extends
 from hubbub.mechanism.private_evaluation import Estimate
@@ -24,9 +26,10 @@ from hubbub.training.aggregate import NoSum, Population, Sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
 from hubbub.training.evaluation import Evaluations
 from hubbub.training.plan import Plan, RunPlan
+from hubbub.training.ranks import Ranks
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import RunStore
-from hubbub.training.run_folder.state import model_digest, take_up
+from hubbub.training.run_folder.state import model_digest, optimizer_state, take_up
 from hubbub.training.simulation.functional import FlatModel
 
 __all__ = ["EVALUATE", "MOST_ABORTED", "PHASES", "Phases", "RoundResult", "RunState", "server_step", "train"]
@@ -80,6 +83,7 @@ def train(
         population: Where clients run.
         model: Any module without buffers; its parameters become views of one vector.
         store: The folder of ledger, releases and checkpoints; a run that stopped there resumes. Without one, all is in memory.
+            Of several ranks, rank 0 alone opens it.
         head: A head of the ledger that was kept elsewhere: a folder that was rolled back behind it is refused.
 
     Yields:
@@ -94,6 +98,7 @@ def train(
         ConfigError: The model has buffers or no trainable parameter; the noise in the population's sums is not what the plan
             promises; or the clip norm moves and the population counts no indicators.
         SumNotOpenedError: Three rounds in a row were aborted; the run can be resumed.
+        RankError: Another process that shares the run failed, ended or has another plan or model; the run can be resumed.
 
     Example:
         >>> from hubbub.accounting import calibrate
@@ -126,13 +131,18 @@ def train(
         )
     require_distinct(clients)
     require_feasible(plan.participation, plan.rounds, len(clients), plan.expected_cohort_size)
+    ranks = population.ranks
+    if not ranks.leads:
+        store = None
     with store.locked() if store else nullcontext():
         if store and counts_on_list(plan.participation):
             store.require_same_clients(clients)
-        run = RunState.start(plan, model, store, clients=len(clients), head=head, noise_in_sums=population.noise_in_sums)
+        noisy = population.noise_in_sums
+        run = RunState.start(plan, model, store, clients=len(clients), head=head, noise_in_sums=noisy, ranks=ranks)
         # By the expected size, which is public: the size of a real cohort must not decide how updates are computed.
         population.prepare(model, math.ceil(plan.expected_cohort_size))
-        with Evaluations.of(run.path.ledger, clients=len(clients), seed=plan.seed, store=store) as evaluations:
+        of_run = Evaluations.of(run.path.ledger, clients=len(clients), seed=plan.seed, store=store) if ranks.leads else None
+        with of_run or nullcontext() as evaluations:
             yield from _rounds(plan, population, clients, model, run, evaluations)
 
 
@@ -151,7 +161,7 @@ def _rounds(
     evaluations: Evaluations | None,
 ) -> Iterator[RoundResult]:
     """The loop over the remaining rounds."""
-    path, aborted = run.path, 0
+    path, ranks, aborted = run.path, population.ranks, 0
     for round_index in range(path.next_round, plan.rounds):
         run.require_same_model("between rounds")
         clock = Phases()
@@ -162,8 +172,7 @@ def _rounds(
                 f"began with; the cost of {plan.participation} assumes one list that stays: resume with the clients of before, "
                 "or start a new run"
             )
-        size, keys = plan.expected_cohort_size, path.cohort_keys
-        cohort = draw(plan.participation, round_index, listed, size, keys=keys, ledger=path.ledger)
+        cohort = ranks.lead(lambda: _cohort(plan, path, round_index, listed))  # noqa: B023 # called at once
         clock.end("sample")
         clip_norm = run.clip_norm
         # A copy: a population that removes clients from it does not change who took part.
@@ -185,11 +194,11 @@ def _rounds(
             run.update(release, round_index)
             clock.end("update")
             aborted = 0
-        run.checkpoint(round_index + 1)
+        ranks.lead(lambda: run.checkpoint(round_index + 1))  # noqa: B023
         clock.end("persist")
-        epsilon = path.ledger.spent(plan.delta).epsilon
+        epsilon, head = ranks.lead(lambda: (path.ledger.spent(plan.delta).epsilon, path.ledger.head))
         clock.end("account")
-        found = evaluations.after(round_index, population, listed, model) if evaluations else ()
+        found = ranks.lead(lambda: evaluations.after(round_index, population, listed, model) if evaluations else ())  # noqa: B023
         run.require_same_model(f"by {type(population).__name__}.measure")
         if found:
             clock.end(EVALUATE)
@@ -197,7 +206,7 @@ def _rounds(
             round_index=round_index,
             clients=len(cohort),
             epsilon=epsilon,
-            head=path.ledger.head,
+            head=head,
             seconds=clock.total,
             statistics=total.statistics,
             released=fault is None,
@@ -212,6 +221,11 @@ def _rounds(
                 "the cause, and resume the run from here)",
                 fault.who,
             ) from fault
+
+
+def _cohort(plan: RunPlan, path: ReleasePath, round_index: int, clients: Sequence[Hashable]) -> list[Hashable]:
+    size, keys = plan.expected_cohort_size, path.cohort_keys
+    return draw(plan.participation, round_index, clients, size, keys=keys, ledger=path.ledger)
 
 
 def _collected(
@@ -240,6 +254,7 @@ class RunState:
     path: ReleasePath
     store: RunStore | None
     clip_norm: float | None
+    ranks: Ranks = field(default_factory=Ranks)
     # The model after the last release, and the versions of its frozen parameters.
     _known: tuple[torch.Tensor, list[tuple[int, int]]] | None = None
 
@@ -253,25 +268,40 @@ class RunState:
         clients: int,
         head: str | None = None,
         noise_in_sums: bool = False,
+        ranks: Ranks | None = None,
     ) -> RunState:
         """Begin a run, or resume the one in the folder from the last checkpoint and the releases since.
 
-        ``noise_in_sums`` is as for :class:`.ReleasePath`.
+        ``noise_in_sums`` and ``ranks`` are as for :class:`.ReleasePath`; every rank ends with the state of rank 0.
         """
+        ranks = ranks or Ranks()
         model = FlatModel(module)
+        ranks.require_same("model", lambda: (model.dim, model.vector.dtype))
         optimizer = plan.server.build(model.vector)
-        take_up(Extends.of(plan.settings), model.vector, optimizer, store.folder if store else None)
+        ranks.lead(lambda: take_up(Extends.of(plan.settings), model.vector, optimizer, store.folder if store else None))
+        ranks.share(model.vector)
         promise = plan.promise(clients=clients, parameters=model.dim, initial_model=model_digest(model.vector))
+        ranks.require_same("plan", lambda: hashlib.sha256(strict_json.canonical(promise.record())).hexdigest())
         dim = model.dim + plan.clip_norms.further
-        path = ReleasePath(promise, dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums)
-        run = cls(plan, model, optimizer, path, store, plan.clip_norms.first)
-        done = run._restored(store) if store else 0
+        path = ReleasePath(
+            promise, dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums, ranks=ranks
+        )
+        run = cls(plan, model, optimizer, path, store, plan.clip_norms.first, ranks)
+        done = ranks.lead(lambda: run._restored(store) if store else 0)
         # Read everything first, so that a refused folder is not changed; path.start settles a round in progress.
         known = path.next_round
-        run._update_again(done, known)
+        ranks.lead(lambda: run._update_again(done, known))
         path.start()
-        run._update_again(known, path.next_round)
+        ranks.lead(lambda: run._update_again(known, path.next_round))
+        run._follow()
         return run
+
+    def _follow(self) -> None:
+        """Take up the state of rank 0."""
+        self.ranks.share(self.model.vector)
+        state, self.clip_norm = self.ranks.lead(lambda: (optimizer_state(self.optimizer, self.model.vector), self.clip_norm))
+        if not self.ranks.leads and state:
+            self.optimizer.state[self.model.vector] = state
 
     def _update_again(self, start: int, stop: int) -> None:
         """Update the model by the releases on disk."""
@@ -285,7 +315,8 @@ class RunState:
         if checkpoint is None:
             return 0
         checkpoint.restore_model(self.model.vector, self.optimizer)
-        if self.path.noise:
+        # Of several ranks each draws its part again.
+        if self.path.noise and checkpoint.has_noise and self.ranks.size == 1:
             checkpoint.restore_noise(self.path.noise)
         clip_norm = checkpoint.clip_norm()
         if (clip_norm is None) == bool(self.plan.clip_norms.further):
@@ -330,10 +361,9 @@ class RunState:
         """Save the state every few rounds and at the end; in between, the releases are on disk."""
         if self.store and (rounds % CHECKPOINT_EVERY == 0 or rounds == self.plan.rounds):
             moved = self.clip_norm if self.plan.clip_norms.further else None
+            noise = self.path.noise if self.ranks.size == 1 else None
             self.path.make_room()
-            self.store.save_checkpoint(
-                rounds, self.model.vector, self.optimizer, self.path.noise, self.path.ledger.head, clip_norm=moved
-            )
+            self.store.save_checkpoint(rounds, self.model.vector, self.optimizer, noise, self.path.ledger.head, clip_norm=moved)
 
 
 def server_step(

@@ -37,6 +37,7 @@ from hubbub.mechanism.participation import (
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
+from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
 
@@ -83,15 +84,15 @@ class RunInFolder:
 
     @classmethod
     def resumed(
-        cls, folder: Path, head: str | None = None, *, workers: int | None = None, allow_import: bool = False
+        cls, folder: Path, head: str | None = None, *, allow_import: bool = False, ranks: Ranks | None = None
     ) -> "RunInFolder":
         """The run that a folder holds.
 
         Args:
             folder: The folder of the run.
             head: As in :class:`RunInFolder`.
-            workers: The number of processes that share a cohort from now on; by default as the settings say.
             allow_import: Whether names of code in the settings may be imported, which runs the code.
+            ranks: The processes that share the run from now on.
 
         Raises:
             RunFolderError: The folder holds no run, or a closed one.
@@ -112,9 +113,8 @@ class RunInFolder:
             raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which counts its cost")
         # Earlier runs count as they did when this one began, even if their folders were moved.
         earlier, extends = (None, None) if missing else _recorded(folder)
-        named: configs.Layer = {} if workers is None else {"training": {"workers": workers}}
-        config = configs.resolve(configs.load(folder / "config.toml"), named)
-        run = build(config, allow_import=allow_import, earlier=earlier, extends=extends)
+        config = configs.resolve(configs.load(folder / "config.toml"))
+        run = build(config, allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
         found = cls(run, _promised(run), folder, head)
         if missing and run.plan.earlier:
             found.write_guarantee()

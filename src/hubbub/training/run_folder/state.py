@@ -201,6 +201,11 @@ class Checkpoint:
         """The clip norm of the next round, if it moves."""
         return self._clip_norm
 
+    @property
+    def has_noise(self) -> bool:
+        """Whether it holds rows of noise; those of several ranks are drawn again."""
+        return bool(self._rows)
+
     def restore_noise(self, noise: NoiseStream) -> None:
         """Restore the stream."""
         rows = dict(self._rows)

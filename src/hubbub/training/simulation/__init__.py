@@ -1,11 +1,10 @@
 """Clients in one process, one by one or in stacks, and the settings of their execution, checked without torch."""
 
-import os
 import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from hubbub._util.checks import integer, one_of, shown
+from hubbub._util.checks import one_of, shown
 from hubbub.errors import ConfigError
 
 __all__ = ["AUTO", "MOST_AT_ONCE", "Execution", "Precision", "clients_at_once", "plan_for"]
@@ -24,8 +23,6 @@ class Execution:
     Args:
         plan: ``"one-by-one"``, ``"batched-16"`` for 16 clients at a time, or ``"auto"``: the faster one for this model on this
             machine, timed on a synthetic probe batch in a second or two.
-        workers: Processes of one thread that share a cohort; 1 is this process. They change no bit of a sum. A script that
-            starts more guards its main part with ``if __name__ == "__main__"``.
         device: Where clients train.
         precision: Of the computation in layers; parameters, updates, clip and noise keep all their bits.
 
@@ -34,18 +31,16 @@ class Execution:
         ValueError: A number out of range.
 
     Example:
-        >>> Execution("batched-16", workers=2).plan
+        >>> Execution("batched-16", precision="bfloat16").plan
         'batched-16'
     """
 
     plan: str = AUTO
-    workers: int = 1
     device: Device = "cpu"
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         clients_at_once(self.plan)
-        integer("workers", self.workers, at_least=1, at_most=max(64, os.cpu_count() or 1))
         one_of("device", self.device, get_args(Device))
         one_of("precision", self.precision, get_args(Precision))
         if self.device == "cuda":
@@ -54,10 +49,6 @@ class Execution:
             if not torch.cuda.is_available():
                 raise ConfigError(
                     "device = 'cuda': torch finds no GPU here; install a CUDA build of torch, or say device = 'cpu'"
-                )
-            if self.workers > 1:
-                raise ConfigError(
-                    f"workers = {self.workers} with device = 'cuda': one process feeds the GPU; leave workers out"
                 )
 
 

@@ -71,15 +71,20 @@ class Choice:
 
 
 def stack_size(cohort: int, parameters: int, execution: Execution) -> int:
-    """The number of clients at a time to try for cohorts of about this size: stacks as even as possible, as the last is padded.
+    """The number of clients at a time to try for cohorts of about this size.
+
+    Stacks are as even as possible, as the last is padded, and two or a multiple of it, so that two ranks have as much to do.
 
     Example:
         >>> stack_size(100, 21_840, Execution()), stack_size(100, 1_200_000, Execution()), stack_size(1, 10, Execution())
-        (34, 6, 1)
+        (25, 6, 1)
     """
     most, room = _LIMITS[execution.device]
     most = min(most, room // parameters)
-    return math.ceil(cohort / math.ceil(cohort / most)) if most > 1 else 1
+    if most <= 1:
+        return 1
+    stacks = math.ceil(cohort / most)
+    return math.ceil(cohort / (stacks + stacks % 2 if stacks > 1 else 1))
 
 
 class Probe:

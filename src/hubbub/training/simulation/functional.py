@@ -81,6 +81,11 @@ def require_trainable(module: nn.Module) -> list[nn.Parameter]:
     parameters = [p for p in module.parameters() if p.requires_grad]
     if not parameters:
         raise ConfigError("model: has no trainable parameter; set requires_grad on those to be trained")
+    if any(hasattr(p, "full_tensor") for p in parameters):
+        raise ConfigError(
+            "model: has sharded parameters (DTensor, as of FSDP2), and a release is of one flat vector; leave the model whole, "
+            "and let ranks divide cohort and noise"
+        )
     kinds = {p.dtype for p in parameters}
     if len(kinds) > 1 or not parameters[0].is_floating_point():
         raise ConfigError(f"model: trainable parameters of dtypes {kinds}; they must share one floating dtype")

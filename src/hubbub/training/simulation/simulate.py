@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -11,7 +10,6 @@ from torch import nn
 
 from hubbub._util.prf import derive, seed_for, seed_key
 from hubbub.errors import ConfigError, DataError
-from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import (
     Adversary,
     LatticeSum,
@@ -24,6 +22,7 @@ from hubbub.training.aggregate import (
 )
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
+from hubbub.training.ranks import Ranks
 from hubbub.training.simulation import AUTO, Execution, clients_at_once
 from hubbub.training.simulation.choice import Choice, Probe, Trainer, trainer
 from hubbub.training.simulation.faults import isolated, note, reason, require_own
@@ -31,11 +30,10 @@ from hubbub.training.simulation.functional import require_trainable
 from hubbub.training.simulation.local import Examples, Job, LocalTraining, Loss, OneByOne, Trained, flat_parameters, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import keep_freed_memory
-from hubbub.training.simulation.workers import Part, SharedExamples, Task, Workers
 
 __all__ = ["SimulatedPopulation"]
 
-# Clients of a chunk where each trains alone: what a worker is given at a time.
+# Clients of a chunk where each trains alone.
 _FEW = 8
 
 
@@ -51,8 +49,9 @@ class SimulatedPopulation(Population):
             are restored.
         lattice: Whether clipped updates are summed as integers, as a release needs; ``False`` sums in floating point, for
             simulations only.
-        execution: How sums are computed. One plan gives the same bits with any number of workers; two plans agree to 1e-5 of
-            an update.
+        execution: How sums are computed. One plan gives the same bits with any number of ranks; two plans agree to 1e-5 of an
+            update.
+        ranks: The processes that divide a cohort, each of which makes the population; by default this one alone.
 
     A client whose training raises, or whose examples cannot be read, adds an update of zero; the logger ``hubbub`` and the
     private ``failed`` of a round's statistics report it to the operator.
@@ -78,8 +77,9 @@ class SimulatedPopulation(Population):
         *,
         lattice: bool = True,
         execution: Execution | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        self._execution = execution or Execution()
+        self._execution, self._ranks = execution or Execution(), ranks or Ranks()
         _require_examples(clients, self._execution)
         self._examples, self._loss, self._local, self._seed = clients, loss, local or LocalTraining(), seed
         self._lattice = lattice
@@ -89,10 +89,9 @@ class SimulatedPopulation(Population):
         self._choice = None if named is None else Choice(named, "as plan says")
         # Of one model: whether the choice was tried on it, and what trains its clients.
         self._model: nn.Module | None = None
-        self._tried = False
+        self._tried = self._agreed = False
         self._trainer: Trainer | None = None
         self._single: OneByOne | None = None
-        self._workers: Workers | None = None
         self._adversaries: dict[int, Adversary] = {}
         self._faults: list[tuple[int, str]] = []
 
@@ -108,25 +107,32 @@ class SimulatedPopulation(Population):
 
     takes_split = True
 
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that divide a cohort."""
+        return self._ranks
+
     def inject(self, client: int, adversary: Adversary | None) -> None:
-        """Let an adversary choose a client's update, in place of its training.
+        """Let an adversary choose a client's update, in place of its training; the same on every rank.
 
         Raises:
-            ConfigError: There is no such client, or worker processes share the cohort.
+            ConfigError: There is no such client.
         """
         if client not in self.clients:
             raise ConfigError(f"client = {client!r}: there are clients 0 to {len(self._examples) - 1}")
-        if self._execution.workers > 1:
-            raise ConfigError(
-                f"workers = {self._execution.workers}: an injected update is made in this process; say workers = 1"
-            )
         self._adversaries.pop(client, None)
         if adversary is not None:
             self._adversaries[client] = adversary
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
-        """Choose how clients are computed, as :meth:`choose` does."""
-        self.choose(model, cohort)
+        """Choose how clients are computed, as :meth:`choose` does; on several ranks by the clock of rank 0.
+
+        Raises:
+            RankError: A rank has other clients, or there a client's bits would depend on the others.
+        """
+        self._choice = self._ranks.lead(lambda: self.choose(model, cohort))
+        self._ranks.require_same("number of clients that can train at once", lambda: self.choose(model, cohort).clients)
+        self._agreed = True
 
     def choose(self, model: nn.Module, cohort: int) -> Choice:
         """A plan for cohorts of about this size, unless one was named or chosen before.
@@ -137,15 +143,18 @@ class SimulatedPopulation(Population):
         """
         self._take(model)
         if self._choice is None or not self._tried:
-            probe = self._runnable(model, self._choice.clients if self._choice else 1)
-            if probe is None:
-                self._choice = self._choice or Choice(1, "since no client has an example")
-            elif self._choice is None:
-                self._choice = probe.choice(max(1, cohort))
-            elif self._lattice:
-                self._choice = self._sound(self._choice, probe)
+            self._choice = self._chosen(model, cohort, self._choice)
             self._tried = True
         return self._choice
+
+    def _chosen(self, model: nn.Module, cohort: int, named: Choice | None) -> Choice:
+        """The named choice if it is sound, else a new one."""
+        probe = self._runnable(model, named.clients if named else 1)
+        if probe is None:
+            return named or Choice(1, "since no client has an example")
+        if named is None:
+            return probe.choice(max(1, cohort))
+        return self._sound(named, probe) if self._lattice else named
 
     def _runnable(self, model: nn.Module, at_once: int) -> Probe | None:
         """A probe batch on which the model runs; ``None`` if no client has an example.
@@ -201,37 +210,33 @@ class SimulatedPopulation(Population):
 
         Raises:
             ConfigError: The module does not run by the plan that was named.
-            WorkerError: A worker process ended.
+            RankError: Another rank failed or ended.
         """
-        task = Task(round_index, clip_norm, split)
-        lattice, whole = self._lattice_of(task), self._nobody(task, model)
-        for part in self._parts(task, model, self._chunks(cohort, model)):
-            whole.total += part.total
-            whole.losses += part.losses
-            whole.clipped += part.clipped
-            self._faults += part.faults
-        private = statistics(len(cohort), whole.clipped, whole.losses) | self.failed()
-        return LatticeSum(whole.total, lattice, private) if lattice else PlainSum(whole.total, private)
+        lattice = lattice_of(clip_norm, split) if self._lattice and clip_norm is not None else None
+        dim = sum(p.numel() for p in trainable(model).values()) + (split is not None)
+        zero = torch.zeros(dim, dtype=torch.int64 if lattice else torch.float64, device=self._device)
+        self._take(model)
+        if not self._agreed:
+            self.prepare(model, len(self._examples))
+        chunks = self._chunks(cohort, model)
 
-    def chunk(self, task: Task, model: nn.Module, clients: Sequence[int]) -> Part:
-        """The partial sum of a chunk of clients."""
-        part, lattice = self._nobody(task, model), self._lattice_of(task)
-        for _, update, loss in self.updates(clients, model, task.round_index):
-            added, was_clipped = bounded(update, task.clip_norm, lattice, task.split)
-            part.total += added
-            part.clipped += was_clipped
-            part.losses.append(loss)
-        part.faults, self._faults = self._faults, []
-        return part
+        def chunk(clients: Sequence[int], total: torch.Tensor) -> tuple[int, list[float], list[tuple[int, str]]]:
+            clipped, losses = 0, list[float]()
+            for _, update, loss in self.updates(clients, model, round_index):
+                added, was_clipped = bounded(update, clip_norm, lattice, split)
+                total += added
+                clipped += was_clipped
+                losses.append(loss)
+            faults, self._faults = self._faults, []
+            return clipped, losses, faults
 
-    def _lattice_of(self, task: Task) -> Lattice | None:
-        return lattice_of(task.clip_norm, task.split) if self._lattice and task.clip_norm is not None else None
-
-    def _nobody(self, task: Task, model: nn.Module) -> Part:
-        """The partial sum of no client."""
-        dim = sum(p.numel() for p in trainable(model).values()) + (task.split is not None)
-        kind = torch.int64 if self._lattice_of(task) else torch.float64
-        return Part(torch.zeros(dim, dtype=kind, device=self._device))
+        whole, found = self._ranks.summed([partial(chunk, clients) for clients in chunks], zero, chunks)
+        self._faults += [fault for _, _, faults in found for fault in faults]
+        private = statistics(
+            len(cohort), sum(clipped for clipped, _, _ in found), [x for _, losses, _ in found for x in losses]
+        )
+        private |= self.failed()
+        return LatticeSum(whole, lattice, private) if lattice else PlainSum(whole, private)
 
     def updates(
         self, cohort: Sequence[Hashable], model: nn.Module, round_index: int
@@ -248,6 +253,9 @@ class SimulatedPopulation(Population):
         Raises:
             ConfigError: The module does not run by the plan that was named, or an injected update is no vector of its length.
         """
+        self._take(model)
+        if not self._agreed:
+            self.prepare(model, len(self._examples))
         chunks = self._chunks(cohort, model)
         if not chunks:
             return
@@ -309,38 +317,6 @@ class SimulatedPopulation(Population):
             self._single = OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
         return self._single.trained(flat_parameters(model).to(self._device), self._job(client, round_index))
 
-    def close(self) -> None:
-        """End the worker processes; the next round would start new ones."""
-        if self._workers is not None:
-            self._workers.close()
-            self._workers = None
-
-    def _parts(self, task: Task, model: nn.Module, chunks: Sequence[Sequence[int]]) -> Iterator[Part]:
-        """The partial sum of each chunk, in order."""
-        if self._execution.workers == 1 or not chunks:
-            for clients in chunks:
-                yield self.chunk(task, model, clients)
-            return
-        if self._workers is None:
-            self._workers = Workers(self._execution.workers, self._for_workers(), model)
-        try:
-            yield from self._workers.parts(task, model, chunks)
-        except BaseException:
-            # Chunks of this round may still be at work.
-            self.close()
-            raise
-
-    def _for_workers(self) -> "SimulatedPopulation":
-        """The same clients in shared memory, with the plan that is in use."""
-        # A client whose examples cannot be read is reported here, and shares none.
-        read = [self._examples[client] if self._count(client) else None for client in self.clients]
-        empty = next(((pair[0][:0], pair[1][:0]) for pair in read if pair is not None), (torch.zeros(0), torch.zeros(0)))
-        shared, execution = (
-            SharedExamples([pair or empty for pair in read]),
-            replace(self._execution, plan=self.plan, workers=1),
-        )
-        return SimulatedPopulation(shared, self._loss, self._local, self._seed, lattice=self._lattice, execution=execution)
-
     def _chunks(self, cohort: Sequence[Hashable], model: nn.Module) -> list[list[int]]:
         """The cohort in parts that are trained together: clients with similar numbers of examples."""
         if not len(cohort):
@@ -364,7 +340,7 @@ class SimulatedPopulation(Population):
         if model is not self._model:
             require_trainable(model)
             self._model, self._trainer, self._single, self._tried = model, None, None, False
-            self.close()
+            self._agreed = self._ranks.size == 1
 
     def _made(self, model: nn.Module) -> Trainer:
         """The trainer of this model's clients by the plan in use."""
@@ -385,7 +361,7 @@ def _require_examples(clients: Sequence[object], execution: Execution) -> None:
     """Refuse what is no list of pairs of tensors of one length; and several forms, if clients share a stack or a memory."""
     if not len(clients):
         raise DataError("clients: the list is empty")
-    alone, known = execution.plan == "one-by-one" and execution.workers == 1, None
+    alone, known = execution.plan == "one-by-one", None
     for i, pair in enumerate(clients):
         # Such as the tensors of one client, whose rows would pass for clients.
         if not isinstance(pair, Sequence) or len(pair) != 2:
@@ -403,6 +379,6 @@ def _require_examples(clients: Sequence[object], execution: Execution) -> None:
         known = known or (form if len(pair[0]) else None)
         if not alone and len(pair[0]) and form != known:
             raise DataError(
-                f"client {i}: has examples of the form {form}, those before it {known}; with plan = {execution.plan!r} and "
-                f"workers = {execution.workers} all must have one: make them alike, or say plan = 'one-by-one' and workers = 1"
+                f"client {i}: has examples of the form {form}, those before it {known}; with plan = {execution.plan!r} all "
+                "must have one: make them alike, or say plan = 'one-by-one'"
             )

@@ -1,0 +1,362 @@
+"""The processes that share a run: the *ranks* of a ``torch.distributed`` process group, as torchrun or SLURM start them.
+
+Rank 0 alone has the record: folder, ledger, keys of cohorts. Each rank computes the updates of its part of a cohort, and makes
+and remembers its part of each row of noise; what they exchange are sums and rows. All ranks execute the same program::
+
+    ranks = Ranks.launched()                       # one rank, if no launcher started this process
+    cohort = ranks.lead(lambda: draw(...))         # rank 0 does it; all get the result
+    total, found = ranks.summed(chunks, zero)      # each does its part; all get the sum, the same bits on any number of ranks
+    row = ranks.gathered(make, ranges, dtype)      # each makes its part; all get the whole
+
+An error on one rank, and a rank that ends or does not answer, is a ``RankError`` on all others, which names it.
+"""
+
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any, NoReturn, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from hubbub._util import __version__
+from hubbub._util.checks import positive
+from hubbub.errors import ConfigError, RankError
+
+__all__ = ["TIME_LIMIT", "Ranks", "divided"]
+
+T = TypeVar("T")
+
+# Seconds without an answer after which a rank counts as gone.
+TIME_LIMIT = 600.0
+# Seconds in which a rank that lives says that an exchange failed.
+_SOON = 5.0
+_LAUNCHED = "RANK"
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """An error on a rank, in place of a result."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True)
+class _Broken:
+    """The answer of a rank that lives, when an exchange failed."""
+
+    why: str
+
+
+def divided(count: int, parts: int) -> list[tuple[int, int]]:
+    """``count`` things in order as ``parts`` ranges that differ by one in length at most.
+
+    Example:
+        >>> divided(5, 2), divided(1, 3)
+        ([(0, 3), (3, 5)], [(0, 1), (1, 1), (1, 1)])
+    """
+    return list(pairwise(-(-count * i // parts) for i in range(parts + 1)))
+
+
+class Ranks:
+    """The ranks of a run, and this process's place among them.
+
+    Args:
+        group: A process group, which all its processes make at the same time; :meth:`launched` takes that of the launcher.
+            Without one this process is the only rank, and every method only calls or returns.
+        time_limit: Seconds after which a rank that does not answer counts as gone.
+
+    Sums and rows are exchanged between processors, by gloo. Integers add up to the same bits in any order; sums in floating
+    point are added in the order of their chunks.
+
+    Raises:
+        RankError: A rank is missing, or has another version of hubbub or torch.
+    Example:
+        >>> ranks = Ranks()
+        >>> ranks.size, ranks.leads, ranks.lead(lambda: 7), ranks.exchange(lambda: "done")
+        (1, True, 7, ['done'])
+        >>> ranks.summed([lambda total: total.add_(2).numel()] * 3, torch.zeros(2, dtype=torch.int64))
+        (tensor([6, 6]), [2, 2, 2])
+    """
+
+    def __init__(self, group: "dist.ProcessGroup | None" = None, *, time_limit: float = TIME_LIMIT) -> None:
+        self._limit = timedelta(seconds=positive("time_limit", time_limit))
+        self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        if self.size > 1:
+            self._members = dist.get_process_group_ranks(group)
+            # Two groups: after an exchange of data has failed, the ranks still talk.
+            self._talk, self._data = (dist.new_group(self._members, self._limit, "gloo") for _ in range(2))
+            self.require_same("hubbub or torch", lambda: (__version__, torch.__version__))
+
+    @classmethod
+    def launched(cls, *, time_limit: float = TIME_LIMIT) -> "Ranks":
+        """The processes that torchrun or SLURM started together with this one, by the environment; without any, one rank.
+
+        Raises:
+            ConfigError: The group cannot be made from the environment.
+            RankError: As for the class.
+        """
+        if not dist.is_initialized():
+            if _LAUNCHED not in os.environ:
+                return cls()
+            try:
+                dist.init_process_group("gloo", timeout=timedelta(seconds=positive("time_limit", time_limit)))
+            except (ValueError, RuntimeError) as error:
+                raise ConfigError(
+                    f"{_LAUNCHED} = {os.environ[_LAUNCHED]!r}: a launcher seems to have started this process, and its group "
+                    f"cannot be made ({_line(error)}); start it by torchrun, or unset {_LAUNCHED}"
+                ) from error
+        return cls(dist.group.WORLD, time_limit=time_limit)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which has the record."""
+        return self.rank == 0
+
+    def lead(self, what: Callable[[], T]) -> T:
+        """Do something on rank 0, and give every rank its result.
+
+        Raises:
+            RankError: On the other ranks, if it raised on rank 0; on any, if a rank is gone.
+        """
+        if self.size == 1:
+            return what()
+        if not self.leads:
+            return self._taken(self._receive(0, self._limit))  # type: ignore[no-any-return]
+        try:
+            result = what()
+        except BaseException as error:
+            self._tell(_Failed(0, _line(error)), quietly=True)
+            raise
+        self._tell(result)
+        return result
+
+    def exchange(self, what: Callable[[], T]) -> list[T]:
+        """Do something on every rank, and give every rank all results, in the order of the ranks.
+
+        Raises:
+            RankError: It raised on another rank, or a rank is gone.
+        """
+        if self.size == 1:
+            return [what()]
+        mine: Any
+        own: Exception | None = None
+        try:
+            mine = what()
+        except Exception as error:  # noqa: BLE001 # whatever it is, the others must not wait for this rank
+            own, mine = error, _Failed(self.rank, _line(error))
+        if self.leads:
+            found, gone = [mine], None
+            for rank in range(1, self.size):
+                try:
+                    found.append(self._receive(rank, timedelta(seconds=_SOON) if gone else self._limit))
+                except RankError as error:
+                    gone = gone or error
+            if gone is not None:
+                self._tell(_Failed(gone.rank, str(gone)), quietly=True)
+                raise gone
+            self._tell(found)
+        else:
+            self._send(mine, 0)
+            found = self._taken(self._receive(0, self._limit))
+        for result in found:
+            if isinstance(result, _Failed):
+                if own is not None and self.leads:
+                    raise own
+                raise RankError(f"rank {result.rank}: {result.why}", result.rank) from own
+        return found
+
+    def require_same(self, what: str, value: Callable[[], object]) -> None:
+        """Refuse ranks on which something, such as its version or its model, is another than on rank 0.
+
+        Raises:
+            RankError: One does.
+        """
+        values = self.exchange(value)
+        for rank, other in enumerate(values):
+            if other != values[0]:
+                raise RankError(f"rank {rank}: has another {what} than rank 0 ({other!r} and {values[0]!r})", rank)
+
+    def summed(
+        self, chunks: Sequence[Callable[[torch.Tensor], T]], zero: torch.Tensor, terms: object = None
+    ) -> tuple[torch.Tensor, list[T]]:
+        """A sum of chunks, which the ranks divide, and what else the chunks return, in their order.
+
+        Args:
+            chunks: The same on every rank. Each adds its terms to the zero tensor that it is given.
+            zero: Of the shape, dtype and device of the sum.
+            terms: What the chunks are of, such as clients by number: ranks that disagree would count one twice.
+
+        Raises:
+            RankError: The ranks disagree on the terms. A chunk failed on another rank, or a rank is gone.
+        """
+        first, stop = divided(len(chunks), self.size)[self.rank]
+        exact = not zero.dtype.is_floating_point
+        parts = [torch.zeros_like(zero)]
+
+        def own() -> list[T]:
+            found = []
+            for chunk in chunks[first:stop]:
+                # Floating point: chunk by chunk, whichever rank made them.
+                part = parts[0] if exact else torch.zeros_like(zero)
+                found.append(chunk(part))
+                if self.size == 1 and not exact:
+                    parts[0] += part
+                elif not exact:
+                    parts.append(part)
+            return found
+
+        if self.size > 1:
+            asked = hashlib.sha256(repr((terms, zero.shape)).encode()).hexdigest()
+            self.require_same("cohort, or other clients", lambda: asked)
+        found = self.exchange(own)
+        return self._total(parts, exact), [one for some in found for one in some]
+
+    def _total(self, parts: Sequence[torch.Tensor], exact: bool) -> torch.Tensor:
+        """The sum of the parts of all ranks: those of rank 0 in their order, those of rank 1, and so on."""
+        if self.size == 1:
+            return parts[0]
+        total = parts[0].to("cpu")
+        if exact:
+            self._moving(lambda: dist.all_reduce(total, group=self._data))
+        else:
+            for rank in range(self.size):
+                if rank == self.rank:
+                    for part in parts[1:]:
+                        total += part.to("cpu")
+                self._broadcast(total, rank)
+        return total.to(parts[0].device)
+
+    def gathered(
+        self, make: Callable[[], torch.Tensor | None], ranges: Sequence[tuple[int, int]], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """A vector of which each rank makes the numbers of one range.
+
+        Args:
+            make: Makes this rank's; ``None`` if its range is empty.
+            ranges: Of all ranks.
+            dtype: Of the vector.
+
+        Raises:
+            RankError: A rank is gone, failed, or made a part of another length or dtype.
+        """
+        made: list[torch.Tensor | None] = []
+
+        def part() -> tuple[int, torch.dtype] | None:
+            made.append(make())
+            return None if made[0] is None else (len(made[0]), made[0].dtype)
+
+        for rank, (found, (first, stop)) in enumerate(zip(self.exchange(part), ranges, strict=True)):
+            if found != ((stop - first, dtype) if stop > first else None):
+                raise RankError(f"rank {rank}: its part is {found}, must be ({stop - first}, {dtype})", rank)
+        if self.size == 1 and made[0] is not None:
+            return made[0]
+        whole = torch.empty(ranges[-1][1], dtype=dtype)
+        for rank, (first, stop) in enumerate(ranges):
+            if stop > first:
+                if rank == self.rank and made[0] is not None:
+                    whole[first:stop] = made[0]
+                self._broadcast(whole[first:stop], rank)
+        return whole
+
+    def share(self, tensor: torch.Tensor) -> None:
+        """Overwrite a tensor on every rank by that of rank 0, of the same shape and dtype.
+
+        Raises:
+            RankError: A rank is gone.
+        """
+        if self.size > 1:
+            here = tensor.detach().cpu().contiguous()
+            self._broadcast(here, 0)
+            with torch.no_grad():
+                tensor.copy_(here)
+
+    # How they talk: each with rank 0, so that whoever does not answer has a number.
+
+    def _broadcast(self, tensor: torch.Tensor, rank: int) -> None:
+        self._moving(lambda: dist.broadcast(tensor, self._members[rank], group=self._data))
+
+    def _moving(self, move: Callable[[], object]) -> None:
+        """Move data; if that fails, find out who is gone."""
+        try:
+            move()
+        except RuntimeError as error:
+            if not self.leads:
+                self._send(_Broken(_line(error)), 0)
+                self._taken(self._receive(0, self._limit))
+            self._blame(error)
+
+    def _blame(self, error: Exception) -> NoReturn:
+        """Name the ranks that do not answer, on all that do."""
+        ended, silent = list[int](), list[int]()
+        for rank in range(1, self.size):
+            try:
+                self._receive(rank, timedelta(seconds=_SOON))
+            except RankError as fault:
+                (silent if "answer" in str(fault) else ended).append(rank)
+        gone = ended or silent
+        named = (
+            f"rank {', rank '.join(map(str, gone))}: {'ended' if ended else 'does not answer'}; its own output may say why"
+            if gone
+            else f"rank 0: {_line(error)}"
+        )
+        self._tell(_Failed(gone[0] if gone else 0, named), quietly=True)
+        raise RankError(named, gone[0] if gone else 0) from error
+
+    def _tell(self, result: object, *, quietly: bool = False) -> None:
+        """Send something to all other ranks; quietly, without waiting for those that are gone."""
+        content = _packed(result)
+        for rank in range(1, self.size):
+            try:
+                self._send_packed(content, rank, timedelta(seconds=_SOON) if quietly else self._limit)
+            except RankError:
+                if not quietly:
+                    raise
+
+    def _send(self, value: object, rank: int) -> None:
+        self._send_packed(_packed(value), rank, self._limit)
+
+    def _send_packed(self, content: torch.Tensor, rank: int, limit: timedelta) -> None:
+        for part in (torch.tensor([len(content)]), content):
+            self._done(partial(dist.isend, part, self._members[rank], group=self._talk), rank, limit)
+
+    def _receive(self, rank: int, limit: timedelta) -> Any:
+        length = torch.zeros(1, dtype=torch.int64)
+        self._done(partial(dist.irecv, length, self._members[rank], group=self._talk), rank, limit)
+        content = torch.empty(int(length), dtype=torch.uint8)
+        self._done(partial(dist.irecv, content, self._members[rank], group=self._talk), rank, limit)
+        return pickle.loads(content.numpy().tobytes())  # noqa: S301 # of a rank, which is this run's own process
+
+    def _done(self, move: Callable[[], "dist.Work | None"], rank: int, limit: timedelta) -> None:
+        try:
+            if (work := move()) is not None:
+                work.wait(limit)
+        except RuntimeError as error:
+            slow = "Timed out" in str(error)
+            why = f"did not answer within {limit.total_seconds():g} seconds" if slow else "ended"
+            raise RankError(f"rank {rank}: {why}; its own output may say why", rank) from error
+
+    def _taken(self, result: Any) -> Any:
+        """A result, or the error in its place."""
+        if isinstance(result, _Failed):
+            raise RankError(result.why if result.why.startswith("rank ") else f"rank {result.rank}: {result.why}", result.rank)
+        return result
+
+    def close(self) -> None:
+        """Leave the group, if it was made here."""
+        if self.size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _packed(value: object) -> torch.Tensor:
+    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,331 @@
+"""A run on several ranks has the bits of the same run on one; a rank that fails or ends is named; a kill costs no noise."""
+
+import math
+import os
+import random
+import re
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+import hubbub
+from hubbub.errors import ConfigError, RankError
+from hubbub.ledger.ledger import Ledger
+from hubbub.mechanism.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedEpochs,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+)
+from hubbub.mechanism.strategies import BandedInverse, BufferedLinearToeplitz, Identity, Strategy, toeplitz
+from hubbub.noise import NoiseStream
+from hubbub.noise.lattice import Lattice
+from hubbub.noise.sources import IncarnationSource
+from hubbub.training import (
+    ExamplePopulation,
+    LocalTraining,
+    Population,
+    ReleasePath,
+    RunPlan,
+    RunStore,
+    SimulatedPopulation,
+    private_gradients,
+    train,
+)
+from hubbub.training.clipping import AdaptiveClipping
+from hubbub.training.ranks import Ranks, divided
+from hubbub.training.rounds import server_step
+from hubbub.training.simulation.functional import FlatModel
+from ranks_of import Started, on_ranks
+
+ROUNDS, CLIENTS = 6, 26
+
+
+def people() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.randn(5 + i % 3, 4, generator=generator), torch.arange(5 + i % 3) % 2) for i in range(CLIENTS)]
+
+
+def population(ranks: Ranks, kind: str, *, lattice: bool) -> Population:
+    if kind == "clients":
+        return SimulatedPopulation(people(), F.cross_entropy, LocalTraining(), ranks=ranks, lattice=lattice)
+    inputs, targets = (torch.cat(parts)[:CLIENTS] for parts in zip(*people(), strict=True))
+    return ExamplePopulation(inputs, targets, F.cross_entropy, ranks=ranks, lattice=lattice, batch=4)
+
+
+SAMPLED = [PoissonSampling(0.4), FixedSizeSampling(7, CLIENTS), BallsInBinsSampling(3)]
+PATTERNS = [MinSeparation(3, 2), FixedEpochs(2, 3)]
+CORRELATED = [
+    toeplitz.square_root(ROUNDS, bands=3),
+    BandedInverse(ROUNDS, (1.0, -0.5)),
+    BufferedLinearToeplitz(ROUNDS, (0.9,), (0.3,)),
+]
+CASES: list[tuple[Strategy, Participation]] = [
+    *((Identity(ROUNDS), drawn) for drawn in (*SAMPLED, *PATTERNS)),
+    *((strategy, drawn) for strategy in CORRELATED for drawn in PATTERNS),
+    (toeplitz.square_root(ROUNDS, bands=3), CyclicPoissonSampling(0.8, 3)),
+]
+
+
+def bits(ranks: Ranks, kind: str, noise: str, adaptive: bool = False) -> list[Any]:  # sent to a process
+    """The models and epsilons of every case, in all rounds, and in how many a round's own loss was known."""
+    found: list[Any] = []
+    for strategy, participation in CASES[:3] if adaptive else CASES:
+        torch.manual_seed(ranks.rank)
+        model = nn.Linear(4, 2)
+        clip = AdaptiveClipping(0.5) if adaptive else 0.5
+        mechanism = hubbub.Mechanism(strategy, participation, 1.0)
+        plan = RunPlan(ROUNDS, participation, 6, mechanism=mechanism, clip_norm=clip, seed=3, noise=noise)  # type: ignore[arg-type]
+        for result in train(plan, population(ranks, kind, lattice=noise == "secure"), model):
+            weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
+            found.append((weights, result.epsilon, result.clients, result.statistics["train_loss"], result.head))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["clients", "examples"])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_simulation_has_the_same_bits_on_one_two_and_three_ranks(kind: str, adaptive: bool) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    alone = repr(bits(Ranks(), kind, "simulation", adaptive))
+    for size in (2, 3):
+        for rank, found in enumerate(on_ranks(size, bits, kind, "simulation", adaptive)):
+            assert repr(found) == alone, (size, rank)
+
+
+def sums(ranks: Ranks, kind: str) -> list[Any]:
+    torch.manual_seed(0)
+    model, clients = nn.Linear(4, 2), population(ranks, kind, lattice=True)
+    return [clients.collect(cohort, model, 0.5, 0).open(None).tolist() for cohort in (range(20), [3], [])]
+
+
+def gradients(ranks: Ranks) -> list[float]:
+    torch.manual_seed(0)
+    inputs, targets = (torch.cat(parts) for parts in zip(*people(), strict=True))
+    total = private_gradients(nn.Linear(4, 2), F.cross_entropy, inputs, targets, 0.3, ranks=ranks)
+    return [*total.open(None).tolist(), total.statistics["train_loss"]]
+
+
+def test_secure_sums_are_the_same_on_any_number_of_ranks() -> None:
+    torch.set_num_threads(1)
+    for what, args in ((sums, ("clients",)), (sums, ("examples",)), (gradients, ())):
+        alone = what(Ranks(), *args)
+        assert on_ranks(3, what, *args) == [alone] * 3
+
+
+# A loop of one's own.
+
+DIM, LOOP = 200_000, 5
+
+
+def own_loop(ranks: Ranks, folder: Path, start: int, stop: int) -> list[Any]:
+    """Rounds of a loop of one's own, in a folder; the releases, and how many numbers the rank remembers."""
+    from hubbub.ledger.promise import Promise
+    from hubbub.training.aggregate import LatticeSum
+
+    mechanism = hubbub.Mechanism(toeplitz.square_root(LOOP, bands=3), MinSeparation(3, 2), 2.0)
+    promise, store = Promise(LOOP, mechanism, settings={"clip_norm": 1.0}), RunStore(folder)
+    with store.locked() if ranks.leads else nullcontext():
+        path = ReleasePath(promise, DIM, clients=4, store=store, ranks=ranks)
+        path.start()
+        found: list[Any] = []
+        for round_index in range(start, stop):
+            assert path.next_round == round_index
+            total = LatticeSum(torch.full((DIM,), round_index), Lattice(1.0), {})
+            ticket = path.begin([f"{round_index} {i}" for i in range(4)], total, 1.0)
+            release = total.open(path.row(ticket))
+            path.commit(ticket, release)
+            found.append(release.numpy())
+        rows = path.noise.state_dict()["memory"] if path.noise else []
+        return [np.stack(found), sum(len(row) for row in rows), ranks.lead(lambda: path.ledger.head)]
+
+
+def of_keys(folder: Path, mechanism: hubbub.Mechanism, dim: int, promise: Any, rounds: int) -> list[torch.Tensor]:
+    """The rows of noise of a run by its keys alone, in one process."""
+    store = RunStore(folder)
+    ledger = Ledger(promise, store.secret(), store.ledger_path)
+    keys = [(epoch.first_row, store.noise_key(number)) for number, epoch in enumerate(ledger.history.epochs)]
+    stream = NoiseStream(mechanism, dim, source=IncarnationSource(keys))
+    return [stream.next_row() for _ in range(rounds)]
+
+
+def test_a_path_gives_each_rank_its_part_and_another_number_of_ranks_resumes(tmp_path: Path) -> None:
+    from hubbub.ledger.promise import Promise
+
+    folder = tmp_path / "run"
+    found = []
+    for size, start, stop in ((2, 0, 2), (3, 2, 4), (1, 4, 5)):
+        ended = on_ranks(size, own_loop, folder, start, stop)
+        releases, kept, heads = zip(*ended, strict=True)
+        assert all((one == releases[0]).all() for one in releases)
+        assert len(set(heads)) == 1
+        # Whole segments of 2^16 numbers, of which a rank has its part and no more.
+        assert max(kept) <= 2 * 2**16 * math.ceil(math.ceil(DIM / 2**16) / size)
+        found.append(releases[0])
+    mechanism = hubbub.Mechanism(toeplitz.square_root(LOOP, bands=3), MinSeparation(3, 2), 2.0)
+    promise = Promise(LOOP, mechanism, settings={"clip_norm": 1.0})
+    rows = of_keys(folder, mechanism, DIM, promise, LOOP)
+    for t, release in enumerate(np.concatenate(found)):
+        assert torch.equal(torch.from_numpy(release), Lattice(1.0).release(torch.full((DIM,), t), rows[t]))
+
+
+# Ranks that fail.
+
+
+def failing(ranks: Ranks, how: str) -> Any:
+    """A round in which rank 1 does something that it should not."""
+    wrong = ranks.rank == 1
+    if how == "another version":
+        ranks.require_same("hubbub or torch", lambda: ("0.2" if wrong else "0.1", torch.__version__))
+    if how == "a wrong part":
+        return ranks.gathered(lambda: torch.zeros(3 if wrong else 2), [(0, 2), (2, 4), (4, 6)][: ranks.size], torch.float32)
+    if how == "ends":
+        ranks.exchange(lambda: os._exit(7) if wrong else None)
+    if how == "ends in a sum":
+        if wrong:
+            torch.distributed.all_reduce = lambda *_, **__: os._exit(7)
+        return ranks.summed([lambda total: total.add_(1)] * 3, torch.zeros(9, dtype=torch.int64))
+    if how == "a sharded model":
+        from torch.distributed.fsdp import fully_shard
+
+        whole = nn.Linear(4, 2)
+        fully_shard(whole, mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (ranks.size,)))
+        return SimulatedPopulation(people(), F.cross_entropy, ranks=ranks).collect([1], whole, 0.5, 0)
+    if how == "hangs":
+        ranks.exchange(lambda: time.sleep(8) if wrong else None)
+    model = nn.Linear(4, 3 if wrong and how == "another model" else 2)
+    clients = people()
+    if wrong and how == "other data":
+        clients = [*clients[1:], clients[0]]
+    loss = F.cross_entropy if not wrong or how != "an error" else _broken
+    rate = 0.5 if wrong and how == "another plan" else 1.0
+    plan = RunPlan(
+        3, PoissonSampling(0.9), 6, mechanism=hubbub.Mechanism(Identity(3), PoissonSampling(0.9), rate), clip_norm=0.5
+    )
+    return list(train(plan, SimulatedPopulation(clients, loss, ranks=ranks), model))
+
+
+def _broken(*_: object) -> torch.Tensor:
+    raise MemoryError("no room")
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("another version", "rank 1: has another hubbub or torch than rank 0 .*0.2"),
+        ("another model", "rank 1: has another model"),
+        ("another plan", "rank 1: has another plan"),
+        ("other data", "rank 1: has another cohort, or other clients"),
+        ("a wrong part", r"rank 1: its part is \(3, torch.float32\)"),
+        ("an error", "rank 1: .*no room"),
+        ("ends", "rank 1: ended"),
+        ("ends in a sum", "rank 1: ended"),
+        ("hangs", "rank 1: did not answer within 2 seconds"),
+    ],
+)
+def test_cra_13_a_rank_that_fails_is_named_on_all_others(how: str, words: str) -> None:
+    found = on_ranks(3, failing, how, limit=2.0 if how == "hangs" else 30.0)
+    assert isinstance(found[0], RankError), found
+    assert found[0].rank == 1
+    assert re.match(words, str(found[0])), str(found[0])
+    if how != "hangs":
+        assert isinstance(found[2], RankError), found
+        assert found[2].rank in (0, 1)
+
+
+def test_a_sharded_model_is_refused_on_every_rank() -> None:
+    for found in on_ranks(2, failing, "a sharded model"):
+        assert isinstance(found, ConfigError | RankError), found
+        assert "has sharded parameters" in str(found)
+
+
+def test_one_rank_needs_no_group() -> None:
+    ranks = Ranks.launched()
+    assert (ranks.size, ranks.leads) == (1, True)
+    assert divided(0, 3) == [(0, 0)] * 3
+    ranks.close()
+
+
+# Kills.
+
+LONG = 40
+
+
+def plan_of(noise: str = "secure") -> RunPlan:
+    everyone = FixedEpochs(LONG, 1)
+    mechanism = hubbub.Mechanism(toeplitz.square_root(LONG, bands=4), everyone, 3.0)
+    return RunPlan(LONG, everyone, CLIENTS, mechanism=mechanism, clip_norm=0.5, noise=noise)  # type: ignore[arg-type]
+
+
+def trained(ranks: Ranks, folder: Path) -> int:
+    torch.manual_seed(0)
+    clients = SimulatedPopulation(people(), F.cross_entropy, LocalTraining(learning_rate=0.5), ranks=ranks)
+    return len(list(train(plan_of(), clients, nn.Linear(4, 2), RunStore(folder))))
+
+
+@pytest.mark.parametrize("kills", [20, pytest.param(300, marks=pytest.mark.slow)])
+def test_cra_1_cra_16_ranks_that_are_killed_lose_no_release_and_use_no_noise_twice(kills: int, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    draw = random.Random(kills)  # noqa: S311 # of a test
+    done = 0
+    while done < kills:
+        folder = tmp_path / str(done)
+        while done < kills:
+            size = draw.choice((1, 2, 2, 3))
+            started = Started(size, trained, folder)
+            # From the start of the group to a few rounds later.
+            time.sleep(draw.uniform(0.0, 1.5))
+            victim = draw.randrange(size)
+            started.kill(victim)
+            ended = started.ended()
+            killed = ended[victim] is None
+            done += killed
+            for rank, found in enumerate(ended):
+                if rank != victim and killed:
+                    assert isinstance(found, RankError | int), found
+            if not killed:
+                break
+        judge(folder)
+    assert done >= kills
+
+
+def judge(folder: Path) -> None:
+    """Finish the run on two ranks, and make each of its releases again from its keys and its clients, in this process."""
+    left = on_ranks(2, trained, folder)
+    assert all(isinstance(one, int) for one in left), left
+    torch.manual_seed(0)
+    plan, module = plan_of(), nn.Linear(4, 2)
+    clients = SimulatedPopulation(people(), F.cross_entropy, LocalTraining(learning_rate=0.5))
+    clients.prepare(module, CLIENTS)
+    model = FlatModel(module)
+    optimizer, store = plan.server.build(model.vector), RunStore(folder)
+    assert plan.mechanism is not None
+    from hubbub.training.run_folder.state import model_digest
+
+    promise = plan.promise(clients=CLIENTS, parameters=model.dim, initial_model=model_digest(model.vector))
+    ledger = Ledger(promise, store.secret(), store.ledger_path)
+    rows, lattice = of_keys(folder, plan.mechanism, model.dim, promise, LONG), Lattice(0.5)
+    assert ledger.pending() is None
+    assert len(ledger.history.rounds) == LONG
+    aborted = 0
+    for t in range(LONG):
+        digest = ledger.history.rounds[t].release
+        if digest is None:
+            aborted += 1
+            continue
+        total = clients.collect(range(CLIENTS), module, 0.5, t)
+        release = total.open(rows[t] * 0.5)
+        assert torch.equal(release, store.load_release(t, digest, model.dim)), t
+        server_step(plan, model, optimizer, 0.5, release, t)
+    assert lattice.step > 0
+    assert aborted <= len(ledger.history.epochs)
