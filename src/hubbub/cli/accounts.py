@@ -1,7 +1,7 @@
 """``hubbub account`` and ``calibrate`` of a mechanism, and ``hubbub gaussian``, one release by every published calibration."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from hubbub._util import files
 from hubbub._util.checks import open_unit, rounds_count, scale
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.accounting.statement import RunFacts, zcdp_standing
-from hubbub.accounting.wording import crude_delta
 from hubbub.cli.factorize import pattern_of, require_output
 from hubbub.cli.flags import number, whole
 from hubbub.cli.output import console, grid, print_columns, print_json, print_table, say
@@ -39,7 +38,7 @@ from hubbub.mechanism.participation import (
 from hubbub.mechanism.strategies import Columns, Strategy
 from hubbub.mechanism.workloads import prefix_sum
 
-__all__ = ["Flags", "account", "calibrate", "gaussian", "guarantee_rows", "promised_words", "say_guarantee"]
+__all__ = ["Flags", "account", "calibrate", "gaussian", "guarantee_rows", "say_guarantee"]
 
 # The flags that were given, by the names of their parameters.
 Flags = Mapping[str, Any]
@@ -139,15 +138,6 @@ def say_guarantee(answer: PrivacyGuarantee) -> None:
     if answer.amplified:
         worst = accounting.rounded_up(answer.unamplified_epsilon)
         say(screen, f"Assuming the cohorts as stated; in the worst case over them, without amplification, epsilon is {worst}.")
-
-
-def promised_words(promised: PrivacyGuarantee, units: int) -> Iterator[str]:
-    """What is said of a run before it starts: its guarantee, a delta that is too large for so many units, who is trusted."""
-    yield promised.sentence()
-    if promised.private and (remark := crude_delta(promised.delta, units, promised.privacy_unit)):
-        yield f"WARNING: {remark}"
-    if promised.setting:
-        yield f"Who is trusted with what: {promised.setting}"
 
 
 def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:

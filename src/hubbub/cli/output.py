@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from hubbub._util import strict_json
+from hubbub.accounting.statement import PrivacyGuarantee
+from hubbub.accounting.wording import crude_delta
 
-__all__ = ["console", "grid", "print_columns", "print_json", "print_table", "printable", "say"]
+__all__ = ["console", "grid", "print_columns", "print_json", "print_table", "printable", "promised_words", "say"]
 
 _LONGEST = 2000
 # Quotations and commands are not broken at their blanks, so that they can be copied.
@@ -102,3 +104,12 @@ def print_columns(table: Table, at_least: int = 0) -> None:
         screen.print(table)
     for line in captured.get().splitlines():
         screen.print(line.rstrip())
+
+
+def promised_words(promised: PrivacyGuarantee, units: int) -> Iterator[str]:
+    """What is said of a run before it starts: its guarantee, a delta that is too large for so many units, who is trusted."""
+    yield promised.sentence()
+    if promised.private and (remark := crude_delta(promised.delta, units, promised.privacy_unit)):
+        yield f"WARNING: {remark}"
+    if promised.setting:
+        yield f"Who is trusted with what: {promised.setting}"

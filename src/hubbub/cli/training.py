@@ -18,8 +18,7 @@ from hubbub._util.checks import integer, one_of
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.cli import ranks as many
-from hubbub.cli.accounts import promised_words
-from hubbub.cli.output import console, print_json, say
+from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment import engine
