@@ -258,11 +258,16 @@ class Ranks:
         if self.size == 1 and made[0] is not None:
             return made[0]
         whole = torch.empty(ranges[-1][1], dtype=dtype)
-        for rank, (first, stop) in enumerate(ranges):
-            if stop > first:
-                if rank == self.rank and made[0] is not None:
-                    whole[first:stop] = made[0]
-                self._broadcast(whole[first:stop], rank)
+        first, stop = ranges[self.rank]
+        if made[0] is not None:
+            whole[first:stop] = made[0]
+        # All at once: they go different ways.
+        moves = [
+            partial(dist.broadcast, whole[first:stop], self._members[rank], group=self._data, async_op=True)
+            for rank, (first, stop) in enumerate(ranges)
+            if stop > first
+        ]
+        self._moving(lambda: [work.wait() for work in [move() for move in moves]])
         return whole
 
     def share(self, tensor: torch.Tensor) -> None:
