@@ -192,11 +192,11 @@ def elsewhere(part: Callable) -> type[SimulatedPopulation]:
     """Clients whose server bounds them in another way."""
 
     class Other(SimulatedPopulation):
-        def chunk(self, task, model, clients):  # a deliberately broken twin
+        def collect(self, *arguments):  # a deliberately broken twin
             right = simulate_module.bounded
             simulate_module.bounded = part
             try:
-                return super().chunk(task, model, clients)
+                return super().collect(*arguments)
             finally:
                 simulate_module.bounded = right
 

@@ -90,7 +90,7 @@ def test_a_run_that_stops_anywhere_goes_on_and_its_folder_holds(noise_by: str, t
     assert record.get("noise_by", "server") == ("holders" if noise_by == "holders" else "server")
 
 
-def test_a_lying_holder_costs_the_round_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_that_answers_with_the_part_of_another_costs_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     how = terms(holders=2)
     chosen = plan(BANDED, how)
     clients = encrypted(chosen, how)
@@ -99,7 +99,7 @@ def test_a_lying_holder_costs_the_round_and_is_named(tmp_path: Path, monkeypatch
     monkeypatch.setattr(other, "open", lambda request: one.open(request) if request.round_index == 1 else true(request))
     results = list(train(chosen, clients, linear(), RunStore(tmp_path / "run")))
     assert [result.released for result in results] == [True, False, True, True, True, True]
-    assert "holder 1" in results[1].fault
+    assert "partials of holders [1]: 1 are too few" in results[1].fault
 
 
 def test_a_holders_stream_goes_on_over_restarts_as_one_stream(tmp_path: Path) -> None:
