@@ -387,7 +387,7 @@ def test_acc_12_what_was_laid_out_to_go_on_does_not_begin_by_itself(tmp_path: Pa
     trained(one)
     module = zeros()
     extended(RunStore(one), FIRST, SECOND, module, RunStore(two))
-    with pytest.raises(RunFolderError, match="is the model of a finished run, whose cost this run, which extends none, would not count"):
+    with pytest.raises(RunFolderError, match="is the model of a finished run, whose cost this run, which extends none"):
         next(train(SECOND, RandomSums(0), module, RunStore(two)))
     assert not (two / "ledger.jsonl").exists()
     gone_on(one, two)
