@@ -5,6 +5,7 @@ be looked at: it records the cost of the step, adds its row of correlated noise,
 than promised.
 
     python examples/own_loop.py
+    torchrun --nproc-per-node 2 examples/own_loop.py    # the same releases, made by two processes
 """
 
 import torch
@@ -16,7 +17,7 @@ from hubbub.datasets import digits
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.participation import FixedEpochs
 from hubbub.mechanism.workloads import momentum
-from hubbub.training import ReleasePath, private_gradients
+from hubbub.training import Ranks, ReleasePath, private_gradients
 
 EPOCHS, STEPS, CLIP_NORM, DELTA = 10, 8, 1.0, 1e-4
 
@@ -36,12 +37,15 @@ def main() -> None:
     promise = Promise(rounds, mechanism, privacy_unit="example", delta=DELTA, settings={"clip_norm": CLIP_NORM})
     order = torch.randperm(len(data.train_inputs))
     batch_size = len(order) / STEPS
-    path = ReleasePath(promise, sum(p.numel() for p in model.parameters()), clients=len(order))
+    # One rank, unless a launcher started several processes: then all of them execute this program.
+    ranks = Ranks.launched()
+    path = ReleasePath(promise, sum(p.numel() for p in model.parameters()), clients=len(order), ranks=ranks)
     path.start()
 
     for step in range(rounds):
         batch = order[step % STEPS :: STEPS]
-        total = private_gradients(model, F.cross_entropy, data.train_inputs[batch], data.train_targets[batch], CLIP_NORM)
+        inputs, targets = data.train_inputs[batch], data.train_targets[batch]
+        total = private_gradients(model, F.cross_entropy, inputs, targets, CLIP_NORM, ranks=ranks)
         ticket = path.begin(batch.tolist(), total, CLIP_NORM)
         release = total.open(path.row(ticket))
         path.commit(ticket, release)
@@ -50,11 +54,12 @@ def main() -> None:
         for parameter, gradient in zip(model.parameters(), mean, strict=True):
             parameter.grad = gradient.view_as(parameter)
         optimizer.step()
-        if step % STEPS == STEPS - 1:
+        if step % STEPS == STEPS - 1 and ranks.leads:
             right = model(data.test_inputs).argmax(dim=1) == data.test_targets
             spent = path.ledger.spent(DELTA).epsilon
             print(f"epoch {step // STEPS + 1}: accuracy {right.double().mean():.1%}, epsilon {spent:.2f}")
-    print(path.ledger.spent(DELTA).sentence())
+    if ranks.leads:
+        print(path.ledger.spent(DELTA).sentence())
 
 
 if __name__ == "__main__":

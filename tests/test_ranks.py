@@ -4,6 +4,9 @@ import math
 import os
 import random
 import re
+import signal
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -329,3 +332,46 @@ def judge(folder: Path) -> None:
         server_step(plan, model, optimizer, 0.5, release, t)
     assert lattice.step > 0
     assert aborted <= len(ledger.history.epochs)
+
+
+# From the command line.
+
+
+def hubbub_of(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *(launcher or ("-m", "hubbub")), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.slow
+def test_a_run_that_two_processes_began_is_resumed_by_three_and_verified(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", Path(__file__).parent.parent / "examples" / "digits.toml"
+    few = ("--set", "training.rounds=12", "--set", "training.evaluate_every=100")
+    child = subprocess.Popen([sys.executable, "-m", "hubbub", "train", config, "-o", run, *few, "--nproc", "2"])
+    while len((run / "metrics.jsonl").read_bytes().splitlines() if (run / "metrics.jsonl").exists() else ()) < 4:
+        assert child.poll() is None
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(60) == 130
+    done = hubbub_of("resume", run, "--nproc", "3")
+    assert done.returncode == 0, done.stderr
+    assert hubbub_of("verify", run).returncode == 0
+    said = (run / "report.md").read_text()
+    assert "the 3 processes that shared rounds" in said
+    # Another launcher, and a full disk.
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hubbub")
+    done = hubbub_of("train", config, "-o", tmp_path / "again", *few, launcher=torchrun)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Run folder:") == 1
+    full = hubbub_of("train", config, "-o", "/dev/full/run", *few, "--nproc", "2")
+    assert full.returncode == 2
+    assert full.stderr.count("hubbub: ") == 1, full.stderr
+
+
+@pytest.mark.slow
+def test_a_loop_of_ones_own_runs_under_torchrun() -> None:
+    example = Path(__file__).parent.parent / "examples" / "own_loop.py"
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    two, one = hubbub_of(example, launcher=torchrun), hubbub_of(example, launcher=("-W", "default"))
+    assert (two.returncode, one.returncode) == (0, 0), two.stderr
+    assert two.stdout.count("epoch ") == 10
+    assert two.stdout.splitlines()[-1] == one.stdout.splitlines()[-1]

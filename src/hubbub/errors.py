@@ -70,11 +70,12 @@ class RankError(HubbubError):
     Args:
         why: The reason; it names the rank.
         rank: Its number.
+        gone: Whether it did not say so itself.
     """
 
-    def __init__(self, why: str, rank: int) -> None:
-        self.rank = rank
-        super().__init__(why, rank)
+    def __init__(self, why: str, rank: int, gone: bool = False) -> None:  # made again by pickle
+        self.rank, self.gone = rank, gone
+        super().__init__(why, rank, gone)
 
     def __str__(self) -> str:
         """The reason."""

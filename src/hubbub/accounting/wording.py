@@ -203,6 +203,22 @@ HOLDERS_ADD = Assumption(
     "its key and its noise to itself",
     "operator",
 )
+
+
+def ranks_assumption(ranks: int) -> Assumption:
+    """What is assumed of the processes that shared a run's rounds.
+
+    Example:
+        >>> ranks_assumption(4).text
+        "the 4 processes that shared rounds, and what they send each other, are the server's: each saw sums and the noise's key"
+    """
+    return Assumption(
+        f"the {ranks} processes that shared rounds, and what they send each other, are the server's: each saw sums and the "
+        "noise's key",
+        "operator",
+    )
+
+
 # Of several runs, where no statement names what each of them assumes.
 EACH_RUN = Assumption("each run's own assumptions hold, as its own statement names them", "operator")
 _ALWAYS = (

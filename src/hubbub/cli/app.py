@@ -8,6 +8,7 @@ import itertools
 import os
 import resource
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -137,6 +138,8 @@ app.add_typer(_flower, name="flower", rich_help_panel=_MORE)
 app.add_typer(_paillier, name="paillier", rich_help_panel=_MORE)
 
 _LONGEST_MESSAGE = 1000
+# Seconds that a rank leaves to rank 0 to end first.
+_PATIENCE = 3.0
 # The base class of usage errors, which has no public name.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 
@@ -178,8 +181,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         from hubbub.errors import HubbubError, RankError
 
         rank = os.environ.get("RANK", "0")
-        if rank != "0" and isinstance(error, RankError) and (error.rank, rank) != (0, "1"):
-            # Rank 0 says what is wrong; if it is gone, rank 1 does.
+        if rank != "0" and isinstance(error, RankError) and (error.rank, error.gone, rank) != (0, True, "1"):
+            # Rank 0 says what is wrong; if it is gone, rank 1 does. The exit status is that of who ends first.
+            time.sleep(_PATIENCE)
             sys.exit(1)
         # Anything else is a bug, whose report needs the traceback.
         if os.environ.get("HUBBUB_DEBUG") or not isinstance(error, HubbubError | ValueError | TypeError | OSError):

@@ -151,11 +151,14 @@ def _costs(made: _Planned) -> dict[str, Any]:
     plan, parameters, seconds = made.plan, made.parameters, made.seconds
     terms = encryption_of(made.config, plan.expected_cohort_size)
     noise = estimates.noise_estimate(plan, workload_of(made.config), parameters, terms.noise_rows if terms else 0)
-    rows = estimates.remembered_rows(plan)
+    rows, nproc = estimates.remembered_rows(plan), made.config.training.nproc
     encryption = estimates.encryption_costs(plan, terms, parameters, made.clients) if terms and parameters else {}
     if seconds is not None and encryption:
         each = encryption["encrypt_seconds"] * plan.expected_cohort_size
         seconds += (each + encryption["add_seconds"] + encryption["open_seconds"]) * plan.rounds
+    if seconds is not None:
+        # What ranks exchange takes some hundredths of a round.
+        seconds /= nproc
     kept = plan.rounds if made.config.training.keep_releases else 0
     return {
         "rounds": plan.rounds,
@@ -169,7 +172,9 @@ def _costs(made: _Planned) -> dict[str, Any]:
         "noise": asdict(noise) if noise else None,
         "noise_rows": rows,
         "parameters": parameters,
+        "nproc": nproc,
         "noise_memory_bytes": estimates.remembered_bytes(rows, plan, parameters),
+        "noise_memory_bytes_of_each": estimates.remembered_bytes(rows, plan, parameters, nproc),
         "releases_bytes": kept * plan.release_bytes(parameters) if kept and parameters else None,
         "planning_cpu_seconds": made.cpu_seconds,
         "estimated_seconds": seconds,
@@ -205,7 +210,9 @@ def _cost_rows(costs: dict[str, Any], unit: str) -> Iterator[tuple[str, str]]:
         yield "parameters", "not known before the model is loaded (--measure)"
     else:
         yield "parameters", f"{costs['parameters']:,}"
-    yield "memory of the noise", _memory(costs["noise_rows"], costs["noise_memory_bytes"])
+    memory, nproc = costs["noise_memory_bytes"], costs["nproc"]
+    shared = f"; {_size(costs['noise_memory_bytes_of_each'])} in each of {nproc} processes" if memory and nproc > 1 else ""
+    yield "memory of the noise", _memory(costs["noise_rows"], memory) + shared
     if costs["releases_bytes"] is not None:
         yield "disk for all releases", _size(costs["releases_bytes"])
     if "upload_bytes" in costs:

@@ -37,7 +37,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     # Each rank says itself what is wrong.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -45,6 +45,8 @@ __all__ = [
 
 # The size of a number of the noise in memory, and of the model that a client downloads.
 NUMBER_BYTES, MODEL_BYTES = 8, 4
+# Numbers of a row that one rank makes together, at least; as in hubbub.noise.sources.
+_SEGMENT = 1 << 16
 # The number of ciphertexts that are timed.
 _TRIED = 8
 
@@ -142,17 +144,23 @@ def remembered_rows(plan: RunPlan) -> int:
     return progress(plan.mechanism.strategy, min(plan.rounds, 4096)).most_remembered
 
 
-def remembered_bytes(rows: int | None, plan: RunPlan, parameters: int | None) -> int | None:
+def remembered_bytes(rows: int | None, plan: RunPlan, parameters: int | None, ranks: int = 1) -> int | None:
     """The memory of rows of noise, each as long as a release; ``None`` if the rows or the parameters are unknown.
+
+    Several ranks divide it by whole segments of 65,536 numbers; the memory then is that of the one with the most.
 
     Example:
         >>> from hubbub.mechanism.participation import PoissonSampling
-        >>> remembered_bytes(3, RunPlan(8, PoissonSampling(0.1), expected_cohort_size=10), parameters=1000)
-        24000
+        >>> plan = RunPlan(8, PoissonSampling(0.1), expected_cohort_size=10)
+        >>> remembered_bytes(3, plan, parameters=1000), remembered_bytes(1, plan, parameters=10**6, ranks=4)
+        (24000, 2097152)
     """
     if rows is None or parameters is None:
         return None
-    return NUMBER_BYTES * rows * (parameters + plan.clip_norms.further)
+    numbers = parameters + plan.clip_norms.further
+    if ranks > 1:
+        numbers = min(numbers, math.ceil(math.ceil(numbers / _SEGMENT) / ranks) * _SEGMENT)
+    return NUMBER_BYTES * rows * numbers
 
 
 def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients: int) -> dict[str, float]:

@@ -13,6 +13,7 @@ from hubbub.accounting.events_of_mechanism import mechanism_events, one_release,
 from hubbub.accounting.guarantee import PrivacyGuarantee, covered_relations
 from hubbub.accounting.runs import Events, RunCharge, events_of
 from hubbub.accounting.statement import RunFacts, rounded_up
+from hubbub.accounting.wording import Assumption, ranks_assumption
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.history import History
 from hubbub.ledger.promise import Promise
@@ -149,6 +150,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     at = promise.delta if delta is None else delta
     begun = len(history.rounds)
     promised = promise.after(min(begun, promise.rounds), at)
+    promised = replace(promised, assumptions=(*promised.assumptions, *_of_ranks(history)))
     if promise.mechanism is None:
         return Spent(promised, promised, ())
     found = breaches(promise, history)
@@ -176,6 +178,12 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     return Spent(promised, happened, found.words)
 
 
+def _of_ranks(history: History) -> tuple[Assumption, ...]:
+    """What is assumed of the processes that shared rounds, if there were several."""
+    most = max((epoch.ranks for epoch in history.epochs), default=1)
+    return (ranks_assumption(most),) if most > 1 else ()
+
+
 def cost_of_run(chain: Chain, promise: Promise, history: History) -> RunCharge:
     """What a run has cost by itself, for an account of several or as an earlier run of the next."""
     alone = spent(replace(promise, earlier=()), history).guarantee
@@ -189,7 +197,7 @@ def cost_of_run(chain: Chain, promise: Promise, history: History) -> RunCharge:
         relations=() if promise.mechanism is None else covered_relations(promise.mechanism.participation),
         privacy_unit=promise.privacy_unit,
         simulation=promise.simulation,
-        further=promise.assumed,
+        further=(*promise.assumed, *_of_ranks(history)),
         not_covered=promise.not_covered,
         setting=promise.setting,
     )

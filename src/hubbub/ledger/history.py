@@ -34,11 +34,15 @@ class Round:
 
 @dataclass(frozen=True)
 class Epoch:
-    """An incarnation of the run: its first row of z, the HMAC of its key (simulation: ``None``), the sampler's fingerprint."""
+    """An incarnation of the run: its first row of z, the HMAC of its key (simulation: ``None``), the sampler's fingerprint.
+
+    ``ranks`` is the number of processes that shared its rounds.
+    """
 
     first_row: int
     key: str | None
     sampler: str
+    ranks: int = 1
 
 
 @dataclass
@@ -156,7 +160,8 @@ class History:
             raise ValueError(f"incarnation {body['epoch']} does not follow")
         first_row = integer("first_row", body["first_row"], at_least=self.epochs[-1].first_row if self.epochs else 0)
         key = None if body["key"] is None else digest("key", body["key"])
-        self.epochs.append(Epoch(first_row, key, digest("sampler", body["sampler"])))
+        ranks = integer("ranks", body.get("ranks", 1), at_least=1)
+        self.epochs.append(Epoch(first_row, key, digest("sampler", body["sampler"]), ranks))
 
     def _begin(self, body: Mapping[str, Any], block: bytes | memoryview) -> None:
         """The cost of a round is recorded."""

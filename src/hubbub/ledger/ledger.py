@@ -154,17 +154,19 @@ class Ledger:
         found = self.history.participations
         return found.rounds_of(int(found.numbers(self._tags([client]))[0]))
 
-    def start_epoch(self, first_row: int, key: bytes | None, sampler: str) -> None:
+    def start_epoch(self, first_row: int, key: bytes | None, sampler: str, ranks: int = 1) -> None:
         """Record an incarnation of the run, and that rows of z from ``first_row`` on come from a new key.
 
         Args:
             first_row: The first row of z that was never drawn.
             key: Of a secure run, on disk by now; ``None`` in a simulation, whose rows come from its seed.
             sampler: A fingerprint of how keys become noise on this machine.
+            ranks: The number of processes that share the rounds from now on.
         """
         digest = None if key is None else self.digest("key", key)
         number = len(self.history.epochs)
-        self._append({"kind": "epoch", "epoch": number, "first_row": first_row, "key": digest, "sampler": sampler})
+        shared = {"ranks": ranks} if ranks > 1 else {}
+        self._append({"kind": "epoch", "epoch": number, "first_row": first_row, "key": digest, "sampler": sampler, **shared})
 
     def begin(self, round_index: int, cohort: Sequence[Hashable], digest: str, clip_norm: float | None = None) -> Ticket:
         """Record the cost of a round. When this returns, the record is on disk.

@@ -345,7 +345,7 @@ class Ranks:
         except RuntimeError as error:
             slow = "Timed out" in str(error)
             why = f"did not answer within {limit.total_seconds():g} seconds" if slow else "ended"
-            raise RankError(f"rank {rank}: {why}; its own output may say why", rank) from error
+            raise RankError(f"rank {rank}: {why}; its own output may say why", rank, True) from error
 
     def _taken(self, result: Any) -> Any:
         """A result, or the error in its place."""

@@ -220,7 +220,7 @@ class ReleasePath:
             key = fresh_key()
             if self._store:
                 self._store.add_noise_key(len(self.ledger.history.epochs), key)
-        self.ledger.start_epoch(drawn, key, sampler())
+        self.ledger.start_epoch(drawn, key, sampler(), self._ranks.size)
         if mechanism and key:
             self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
         return key
