@@ -1,5 +1,6 @@
 """A run on several ranks has the bits of the same run on one; a rank that fails or ends is named; a kill costs no noise."""
 
+import hashlib
 import math
 import os
 import random
@@ -41,6 +42,7 @@ from hubbub.training import (
     ReleasePath,
     RunPlan,
     RunStore,
+    ServerOptimizer,
     SimulatedPopulation,
     private_gradients,
     train,
@@ -91,7 +93,7 @@ def bits(ranks: Ranks, kind: str, noise: str, adaptive: bool = False) -> list[An
         plan = RunPlan(ROUNDS, participation, 6, mechanism=mechanism, clip_norm=clip, seed=3, noise=noise)  # type: ignore[arg-type]
         for result in train(plan, population(ranks, kind, lattice=noise == "secure"), model):
             weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
-            found.append((weights, result.epsilon, result.clients, result.statistics["train_loss"], result.head))
+            found.append((weights, result.epsilon, result.clients, result.statistics["train_loss"]))
     return found
 
 
@@ -104,6 +106,35 @@ def test_a_simulation_has_the_same_bits_on_one_two_and_three_ranks(kind: str, ad
     for size in (2, 3):
         for rank, found in enumerate(on_ranks(size, bits, kind, "simulation", adaptive)):
             assert repr(found) == alone, (size, rank)
+
+
+BIG = 70_000
+
+
+def optimized(ranks: Ranks, folder: Path, stop: int) -> list[Any]:
+    """A model of two segments with a stateful optimizer, in a folder, up to a round."""
+    if ranks.size > 1:
+        ranks = Ranks(torch.distributed.group.WORLD, shard_optimizer=True)
+    torch.manual_seed(0)
+    model, clients = nn.Linear(BIG // 2, 2), [(torch.randn(2, BIG // 2), torch.arange(2)) for _ in range(4)]
+    everyone = FixedEpochs(12, 1)
+    mechanism = hubbub.Mechanism(toeplitz.square_root(12, bands=2), everyone, 1.0)
+    server = ServerOptimizer("fedadam", learning_rate=0.1)
+    plan = RunPlan(12, everyone, 4, mechanism=mechanism, clip_norm=0.5, seed=3, noise="simulation", server=server)
+    population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), ranks=ranks, lattice=False)
+    for result in train(plan, population, model, RunStore(folder)):
+        if result.round_index + 1 == stop:
+            break
+    return [hashlib.sha256(p.detach().numpy().tobytes()).hexdigest() for p in model.parameters()]
+
+
+def test_an_optimizer_that_is_sharded_takes_the_same_steps_and_any_number_of_ranks_resumes(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    alone = optimized(Ranks(), tmp_path / "alone", 12)
+    assert on_ranks(2, optimized, tmp_path / "two", 10) != [alone] * 2
+    assert on_ranks(3, optimized, tmp_path / "two", 12) == [alone] * 3
+    checkpoints = [(tmp_path / name / "state" / "checkpoint-12.safetensors").read_bytes() for name in ("alone", "two")]
+    assert checkpoints[0] == checkpoints[1]
 
 
 def sums(ranks: Ranks, kind: str) -> list[Any]:

@@ -63,9 +63,9 @@ def launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
     sys.exit(0)
 
 
-def ranks_of(time_limit: float) -> Ranks:
+def ranks_of(time_limit: float, shard: str) -> Ranks:
     """The ranks of this command, which end with the process that started them, and with Ctrl-C after the round's record."""
-    ranks = Ranks.launched(time_limit=time_limit)
+    ranks = Ranks.launched(time_limit=time_limit, shard_optimizer=shard == "optimizer")
     if ranks.size > 1:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()

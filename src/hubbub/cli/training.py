@@ -53,7 +53,7 @@ class How:
         """
         if not many.launched() and config.training.nproc > 1:
             many.launch(config.training.nproc, sys.argv[1:])
-        ranks = many.ranks_of(config.training.rank_timeout)
+        ranks = many.ranks_of(config.training.rank_timeout, config.training.shard)
         if not ranks.leads:
             many.follow(ranks, allow_import=self.allow_import)
             return None

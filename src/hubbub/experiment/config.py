@@ -143,6 +143,7 @@ class TrainingConfig:
     ``learning_rate`` and ``momentum`` are those of SGD (or Adam, with ``server_optimizer = "fedadam"``).
     ``plan``, ``nproc``, ``device`` and ``precision`` say how fast, and change nothing of what is promised.
     ``nproc`` processes of this machine share a run; one that does not answer for ``rank_timeout`` seconds ends it.
+    With ``shard = "optimizer"`` each has the server optimizer's state of its part of the model alone.
     Releases are kept while the share ``free_disk`` of the disk is free; then they go, and so does each checkpoint's past.
     ``extends`` is the folder of a finished run: training starts from its model, and it is one of ``privacy.earlier_runs``.
     """
@@ -174,6 +175,7 @@ class TrainingConfig:
     plan: Annotated[str, _rule(_plan)] = "auto"
     nproc: Count = 1
     rank_timeout: Scale = 600.0
+    shard: Annotated[str, _rule(_checks.one_of, ("none", "optimizer"))] = "none"
     device: Annotated[str, _rule(_checks.one_of, ("cpu", "cuda"))] = "cpu"
     precision: Annotated[str, _rule(_checks.one_of, ("float32", "bfloat16"))] = "float32"
     extends: str | None = None

@@ -27,7 +27,7 @@ _LARGEST = 2**27
 _MANY = 10**7
 # Settings that change nothing that an adversary sees: how a run is computed, where files lie, what is measured.
 _IRRELEVANT = {
-    "training": {"plan", "nproc", "rank_timeout", "evaluate_every", "keep_releases", "free_disk", "fairness"},
+    "training": {"plan", "nproc", "rank_timeout", "shard", "evaluate_every", "keep_releases", "free_disk", "fairness"},
     "privacy": {"noise", "earlier_runs"},
     "data": {"path"},
     "secagg": {"keys"},

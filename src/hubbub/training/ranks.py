@@ -27,6 +27,7 @@ import torch.distributed as dist
 from hubbub._util import __version__
 from hubbub._util.checks import positive
 from hubbub.errors import ConfigError, RankError
+from hubbub.noise.sources import SecureSource
 
 __all__ = ["TIME_LIMIT", "Ranks", "divided"]
 
@@ -64,6 +65,18 @@ def divided(count: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(-(-count * i // parts) for i in range(parts + 1)))
 
 
+def segments(dim: int, ranks: int) -> list[tuple[int, int]]:
+    """The numbers of a vector that each rank has: whole segments of a row of noise, of which each is made by one rank alone.
+
+    Example:
+        >>> segments(100_000, 2)
+        [(0, 65536), (65536, 100000)]
+    """
+    length = SecureSource.segment_length(torch.device("cpu"))
+    ranges = divided(-(-dim // length), ranks)
+    return [(min(first * length, dim), min(stop * length, dim)) for first, stop in ranges]
+
+
 class Ranks:
     """The ranks of a run, and this process's place among them.
 
@@ -71,6 +84,8 @@ class Ranks:
         group: A process group, which all its processes make at the same time; :meth:`launched` takes that of the launcher.
             Without one this process is the only rank, and every method only calls or returns.
         time_limit: Seconds after which a rank that does not answer counts as gone.
+        shard_optimizer: Whether each rank has the state of the server's optimizer for its part of the model alone, and steps
+            there (as ZeRO-1); the parts are then sent round.
 
     Sums and rows are exchanged between processors, by gloo. Integers add up to the same bits in any order; sums in floating
     point are added in the order of their chunks.
@@ -85,17 +100,21 @@ class Ranks:
         (tensor([6, 6]), [2, 2, 2])
     """
 
-    def __init__(self, group: "dist.ProcessGroup | None" = None, *, time_limit: float = TIME_LIMIT) -> None:
+    def __init__(
+        self, group: "dist.ProcessGroup | None" = None, *, time_limit: float = TIME_LIMIT, shard_optimizer: bool = False
+    ) -> None:
         self._limit = timedelta(seconds=positive("time_limit", time_limit))
         self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        self.shard_optimizer = shard_optimizer and self.size > 1
         if self.size > 1:
             self._members = dist.get_process_group_ranks(group)
             # Two groups: after an exchange of data has failed, the ranks still talk.
             self._talk, self._data = (dist.new_group(self._members, self._limit, "gloo") for _ in range(2))
             self.require_same("hubbub or torch", lambda: (__version__, torch.__version__))
+            self.require_same("shard_optimizer", lambda: shard_optimizer)
 
     @classmethod
-    def launched(cls, *, time_limit: float = TIME_LIMIT) -> "Ranks":
+    def launched(cls, *, time_limit: float = TIME_LIMIT, shard_optimizer: bool = False) -> "Ranks":
         """The processes that torchrun or SLURM started together with this one, by the environment; without any, one rank.
 
         Raises:
@@ -112,7 +131,7 @@ class Ranks:
                     f"{_LAUNCHED} = {os.environ[_LAUNCHED]!r}: a launcher seems to have started this process, and its group "
                     f"cannot be made ({_line(error)}); start it by torchrun, or unset {_LAUNCHED}"
                 ) from error
-        return cls(dist.group.WORLD, time_limit=time_limit)
+        return cls(dist.group.WORLD, time_limit=time_limit, shard_optimizer=shard_optimizer)
 
     @property
     def leads(self) -> bool:
@@ -261,14 +280,28 @@ class Ranks:
         first, stop = ranges[self.rank]
         if made[0] is not None:
             whole[first:stop] = made[0]
+        self.complete(whole, ranges)
+        return whole
+
+    def complete(self, vector: torch.Tensor, ranges: Sequence[tuple[int, int]]) -> None:
+        """Overwrite each range of a vector by that of the rank whose it is.
+
+        Raises:
+            RankError: A rank is gone.
+        """
+        if self.size == 1:
+            return
+        here = vector.detach().cpu()
         # All at once: they go different ways.
         moves = [
-            partial(dist.broadcast, whole[first:stop], self._members[rank], group=self._data, async_op=True)
+            partial(dist.broadcast, here[first:stop], self._members[rank], group=self._data, async_op=True)
             for rank, (first, stop) in enumerate(ranges)
             if stop > first
         ]
         self._moving(lambda: [work.wait() for work in [move() for move in moves]])
-        return whole
+        if vector.device.type != "cpu":
+            with torch.no_grad():
+                vector.copy_(here)
 
     def share(self, tensor: torch.Tensor) -> None:
         """Overwrite a tensor on every rank by that of rank 0, of the same shape and dtype.

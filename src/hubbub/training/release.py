@@ -33,12 +33,12 @@ from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.mechanism.utility import largest_deviation, noising_matrix, require_inverse, require_no_look_ahead
 from hubbub.noise import NoiseStream, SimulationSource, sampler
 from hubbub.noise.lattice import Lattice
-from hubbub.noise.sources import IncarnationSource, SecureSource
+from hubbub.noise.sources import IncarnationSource
 from hubbub.noise.steps import require_room
 from hubbub.noise.stream import require_memory
 from hubbub.training.aggregate import Sum
 from hubbub.training.cohorts import CohortKeys
-from hubbub.training.ranks import Ranks, divided
+from hubbub.training.ranks import Ranks, segments
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import key_ahead, rounds_shown, unknown_releases
 
@@ -126,7 +126,7 @@ class ReleasePath:
         self._on_lattice = mechanism is not None and (self._secure or noise_in_sums)
         here = None if noise_in_sums else mechanism
         self._ranks, self._draws = ranks or Ranks(), here is not None
-        self._parts = _parts(dim, self._ranks.size)
+        self._parts = segments(dim, self._ranks.size)
         first, stop = self._parts[self._ranks.rank]
         remembered = (memory_rows(here.strategy) or 0) if here else 0
         require_memory(remembered, stop - first, torch.empty(0, dtype=torch.float64))
@@ -405,12 +405,6 @@ class ReleasePath:
                     raise RunFolderError(f"state/keys/epoch-{number}: is not the key that this run's noise was drawn from")
                 found.append((epoch.first_row, key))
         return found
-
-
-def _parts(dim: int, ranks: int) -> list[tuple[int, int]]:
-    """The numbers of a row that each rank makes: whole segments, of which each is made by one rank alone."""
-    length = SecureSource.segment_length(torch.device("cpu"))
-    return [(min(first * length, dim), min(stop * length, dim)) for first, stop in divided(-(-dim // length), ranks)]
 
 
 def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:

@@ -26,7 +26,7 @@ from hubbub.training.aggregate import NoSum, Population, Sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
 from hubbub.training.evaluation import Evaluations
 from hubbub.training.plan import Plan, RunPlan
-from hubbub.training.ranks import Ranks
+from hubbub.training.ranks import Ranks, segments
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import model_digest, optimizer_state, take_up
@@ -194,7 +194,7 @@ def _rounds(
             run.update(release, round_index)
             clock.end("update")
             aborted = 0
-        ranks.lead(lambda: run.checkpoint(round_index + 1))  # noqa: B023
+        run.checkpoint(round_index + 1)
         clock.end("persist")
         epsilon, head = ranks.lead(lambda: (path.ledger.spent(plan.delta).epsilon, path.ledger.head))
         clock.end("account")
@@ -297,11 +297,17 @@ class RunState:
         return run
 
     def _follow(self) -> None:
-        """Take up the state of rank 0."""
-        self.ranks.share(self.model.vector)
-        state, self.clip_norm = self.ranks.lead(lambda: (optimizer_state(self.optimizer, self.model.vector), self.clip_norm))
-        if not self.ranks.leads and state:
-            self.optimizer.state[self.model.vector] = state
+        """Take up the state of rank 0, or this rank's part of it."""
+        ranks, vector = self.ranks, self.model.vector
+        ranks.share(vector)
+        state, self.clip_norm = ranks.lead(lambda: (optimizer_state(self.optimizer, vector), self.clip_norm))
+        if ranks.shard_optimizer:
+            first, stop = segments(self.model.dim, ranks.size)[ranks.rank]
+            vector = vector.detach()[first:stop].requires_grad_()
+            self.optimizer = self.plan.server.build(vector)
+            state = {name: value[first:stop].clone() if value.ndim else value for name, value in state.items()}
+        if state and (ranks.shard_optimizer or not ranks.leads):
+            self.optimizer.state[vector] = state
 
     def _update_again(self, start: int, stop: int) -> None:
         """Update the model by the releases on disk."""
@@ -354,16 +360,39 @@ class RunState:
 
     def update(self, release: torch.Tensor, round_index: int) -> None:
         """Take one :func:`server_step` along a release."""
-        self.clip_norm = server_step(self.plan, self.model, self.optimizer, self.clip_norm, release, round_index)
+        self.clip_norm = server_step(
+            self.plan, self.model, self.optimizer, self.clip_norm, release, round_index, ranks=self.ranks
+        )
         self._known = self._known and self._as_it_is()
 
     def checkpoint(self, rounds: int) -> None:
         """Save the state every few rounds and at the end; in between, the releases are on disk."""
-        if self.store and (rounds % CHECKPOINT_EVERY == 0 or rounds == self.plan.rounds):
+        if rounds % CHECKPOINT_EVERY == 0 or rounds == self.plan.rounds:
+            state = self._optimizer_state()
+            self.ranks.lead(lambda: self._save(rounds, state))
+
+    def _optimizer_state(self) -> dict[str, torch.Tensor]:
+        """The state of the optimizer, made of all ranks' parts."""
+        (trained,) = self.optimizer.param_groups[0]["params"]
+        state = optimizer_state(self.optimizer, trained)
+        if not self.ranks.shard_optimizer:
+            return state
+        ranges = segments(self.model.dim, self.ranks.size)
+        first, stop = ranges[self.ranks.rank]
+        whole = {}
+        for name, value in state.items():
+            whole[name] = value if value.ndim == 0 else value.new_zeros(self.model.dim)
+            if value.ndim:
+                whole[name][first:stop] = value
+                self.ranks.complete(whole[name], ranges)
+        return whole
+
+    def _save(self, rounds: int, state: dict[str, torch.Tensor]) -> None:
+        if self.store:
             moved = self.clip_norm if self.plan.clip_norms.further else None
             noise = self.path.noise if self.ranks.size == 1 else None
             self.path.make_room()
-            self.store.save_checkpoint(rounds, self.model.vector, self.optimizer, noise, self.path.ledger.head, clip_norm=moved)
+            self.store.save_checkpoint(rounds, self.model.vector, state, noise, self.path.ledger.head, clip_norm=moved)
 
 
 def server_step(
@@ -373,20 +402,25 @@ def server_step(
     clip_norm: float | None,
     release: torch.Tensor,
     round_index: int,
+    ranks: Ranks | None = None,
 ) -> float | None:
     """Take one step of the server's optimizer along the mean over the *expected* cohort size; returns the next clip norm.
 
-    Model, optimizer and clip norm are functions of the releases alone.
+    Model, optimizer and clip norm are functions of the releases alone. With ``ranks.shard_optimizer`` the optimizer is of this
+    rank's part of the model.
     """
     model.require_views()
-    vector = model.vector
-    before = vector.detach().clone()
-    vector.grad = (release[: model.dim] / -plan.expected_cohort_size).to(vector.device, vector.dtype)
+    vector, (trained,) = model.vector, optimizer.param_groups[0]["params"]
+    before, first = vector.detach().clone(), trained.storage_offset() - vector.storage_offset()
+    mean = release[first : first + len(trained)] / -plan.expected_cohort_size
+    trained.grad = mean.to(vector.device, vector.dtype)
     rate = plan.server.learning_rate * plan.server.rate(round_index, plan.scheduled_rounds)
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
-    vector.grad = None
+    trained.grad = None
+    if ranks and ranks.shard_optimizer:
+        ranks.complete(vector, segments(model.dim, ranks.size))
     if not bool(torch.isfinite(vector).all()):
         with torch.no_grad():
             vector.copy_(before)

@@ -47,7 +47,7 @@ from hubbub.errors import LedgerError, ParticipationError, RunFolderError
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.participations import cohorts_path
 from hubbub.noise import NoiseStream
-from hubbub.training.run_folder.state import Checkpoint, optimizer_state, parse, refusing
+from hubbub.training.run_folder.state import Checkpoint, parse, refusing
 
 if TYPE_CHECKING:
     from hubbub.training.head_hook import HeadHook
@@ -368,17 +368,20 @@ class RunStore:
         self,
         rounds: int,
         vector: torch.Tensor,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Mapping[str, torch.Tensor],
         noise: NoiseStream | None,
         head: str,
         *,
         clip_norm: float | None = None,
     ) -> None:
-        """Write the state after ``rounds`` rounds and the head of the ledger; ``clip_norm`` is the next round's if it moves."""
+        """Write the state after ``rounds`` rounds and the head of the ledger; ``clip_norm`` is the next round's if it moves.
+
+        ``optimizer`` is the state of the server's optimizer, by name.
+        """
         tensors = {"model": vector.detach()}
         if clip_norm is not None:
             tensors["clip_norm"] = torch.tensor(clip_norm, dtype=torch.float64)
-        tensors |= {f"optimizer.{name}": value for name, value in optimizer_state(optimizer, vector).items()}
+        tensors |= {f"optimizer.{name}": value for name, value in optimizer.items()}
         parts = {f"checkpoint-{rounds}.safetensors": tensors}
         if noise:
             state = noise.state_dict()
