@@ -65,8 +65,8 @@ def rewritten(data: bytes, **changes: Any) -> bytes:
 class Server:
     """An aggregator that has two contributions, and what they are."""
 
-    def __init__(self, agreement: Agreement = AGREED, earlier: set[bytes] | None = None) -> None:
-        self.sum = Aggregator(agreement, 0, earlier)
+    def __init__(self, agreement: Agreement = AGREED) -> None:
+        self.sum = Aggregator(agreement, 0)
         self.sum.add("c1", sent("c1", 0, 1))
         self.sum.add("c2", sent("c2", 0, 2))
         self.before = self.sum.total.integers
@@ -233,17 +233,34 @@ def test_pai_8_messages_that_came_before_are_refused() -> None:
     server.still_reads()
 
 
-def test_pai_8_messages_of_an_earlier_round_are_refused_under_a_new_header() -> None:
-    draw, earlier = Draw(9), set[bytes]()
-    first = Aggregator(AGREED, 4, earlier)
-    old = [AGREED.contribution(f"c{i}", 4, steps(i)) for i in range(4)]
-    for i, data in enumerate(old):
-        first.add(f"c{i}", data)
-    server = Server(earlier=earlier)
-    for _ in range(CASES):
-        replayed = rewritten(draw.choice(old), round_index=0, sender="c7")
-        assert "there before" in server.refuses(replayed)
-    server.still_reads()
+def test_pai_8_a_server_that_remembers_no_round_refuses_messages_of_all_rounds_before() -> None:
+    """As after a restart: as they are, or with round, sender and run of now in the place of their own."""
+    draw, now = Draw(9), 40
+    names = [f"c{i}" for i in range(4)]
+    for case in range(CASES):
+        restarted, name, before = Aggregator(AGREED, now), draw.choice(names), draw.randrange(8)
+        old = sent(name, before, before)
+        assert f"sent a message of round {before + 1}, this is round 41" in refusal(
+            lambda name=name, old=old, to=restarted: to.add(name, old)
+        )
+        moved = bytearray(old)
+        moved[33:41] = struct.pack("<Q", now)
+        if case % 2:
+            name = draw.choice([other for other in names if other != name])
+            moved[HEAD : HEAD + 2] = name.encode()
+        assert "damaged on its way" in refusal(lambda name=name, moved=moved, to=restarted: to.add(name, bytes(moved)))
+        assert restarted.senders == ()
+
+
+def test_pai_8_no_memory_of_ciphertexts_would_recognize_one_that_was_made_unlike_itself() -> None:
+    """Whoever writes headers multiplies by an encryption of zero, too: against him there is the channel, within the slots."""
+    old, zeros = parsed(sent("c3", 4, 3)), parsed(AGREED.contribution("c7", 0, np.zeros(SIZE, dtype=np.int64)))
+    bare = PUBLIC.public_key.encrypt([0] * len(old.integers)).integers
+    server = Server()
+    server.sum.add("c7", replace(zeros, integers=[c * z % N**2 for c, z in zip(old.integers, bare, strict=True)]).to_bytes(512))
+    opened = [Holder(share, AGREED).open(server.sum.request()) for share in SHARES[1:]]
+    total, _ = combined(server.sum, PUBLIC, opened)
+    assert total.tolist() == (steps(1) + steps(2) + steps(3)).tolist()
 
 
 # What is in them.

@@ -50,10 +50,10 @@ PAI-7: one randomizer for all numbers of a call @ ciphertext._hidden
 + public.randomizers(1) * len(plain)
 ? test_paillier_peers.py::test_pai_7_a_thousand_encryptions_of_zero_share_no_randomness[short]
 
-PAI-8: ciphertexts of earlier rounds are added again @ Aggregator._taken
-- len(fresh) < len(ciphertext.integers) or digest in self._earlier or (not self._ciphertexts.isdisjoint(fresh))
-+ len(fresh) < len(ciphertext.integers) or not self._ciphertexts.isdisjoint(fresh)
-? test_paillier_messages.py::test_pai_8_messages_of_an_earlier_round_are_refused_under_a_new_header
+PAI-8: messages of earlier rounds are added again @ aggregator.require_of
+- message.round_index != round_index
++ message.round_index > round_index
+? test_paillier_messages.py::test_pai_8_a_server_that_remembers_no_round_refuses_messages_of_all_rounds_before
 
 PAI-8: ciphertexts of this round are added again @ Aggregator._taken
 - self._ciphertexts.isdisjoint(fresh)

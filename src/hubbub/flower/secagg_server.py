@@ -276,7 +276,6 @@ class EncryptedRounds:
 
     def __init__(self, agreement: Agreement, holders: GridHolders) -> None:
         self.agreement, self._holders = agreement, holders
-        self._earlier: set[bytes] = set()
         self._reached = False
 
     def reach(self) -> None:
@@ -287,7 +286,7 @@ class EncryptedRounds:
 
     def summing(self, plain: Summing, round_index: int) -> EncryptedSumming:
         """How the replies of a round are summed."""
-        return EncryptedSumming(plain, Aggregator(self.agreement, round_index, self._earlier), self._holders)
+        return EncryptedSumming(plain, Aggregator(self.agreement, round_index), self._holders)
 
 
 def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agreement:

@@ -51,14 +51,12 @@ class Aggregator:
 
     Args:
         agreement: The terms.
-        round_index: From 0.
-        earlier: Digests of messages of earlier rounds, kept by the caller: each new one is added, and a known one is refused.
+        round_index: From 0. Messages of other rounds are refused, so that none of an earlier one need be remembered.
     """
 
-    def __init__(self, agreement: Agreement, round_index: int, earlier: set[bytes] | None = None) -> None:
+    def __init__(self, agreement: Agreement, round_index: int) -> None:
         self.agreement = agreement
         self.round_index = integer("round_index", round_index, at_least=0)
-        self._earlier = set() if earlier is None else earlier
         # By sender. Holders of shares form the sum from the messages; for the owner of a whole key, who could read single ones,
         # they are empty.
         self._contributions: dict[str, bytes] = {}
@@ -182,11 +180,9 @@ class Aggregator:
         ciphertext = agreed.public_key.ciphertext(list(message.integers), name=name)
         if any(c % agreed.public_key.n == 1 for c in ciphertext.integers):
             raise ValueError(f"{name}: sent what was encrypted without randomness")
-        written = list(as_bytes(ciphertext.integers, agreed.public_key.bits))
-        fresh, digest = {hashlib.sha256(c).digest()[:16] for c in written}, hashlib.sha256(b"".join(written)).digest()
-        if len(fresh) < len(ciphertext.integers) or digest in self._earlier or not self._ciphertexts.isdisjoint(fresh):
+        fresh = {hashlib.sha256(c).digest()[:16] for c in as_bytes(ciphertext.integers, agreed.public_key.bits)}
+        if len(fresh) < len(ciphertext.integers) or not self._ciphertexts.isdisjoint(fresh):
             raise ValueError(f"{name}: sent a ciphertext that was there before; each is made afresh")
-        self._earlier.add(digest)
         self._ciphertexts |= fresh
         self._total = ciphertext if self._total is None else self._total + ciphertext
         return cast(bytes, data)

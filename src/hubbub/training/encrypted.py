@@ -207,7 +207,6 @@ class EncryptedPopulation(Population):
         self._population, self._agreement = population, agreement
         self._holders, self._public = holders, public
         self._lattice_bits, self._noise, self._mechanism = lattice_bits, noise, mechanism
-        self._earlier: set[bytes] = set()
 
     @property
     def clients(self) -> Sequence[int]:
@@ -238,7 +237,7 @@ class EncryptedPopulation(Population):
         split: CountSplit | None = None,
     ) -> EncryptedSum:
         """The sum of the cohort's encrypted updates; with a ``split`` each client's indicator is one more number of it."""
-        aggregator = Aggregator(self._agreement, round_index, self._earlier)
+        aggregator = Aggregator(self._agreement, round_index)
         lattice = None if clip_norm is None else lattice_of(clip_norm, split, self._lattice_bits)
         spent: dict[str, float] = defaultdict(float)
         clipped, losses = 0, []
