@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
@@ -23,8 +24,11 @@ from hubbub._util import strict_json
 from hubbub.cli import main
 from hubbub.errors import ConfigError, KeyFileError, LedgerError
 from hubbub.ledger.chain import read_chain
-from hubbub.mechanism.strategies import toeplitz
-from hubbub.training import HeadHook, RunStore, head_hook, train
+from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import PoissonSampling
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.training import HeadHook, Plan, RoundResult, RunStore, SimulatedPopulation, head_hook, train
 from hubbub.verification import verify
 from release_paths import ROUNDS, plan, silent
 from simulated_disk import NOTHING, Disk, Image, Killed
@@ -321,6 +325,78 @@ def test_cra_19_a_folder_that_was_rolled_back_is_found_by_the_kept_list_and_cann
     with pytest.raises(LedgerError, match="rolled back"):
         go(RunStore(run, head_hook=hook))
     assert content == (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def evaluating(folder: Path, hook: HeadHook) -> Iterator[RoundResult]:
+    """A run whose clients measure after each second round."""
+    measured = PrivateEvaluation(2.0, every=2)
+    clients = [(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))] * 12
+    mechanism = Mechanism(Identity(ROUNDS), PoissonSampling(0.5), noise_multiplier=2.0)
+    population = SimulatedPopulation(clients, nn.functional.cross_entropy)
+    whole = Plan(mechanism, 1.0, 1e-5, evaluation=measured)
+    return train(whole, population, nn.Linear(3, 2), RunStore(folder, head_hook=hook))
+
+
+def test_cra_19_evaluations_that_were_rolled_back_are_found_by_the_kept_list(tmp_path: Path) -> None:
+    key, public = key_pair(tmp_path)
+    run, heads = tmp_path / "run", tmp_path / "heads.jsonl"
+    for _ in evaluating(run, HeadHook([*KEEP, str(heads)], key=key, required=True)):
+        pass
+    runs = [json.loads(line)["run"] for line in heads.read_bytes().splitlines()]
+    ledgers = [read_chain(path / "ledger.jsonl") for path in (run, run / "evaluation")]
+    assert [runs.count(ledger.hashes[0]) for ledger in ledgers] == [ROUNDS + 1, ROUNDS // 2 + 1]
+
+    def found() -> tuple[bool, str]:
+        return next((c.ok, c.detail) for c in verify(run, heads=heads, signer=public).checks if c.name == "heads")
+
+    assert found()[0]
+    assert "the last after 6 of 6 rounds and 3 of 3 evaluations" in found()[1]
+    (bare := tmp_path / "bare").write_text("\n".join(json.loads(line)["head"] for line in heads.read_bytes().splitlines()))
+    assert verify(run, heads=bare).ok
+    own = run / "evaluation/ledger.jsonl"
+    whole, records = own.read_bytes(), [record["kind"] for record in ledgers[1].records]
+    last = len(records) - 1 - records[::-1].index("begin")
+    own.write_bytes(b"".join(whole.splitlines(keepends=True)[:last]))
+    assert not found()[0]
+    assert "is not in the ledger, which was rolled back" in found()[1]
+    # Nor do the heads of one ledger pass for those of the other.
+    own.write_bytes((run / "ledger.jsonl").read_bytes())
+    assert not found()[0]
+    own.unlink()
+    assert not found()[0]
+    assert "is of run" in found()[1]
+
+
+def test_cra_19_a_required_hook_that_fails_stops_an_evaluation_before_it_leaves(tmp_path: Path) -> None:
+    outside = Outside(required=True)
+
+    class OfEvaluations(HeadHook):
+        """Away for the heads of the second ledger, from the second evaluation on."""
+
+        required, first = True, ""
+
+        def __init__(self) -> None:
+            pass
+
+        def give(self, run: str, rounds: int, head: str) -> str:
+            self.first = self.first or run
+            outside.away = run != self.first and rounds == 2 and not left_alone
+            return outside.give(run, rounds, head)
+
+    hook, left_alone = OfEvaluations(), False
+    run = evaluating(tmp_path / "run", hook)
+    assert [next(run).round_index for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(LedgerError, match=r"head after 2 rounds was not taken \(outside: away\), and it is required"):
+        next(run)
+    with pytest.raises(LedgerError, match="head after 2 rounds"):
+        next(evaluating(tmp_path / "run", hook))
+    left_alone = True
+    results = list(evaluating(tmp_path / "run", hook))
+    # The round was released; the evaluation after it stays in the folder, and is not repeated.
+    assert [result.round_index for result in results] == [4, 5]
+    assert [len(result.evaluation) for result in results] == [0, 1]
+    assert [rounds for rounds, _ in outside.kept].count(2) == 2
+    assert verify(tmp_path / "run").ok
 
 
 def changed(line: bytes, **changes: object) -> bytes:

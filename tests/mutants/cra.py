@@ -358,6 +358,12 @@ the last head that was taken is kept before it is given @ RunStore.give_heads
 ? test_head_hook.py::test_cra_19_a_run_that_is_killed_before_any_call_loses_no_head
 ! killed before call
 
+the heads of evaluations are given to nobody @ RunStore.evaluation
+- RunStore(self.folder / EVALUATION, head_hook=self._hook)
++ RunStore(self.folder / EVALUATION)
+? test_head_hook.py::test_cra_19_a_required_hook_that_fails_stops_an_evaluation_before_it_leaves
+! DID NOT RAISE
+
 kept heads that the ledger does not have pass @ kept_heads.compared
 - faults.append(f'line {number} of the kept heads: {error}')
 + continue

@@ -267,7 +267,7 @@ class Evaluations:
         if promise is None or measured is None:
             yield None
             return
-        own = RunStore(store.folder / EVALUATION) if store else None
+        own = store.evaluation() if store else None
         # Of a simulation: other draws than those of the rounds.
         apart = int.from_bytes(derive(seed_key(seed), EVALUATION)[:7])
         with own.locked() if own else nullcontext():

@@ -152,7 +152,7 @@ def verify(
             checks += _checked("head", _kept_head(chain, head))
         history = History.of_chain(chain)
         if kept is not None:
-            checks += _checked("heads", _kept_heads(chain, kept, keys))
+            checks += _checked("heads", _kept_heads(chain, RunStore(folder).evaluation().ledger_path, kept, keys))
         promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
         run = _Run(folder, chain, history, promise, spent(promise, history))
         for name, claim in _CLAIMS.items():
@@ -190,12 +190,14 @@ def _kept_head(chain: Chain, head: str) -> _Claim:
     return f"the kept head is in the ledger, {since} records before its end"
 
 
-def _kept_heads(chain: Chain, kept: Sequence[bytes], keys: Collection[PublicKey] | None) -> _Claim:
-    """The heads from a hook are in the chain, and signed."""
-    faults, reached = compared(chain, kept, keys)
+def _kept_heads(chain: Chain, evaluations: Path, kept: Sequence[bytes], keys: Collection[PublicKey] | None) -> _Claim:
+    """The heads from a hook are in the chain, or in that of the private evaluations, and signed."""
+    chains = [chain, *([read_chain(evaluations)] if os.path.lexists(evaluations) else [])]
+    faults, reached = compared(chains, kept, keys)
     yield from faults
     by = "no signature was checked (--signer)" if keys is None else "each is signed by a given key"
-    of = f"the last after {reached} of {chain.rounds_at(chain.head)} rounds"
+    ends = zip(reached, chains, ("rounds", "evaluations"), strict=False)
+    of = "the last after " + " and ".join(f"{last} of {own.rounds_at(own.head)} {what}" for last, own, what in ends)
     return f"{_count(len(kept), 'kept head')} in the ledger, in order, {of}; {by}"
 
 

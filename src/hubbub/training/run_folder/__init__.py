@@ -74,7 +74,7 @@ class RunStore:
         folder: Created when a run begins in it; private to the user.
         keep_releases: Whether all releases stay, so that anybody can verify them; otherwise those since the last checkpoint.
         free_share: The share of the disk that must stay free for releases to be kept; 0 keeps them while anything fits.
-        head_hook: Receives the head of each round, before its release leaves.
+        head_hook: Receives the head of each round and of each private evaluation, before its release leaves.
 
     Attributes:
         keep_releases: As given; false once the ledger records that releases were removed.
@@ -146,6 +146,10 @@ class RunStore:
             yield
         finally:
             os.close(lock)
+
+    def evaluation(self) -> "RunStore":
+        """The folder of the run's private evaluations, whose heads the same hook receives."""
+        return RunStore(self.folder / EVALUATION, head_hook=self._hook)
 
     @property
     def ledger_path(self) -> Path:
@@ -240,8 +244,8 @@ class RunStore:
             for path in (self._state / "holders").rglob("*")
             if (path.parent.name == "keys" or path.name.lstrip(".").startswith(("share-", "private-key"))) and not path.is_dir()
         ]
-        measured = self.folder / EVALUATION
-        of_evaluations = RunStore(measured).secret_files() if measured.is_dir() and not measured.is_symlink() else []
+        own = self.evaluation()
+        of_evaluations = own.secret_files() if own.folder.is_dir() and not own.folder.is_symlink() else []
         return sorted(_listed(self._keys)) + sorted(rows) + sorted(of_holders) + of_evaluations
 
     def has_keys(self) -> bool:
