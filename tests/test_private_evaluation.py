@@ -16,7 +16,7 @@ import hubbub
 from hubbub import MinSeparation, PoissonSampling
 from hubbub.accounting import Gaussian, PoissonSampled, epsilon
 from hubbub.cli import main
-from hubbub.errors import BudgetError, ConfigError, LedgerError
+from hubbub.errors import BudgetError, ConfigError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger
@@ -176,8 +176,10 @@ def test_a_rolled_back_run_beside_its_evaluations_is_refused(tmp_path: Path) -> 
     fresh.close()
     (tmp_path / "new/evaluation").rename(tmp_path / "own")
     (tmp_path / "kept").rename(tmp_path / "new/evaluation")
-    with pytest.raises(LedgerError):
+    before = (tmp_path / "new/ledger.jsonl").read_bytes()
+    with pytest.raises(RunFolderError, match="holds 6 evaluations, of which its ledger of 1 rounds"):
         next(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "new")))
+    assert (tmp_path / "new/ledger.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("times", [30, pytest.param(1000, marks=pytest.mark.slow)])

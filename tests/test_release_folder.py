@@ -48,10 +48,16 @@ def test_cra_7_cra_9_a_kept_head_tells_a_rolled_back_ledger(tmp_path: Path) -> N
         opened(RunStore(tmp_path), head="f" * 64)
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """All files but the lock, which names a process."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
 @pytest.mark.parametrize("rounds", [2, 5, 6])
 @pytest.mark.parametrize("keep", [True, False], ids=["all releases", "no old releases"])
 def test_cra_9_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_come_back_to_life(
-    tmp_path: Path, rounds: int, keep: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rounds: int, keep: bool, torn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     planned = plan(toeplitz.square_root(ROUNDS, 3))
@@ -64,10 +70,13 @@ def test_cra_9_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_c
     for cut in range(1, len(lines) + 1):
         folder = tmp_path / f"cut-{cut}"
         shutil.copytree(tmp_path / "run", folder)
-        (folder / "ledger.jsonl").write_bytes(b"".join(lines[:-cut]))
+        (folder / "ledger.jsonl").write_bytes(b"".join(lines[:-cut]) + (lines[-cut][:40] if torn else b""))
+        before = contents(folder)
         try:
             next(train(planned, silent(), nn.Linear(3, 2), RunStore(folder, keep_releases=keep)), None)
         except (LedgerError, RunFolderError):
+            # Refused, as it was found.
+            assert contents(folder) == before
             continue
         # What comes back is the same run: a release that is whole is committed again, with the same content.
         ledger = {b.get("round"): b for b in read_chain(folder / "ledger.jsonl").records if b["kind"] == "commit"}

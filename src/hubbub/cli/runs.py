@@ -96,7 +96,7 @@ def close(folder: Path, *, early: bool) -> None:
     path, store = ledger_of(folder), RunStore(folder)
     with store.locked():
         kept = store.released()
-        begun = sum(record.get("kind") == "begin" for record in read_chain(path).records)
+        begun = read_chain(path).begun
         last = store.release_content(begun - 1) if begun - 1 in kept else None
         end_run(path, early=early, release=last)
         gone = len(store.secret_files())

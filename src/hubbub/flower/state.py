@@ -191,8 +191,8 @@ def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
     path = None if folder is None else folder / "ledger.jsonl"
     if path is None or not path.exists():
         return 0, {}
-    records = read_chain(path).records
-    return sum(record.get("kind") == "begin" for record in records), dict(records[0])
+    chain = read_chain(path)
+    return chain.begun, dict(chain.records[0])
 
 
 def require_same_mechanism(promise: Promise, folder: Path | None) -> None:

@@ -68,6 +68,11 @@ class Chain:
         """Whether the run was ended permanently."""
         return any(record.get("kind") == "close" for record in self.records)
 
+    @property
+    def begun(self) -> int:
+        """How many rounds were begun."""
+        return sum(record.get("kind") == "begin" for record in self.records)
+
     def rounds_at(self, head: str) -> int | None:
         """How many rounds had been begun when the chain had this head; ``None`` where it never had."""
         if head not in self.hashes:
@@ -121,7 +126,7 @@ class Chain:
         Raises:
             LedgerError: It is: another process was at work, or an append was interrupted.
         """
-        if self.path is not None and self.path.lstat().st_size != self.size:
+        if self.path is not None and self.path.lstat().st_size != self.size + len(self.torn):
             raise LedgerError(f"{self.path}: was changed by another process while this one was at work")
 
     def repair(self) -> None:
@@ -129,6 +134,7 @@ class Chain:
         if self.path is None:
             return
         if self.torn:
+            self.require_unchanged()
             files.truncate(self.path, self.size)
             self.torn = b""
         if not self.ended:

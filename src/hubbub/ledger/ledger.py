@@ -55,7 +55,8 @@ class Ledger:
     Args:
         promise: What the run promises.
         secret: 32 bytes under which clients and sums are recorded.
-        path: The file, created when missing; ``None`` keeps the ledger in memory.
+        path: The file, created when missing; ``None`` keeps the ledger in memory. One that is there stays as it is until the
+            first record, so that a caller who refuses the folder has not changed it.
         head: A head that somebody kept: a file that does not hold it was rolled back.
 
     Attributes:
@@ -105,7 +106,6 @@ class Ledger:
             raise LedgerError(
                 f"{path}: {cohorts_path(path).name} has cohorts of more rounds: it was rolled back; restore the ledger"
             )
-        self.chain.repair()
 
     @property
     def head(self) -> str:
@@ -259,6 +259,7 @@ class Ledger:
             raise LedgerError(f"{self.chain.path or 'this ledger'}: was closed; no round can follow")
         if not self._sound:
             raise LedgerError(f"{self.chain.path or 'this ledger'}: could not be brought back after an error; open it again")
+        self.chain.repair()
         size, undo, self._sound = self.history.cohorts_size, self.history.undo(), False
         try:
             self.history.apply(body, block)

@@ -23,7 +23,7 @@ from hubbub._util.checks import Array, integer
 from hubbub._util.prf import derive, seed_key
 from hubbub._util.strict_json import finite_or_none
 from hubbub.accounting.events_of_mechanism import stated_relation
-from hubbub.errors import DataError, LedgerError
+from hubbub.errors import DataError
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.private_evaluation import Estimate, PrivateEvaluation
@@ -261,7 +261,7 @@ class Evaluations:
             store: Of the run.
 
         Raises:
-            LedgerError: The record of the evaluations is damaged, of another run, or goes further than the run.
+            LedgerError: The record of the evaluations is damaged, or of another run.
         """
         promise, measured = evaluation_promise(ledger.promise, ledger.run), ledger.promise.terms.evaluation
         if promise is None or measured is None:
@@ -272,11 +272,6 @@ class Evaluations:
         apart = int.from_bytes(derive(seed_key(seed), EVALUATION)[:7])
         with own.locked() if own else nullcontext():
             path = ReleasePath(promise, measured.dim, clients=clients, seed=apart, store=own)
-            if path.next_round > measured.times(len(ledger.rounds)):
-                raise LedgerError(
-                    f"{EVALUATION}/ledger.jsonl: holds {path.next_round} evaluations, and the run has had "
-                    f"{len(ledger.rounds)} rounds: the run's ledger was rolled back; restore it"
-                )
             path.start()
             yield cls(measured, path)
 

@@ -15,6 +15,7 @@ from a key of its own; earlier rows are drawn again from the key of their incarn
 """
 
 import math
+import os
 import sys
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NoReturn, SupportsIndex
@@ -24,6 +25,7 @@ import torch
 
 from hubbub._util.prf import derive, fresh_key, seed_key
 from hubbub.errors import ConfigError, LedgerError, RankError, RunFolderError
+from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
@@ -199,6 +201,7 @@ class ReleasePath:
         """Settle the round in progress, and see to it that earlier noise can be drawn again; returns the next round."""
         if self.ledger.history.closed:
             raise LedgerError("this run was closed and its keys destroyed; start a new one, whose cost adds to this one's")
+        self.ledger.chain.repair()
         self._settle()
         self._give_heads()
         done = self.ledger.next_round
@@ -378,14 +381,19 @@ class ReleasePath:
             self._aborted(pending)
 
     def _require_folder_not_newer(self) -> None:
-        """Refuse a ledger that was rolled back: it lacks releases, keys or metrics of the folder."""
+        """Refuse a ledger that was rolled back: it lacks what is in the folder, or the last head that a hook took."""
         if not self._store:
             return
+        self._store.require_taken(self.ledger.chain)
         begun, shown = len(self.ledger.rounds), rounds_shown(self._store.folder)
+        own, counted = self._store.evaluation().ledger_path, self.ledger.promise.evaluations(begun)
+        evaluated = read_chain(own).begun if os.path.lexists(own) else 0
         late = unknown_releases(self._store.released(), self.ledger.rounds)
         if what := (
             f"{shown} rounds in metrics.jsonl"
             if shown > begun
+            else f"{evaluated} evaluations"
+            if evaluated > (counted[1] if counted else 0)
             else f"a release of round {late[0]}"
             if late
             else key_ahead(self._store.epochs(), len(self.ledger.history.epochs))

@@ -44,6 +44,7 @@ from hubbub._util import files, strict_json
 from hubbub._util.checks import Array, non_negative
 from hubbub._util.prf import KEY_BYTES, fresh_key, sealed, unsealed
 from hubbub.errors import LedgerError, ParticipationError, RunFolderError
+from hubbub.ledger.chain import Chain
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.participations import cohorts_path
 from hubbub.noise import NoiseStream
@@ -190,13 +191,11 @@ class RunStore:
         """Send the hook each head that it has not taken, in order; they are on disk.
 
         Raises:
-            LedgerError: A required hook did not take one; or the ledger lacks the last one taken, and so was rolled back.
+            LedgerError: A required hook did not take one.
         """
         if self._hook is None:
             return
-        path = self._state / "heads"
-        last = _read(path, 64).decode("ascii", "replace") if os.path.lexists(path) else None
-        heads = ledger.chain.round_heads(last)
+        heads = ledger.chain.round_heads(self._taken())
         self.heads_waiting = len(heads)
         for rounds, head in heads:
             if why := self._hook.give(ledger.run, rounds, head):
@@ -208,8 +207,17 @@ class RunStore:
                     )
                 _LOG.warning("head hook: %s; it is given again with the next one", said)
                 return
-            files.write_atomic(path, head.encode())
+            files.write_atomic(self._state / "heads", head.encode())
             self.heads_waiting -= 1
+
+    def require_taken(self, chain: Chain) -> None:
+        """Refuse a ledger that lacks the last head that the hook took, and so was rolled back."""
+        if taken := self._taken():
+            chain.require_head(taken)
+
+    def _taken(self) -> str | None:
+        path = self._state / "heads"
+        return _read(path, 64).decode("ascii", "replace") if os.path.lexists(path) else None
 
     # Keys.
 
