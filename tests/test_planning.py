@@ -135,8 +135,8 @@ def test_the_sizes_of_data_sets_and_models_are_those_of_the_loaded_ones() -> Non
     found = {}
     for (name, place), (data, (shape, classes)) in itertools.product(configs.MODELS.items(), SHAPES.items()):
         module, _, kind = place.partition(":")
-        if name == "mlp" and len(shape) == 1:
-            # It takes no sequences.
+        if name in ("mlp", "linear") and len(shape) == 1:
+            # They take no sequences.
             continue
         try:
             model = getattr(importlib.import_module(module), kind)(shape, classes)

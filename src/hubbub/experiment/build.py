@@ -10,6 +10,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub.accounting.runs import RunCharge
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
+from hubbub.datasets.published import cache
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import DATASETS, MODELS, Config, TrainingConfig
 from hubbub.experiment.planner import made, planned
@@ -139,6 +140,10 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
     dataset = made(config.data.name, DATASETS, "data.name", allow_import, config.data.path)
     if not isinstance(dataset, Dataset):
         raise ConfigError(f"data.name = {config.data.name!r}: made a {type(dataset).__name__}, not a hubbub.datasets.Dataset")
+    if config.data.features == "scattering":
+        from hubbub.datasets.scattering import with_scattering
+
+        dataset = with_scattering(dataset, cache("scattering"))
     if config.training.validation:
         dataset = dataset.without_test(config.training.validation, config.training.seed)
     training = config.training

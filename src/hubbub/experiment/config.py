@@ -57,6 +57,7 @@ MODELS = {
     "char-transformer": "hubbub.models:CharTransformer",
     "cifar-cnn": "hubbub.models:CifarCnn",
     "cnn": "hubbub.models:Cnn",
+    "linear": "hubbub.models:Linear",
     "mlp": "hubbub.models:Mlp",
 }
 STRATEGIES = tuple(DESCRIPTIONS)
@@ -253,10 +254,14 @@ class ParticipationConfig:
 
 @dataclass(frozen=True, config=_strict("data"))
 class DataConfig:
-    """``[data]``: the data set, and its partition into clients."""
+    """``[data]``: the data set, and its partition into clients.
+
+    ``features = "scattering"`` gives the model fixed features of each image, which cost no privacy.
+    """
 
     name: Annotated[str, _rule(_named, DATASETS)] = "digits"
     path: str | None = None
+    features: Annotated[str, _rule(_checks.one_of, ("none", "scattering"))] = "none"
     clients: Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**9)] = 100
     partition: Annotated[str, _rule(_checks.one_of, ("iid", "dirichlet", "user"))] = "iid"
     alpha: Scale = 0.5

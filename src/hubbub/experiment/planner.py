@@ -140,12 +140,14 @@ def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *ar
 
 def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]:
     """The settings that decide a client's update; all others are in the plan, or change nothing."""
+    features = {} if config.data.features == "none" else {"data.features": config.data.features}
     if config.privacy.unit == "example":
         return {
             "training.validation": config.training.validation,
             "data.name": config.data.name,
             "model.name": config.model.name,
             "keep_releases": config.training.keep_releases,
+            **features,
         }
     local = ("local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "validation")
     # Recorded only if they are not at their defaults.
@@ -155,6 +157,7 @@ def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]
         **{f"training.{key}": getattr(config.training, key) for key in (*local, *changed)},
         **{f"data.{key}": getattr(config.data, key) for key in ("name", "clients", "partition", "alpha")},
         "model.name": config.model.name,
+        **features,
         **({} if encryption is None else {f"secagg.{key}": value for key, value in asdict(encryption).items()}),
         "keep_releases": config.training.keep_releases,
     }
@@ -278,6 +281,10 @@ PARAMETERS = {
     ("cnn", "cifar10"): 31_340,
     ("cnn", "fashion-mnist"): 21_840,
     ("cnn", "mnist"): 21_840,
+    ("linear", "cifar10"): 30_730,
+    ("linear", "digits"): 650,
+    ("linear", "fashion-mnist"): 7850,
+    ("linear", "mnist"): 7850,
     ("mlp", "cifar10"): 197_322,
     ("mlp", "digits"): 4810,
     ("mlp", "fashion-mnist"): 50_890,
@@ -292,6 +299,8 @@ def parameters_of(config: Config) -> int | None:
         >>> parameters_of(Config())
         4810
     """
+    if config.data.features != "none":
+        return None
     return PARAMETERS.get((config.model.name, config.data.name))
 
 

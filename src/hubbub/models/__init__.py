@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hubbub.errors import ConfigError
 
-__all__ = ["CharLstm", "CharTransformer", "CifarCnn", "Cnn", "Mlp"]
+__all__ = ["CharLstm", "CharTransformer", "CifarCnn", "Cnn", "Linear", "Mlp"]
 
 
 class Cnn(nn.Sequential):
@@ -75,6 +75,24 @@ class CifarCnn(nn.Sequential):
             channels = filters
         features = channels * (height // 8) * (width // 8)
         super().__init__(*layers, nn.Flatten(), nn.Linear(features, 128), nn.Tanh(), nn.Linear(128, classes))
+
+
+class Linear(nn.Sequential):
+    """One dense layer, which begins at zero: logistic regression, for inputs that are features.
+
+    Args:
+        shape: Shape of one input.
+        classes: Number of classes.
+
+    Example:
+        >>> sum(p.numel() for p in Linear((81, 7, 7), 10).parameters())
+        39700
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
 
 
 class Mlp(nn.Sequential):

@@ -92,6 +92,7 @@ class Ranks:
 
     Raises:
         RankError: A rank is missing, or has another version of hubbub or torch.
+
     Example:
         >>> ranks = Ranks()
         >>> ranks.size, ranks.leads, ranks.lead(lambda: 7), ranks.exchange(lambda: "done")

@@ -1,0 +1,171 @@
+"""Scattering features: fixed mathematics in place of learnt layers, so that a linear model on them is accurate under noise.
+
+An image is convolved with wavelets of several scales and angles; moduli of the results, and of their own wavelet transforms,
+are averaged and subsampled. No data and no weights are in it. As each example's features are a function of that example alone,
+they cost no privacy.
+
+Source: Oyallon and Mallat 2015, https://arxiv.org/abs/1412.8659 (the transform); Andreux et al. 2020,
+https://arxiv.org/abs/1812.11214 (kymatio, whose filters and boundaries these are); Tramèr and Boneh 2021,
+https://arxiv.org/abs/2011.11660 (under differential privacy).
+"""
+
+import hashlib
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.fft import fft2, ifft2
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
+from hubbub._util.checks import Array
+from hubbub.datasets import published
+from hubbub.datasets.dataset import Dataset
+from hubbub.errors import DataError
+
+__all__ = ["GROUPS", "scattering", "with_scattering"]
+
+# Scales, angles, and channels for one of the image: 1 + J·L + L²·J·(J − 1)/2.
+_SCALES, _ANGLES = 2, 8
+_CHANNELS = 1 + _SCALES * _ANGLES + _ANGLES**2 * _SCALES * (_SCALES - 1) // 2
+# Groups of channels that are normalized together, for each channel of the image.
+GROUPS = 27
+# Images at a time.
+_BATCH = 500
+_VERSION = 1
+
+
+def _gabor(size: tuple[int, int], sigma: float, theta: float, xi: float, slant: float) -> Array:
+    """A plane wave of frequency ``xi`` under a Gaussian of width ``sigma``, periodic, ``size``."""
+    turn = np.array([[math.cos(theta), -math.sin(theta)], [math.sin(theta), math.cos(theta)]])
+    curve = turn @ np.diag([1.0, slant**2]) @ turn.T / (2 * sigma**2)
+    found = np.zeros(size, complex)
+    for down in range(-2, 3):
+        for right in range(-2, 3):
+            x, y = np.mgrid[down * size[0] : (down + 1) * size[0], right * size[1] : (right + 1) * size[1]]
+            squares = curve[0, 0] * x**2 + (curve[0, 1] + curve[1, 0]) * x * y + curve[1, 1] * y**2
+            found += np.exp(-squares + 1j * xi * (x * math.cos(theta) + y * math.sin(theta)))
+    return found / (2 * math.pi * sigma**2 / slant)
+
+
+def _morlet(size: tuple[int, int], scale: int, angle: int) -> Array:
+    """A wavelet without a mean, in frequency, ``size``."""
+    sigma, theta = 0.8 * 2**scale, (_ANGLES - _ANGLES // 2 - 1 - angle) * math.pi / _ANGLES
+    wave, envelope = (_gabor(size, sigma, theta, xi, 4 / _ANGLES) for xi in (0.75 * math.pi / 2**scale, 0.0))
+    found: Array = np.fft.fft2(wave - wave.sum() / envelope.sum() * envelope).real
+    return found
+
+
+def _periodized(filter_: Array, resolution: int) -> torch.Tensor:
+    """A filter in frequency for an image that was subsampled by 2^``resolution``."""
+    kept, step = filter_.copy(), 2**resolution
+    for axis, length in enumerate(filter_.shape):
+        start = int(length * 2 ** (-resolution - 1))
+        gone = slice(start, start + int(length * (1 - 1 / step)))
+        kept[(gone, slice(None)) if axis == 0 else (slice(None), gone)] = 0
+    rows, columns = (length // step for length in filter_.shape)
+    return torch.from_numpy(kept.reshape(step, rows, step, columns).sum(axis=(0, 2))).float()
+
+
+@cache
+def _filters(size: tuple[int, int]) -> tuple[list[torch.Tensor], list[tuple[int, list[torch.Tensor]]]]:
+    """The averaging filter at each resolution; of each wavelet its scale, and the same."""
+    average = np.fft.fft2(_gabor(size, 0.8 * 2 ** (_SCALES - 1), 0.0, 0.0, 1.0)).real
+    wavelets = [(scale, _morlet(size, scale, angle)) for scale in range(_SCALES) for angle in range(_ANGLES)]
+    levels = range(_SCALES)
+    return (
+        [_periodized(average, level) for level in levels],
+        [(scale, [_periodized(wavelet, level) for level in levels]) for scale, wavelet in wavelets],
+    )
+
+
+def _subsampled(x: torch.Tensor, step: int) -> torch.Tensor:
+    """Every ``step``-th number of an image, in frequency."""
+    rows, columns = (length // step for length in x.shape[-2:])
+    return x.reshape(*x.shape[:-2], step, rows, step, columns).mean(dim=(-4, -2))
+
+
+def scattering(images: torch.Tensor) -> torch.Tensor:
+    """The scattering transform of second order with 2 scales and 8 angles.
+
+    Args:
+        images: ``(examples, channels, height, width)``, height and width multiples of 4 and at least 8.
+
+    Returns:
+        ``(examples, 81 · channels, height / 4, width / 4)`` float32.
+
+    Raises:
+        DataError: These are no such images.
+
+    Example:
+        >>> scattering(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 81, 7, 7])
+    """
+    step, sides = 2**_SCALES, images.shape[2:]
+    if images.ndim != 4 or not images.is_floating_point() or any(side % step or side < 2 * step for side in sides):
+        raise DataError(
+            f"inputs: have the shape {tuple(images.shape)} and {images.dtype}; scattering takes images (examples, channels, "
+            f"height, width) in floating point, height and width multiples of {step}, at least {2 * step}"
+        )
+    size = tuple(side + 2 * step for side in sides)
+    averages, wavelets = _filters((size[0], size[1]))
+
+    def averaged(x: torch.Tensor, level: int) -> torch.Tensor:
+        """The average of an image in frequency that was subsampled by 2^``level``, without its border."""
+        found: torch.Tensor = ifft2(_subsampled(x * averages[level], 2 ** (_SCALES - level))).real[..., 1:-1, 1:-1]
+        return found
+
+    def moduli(x: torch.Tensor, level: int, scale: int, wavelet: torch.Tensor) -> torch.Tensor:
+        """The modulus of a wavelet transform, subsampled by 2^``scale``, in frequency."""
+        found: torch.Tensor = fft2(ifft2(_subsampled(x * wavelet, 2 ** (scale - level))).abs())
+        return found
+
+    x = fft2(F.pad(images.float(), (step,) * 4, mode="reflect"))
+    zeroth, first, second = [averaged(x, 0)], list[torch.Tensor](), list[torch.Tensor]()
+    for scale, of_levels in wavelets:
+        once = moduli(x, 0, scale, of_levels[0])
+        first.append(averaged(once, scale))
+        for further, of_further in wavelets:
+            if further > scale:
+                second.append(averaged(moduli(once, scale, further, of_further[scale]), further))
+    return torch.stack(zeroth + first + second, dim=2).flatten(1, 2)
+
+
+def _normalized(features: torch.Tensor) -> torch.Tensor:
+    """Features with mean 0 and variance 1 in each group of three channels, by each example's own statistics."""
+    return F.group_norm(features, features.shape[1] // _CHANNELS * GROUPS)
+
+
+def _features(images: torch.Tensor, folder: Path | None) -> torch.Tensor:
+    """Normalized features, from the cache if they are there."""
+    digest = hashlib.sha256(f"{_VERSION} {tuple(images.shape)}".encode() + images.contiguous().numpy().tobytes()).hexdigest()
+    file = None if folder is None else folder / f"{digest}.npy"
+    if file is not None and file.is_file():
+        return torch.from_numpy(np.load(file))
+    found = torch.cat([_normalized(scattering(part)) for part in images.split(_BATCH)])
+    if file is not None:
+        with published.replacing(file) as place:
+            np.save(place, found.numpy())
+    return found
+
+
+def with_scattering(dataset: Dataset, folder: Path | None = None) -> Dataset:
+    """A data set of images with their normalized scattering features as inputs.
+
+    Args:
+        dataset: Of images.
+        folder: Where features are kept for the next run; ``None`` computes them anew.
+
+    Raises:
+        DataError: Its inputs are no images of a size that can be transformed.
+
+    Example:
+        >>> images, targets = torch.rand(6, 1, 28, 28), torch.arange(6) % 2
+        >>> with_scattering(Dataset(images[:4], targets[:4], images[4:], targets[4:])).shape
+        (81, 7, 7)
+    """
+    return replace(
+        dataset, train_inputs=_features(dataset.train_inputs, folder), test_inputs=_features(dataset.test_inputs, folder)
+    )

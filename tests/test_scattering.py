@@ -1,0 +1,71 @@
+"""Scattering features: kymatio's values, each example's own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hubbub.datasets import Dataset
+from hubbub.datasets.scattering import scattering, with_scattering
+from hubbub.errors import DataError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import build
+from hubbub.experiment.planner import planned
+
+
+def images(*shape: int) -> torch.Tensor:
+    return torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+
+
+# Of kymatio 0.3.0, Scattering2D(J=2): sums of channels 0, 1, 9, 20, 50, 80 of the first image, and the sum of all squares.
+KYMATIO = {
+    (1, 28, 28): (
+        [24.230849, 2.942681, 1.449034, 0.229844, 0.216113, 0.407536],
+        42.814573511725605,
+    ),
+    (3, 32, 32): (
+        [31.778693, 3.876805, 2.130431, 0.320302, 0.252632, 0.587362],
+        168.4104191643928,
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", KYMATIO)
+def test_the_transform_is_that_of_kymatio(shape: tuple[int, ...]) -> None:
+    sums, squares = KYMATIO[shape]
+    found = scattering(images(*shape)).double()
+    assert [float(found[0, i].sum()) for i in (0, 1, 9, 20, 50, 80)] == pytest.approx(sums, rel=1e-3)
+    assert float(found.square().sum()) == pytest.approx(squares, rel=1e-4)
+
+
+def test_it_is_linear_in_the_size_of_an_image_and_blind_to_its_brightness_but_for_the_mean() -> None:
+    given = images(1, 28, 28)
+    torch.testing.assert_close(scattering(3 * given), 3 * scattering(given), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(scattering(given + 1)[:, 1:], scattering(given)[:, 1:], rtol=1e-3, atol=1e-4)
+
+
+def test_features_are_of_each_example_alone_and_are_kept(tmp_path: Path) -> None:
+    given, targets = images(1, 28, 28), torch.tensor([0, 1, 1])
+    whole = with_scattering(Dataset(given, targets, given, targets), tmp_path)
+    alone = with_scattering(Dataset(given[2:], targets[2:], given, targets))
+    torch.testing.assert_close(whole.train_inputs[2:], alone.train_inputs, rtol=1e-4, atol=1e-4)
+    groups = whole.train_inputs.reshape(3, 27, -1)
+    torch.testing.assert_close(groups.mean(dim=2), torch.zeros(3, 27), rtol=0, atol=1e-5)
+    assert len(list(tmp_path.iterdir())) == 1
+    again = with_scattering(Dataset(given, targets, given, targets), tmp_path)
+    assert torch.equal(again.train_inputs, whole.train_inputs)
+
+
+@pytest.mark.parametrize("inputs", [torch.rand(2, 28, 28), torch.rand(2, 1, 30, 28), torch.zeros(2, 1, 28, 28).long()])
+def test_what_is_no_image_is_refused(inputs: torch.Tensor) -> None:
+    with pytest.raises(DataError, match="scattering takes images"):
+        scattering(inputs)
+
+
+def test_a_run_on_features_says_so_in_its_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
+    layer = {"data": {"name": "digits", "features": "scattering"}, "model": {"name": "linear"}, "privacy": {"epsilon": 4.0}}
+    run = build(configs.resolve(layer))
+    assert run.dataset.shape == (81, 2, 2)
+    assert run.plan.promise().settings["data.features"] == "scattering"
+    assert "data.features" not in planned(configs.resolve({"privacy": {"epsilon": 4.0}}), 100).promise().settings
