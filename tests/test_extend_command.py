@@ -1,5 +1,6 @@
 """``hubbub extend``: more rounds for a finished run, and what every command says of them."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import hubbub as package
 from hubbub import accounting
+from hubbub._util import strict_json
 from hubbub.ledger.ledger import Ledger
 from hubbub.training import RunStore
 from hubbub.training.run_folder.record import read_run
@@ -373,8 +375,9 @@ def test_how_many_rounds_follow_is_said_once_and_is_a_number_of_rounds(place: Pa
         assert not (place / "next").exists()
 
 
-def test_a_run_whose_releases_went_is_extended_from_the_model_that_its_ledger_binds(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
+def test_a_run_whose_releases_went_is_extended_from_the_checkpoint_that_its_ledger_binds(
+    made: Path, tmp_path: Path, closed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Line, "may_learn", True)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -384,7 +387,23 @@ def test_a_run_whose_releases_went_is_extended_from_the_model_that_its_ledger_bi
         train = ("train", made / "one.toml", *named, "--set", f"training.keep_releases={kept}", *PLAIN)
         assert hubbub(*train, "--out", tmp_path / kept) == 0
         assert len(RunStore(tmp_path / kept).released()) == (6 if kept == "true" else 0)
+        if closed:
+            assert hubbub("close", kept) == 0
         assert hubbub("extend", kept, "--rounds", "2", "--out", f"{kept}-2", *PLAIN) == 0
     one, other = (load_file(tmp_path / f"{kept}-2/state/initial.safetensors") for kept in ("true", "false"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert sorted(one) == sorted(other)
+    assert verify(tmp_path / "false").ok
+    assert package.load(tmp_path / "false", allow_import=True)
+    # What the model file does not show: another state of the optimizer.
+    manifest = strict_json.loads((tmp_path / "false/state/checkpoint.json").read_bytes())
+    (kept,) = (tmp_path / "false/state").glob("checkpoint-*.safetensors")
+    tensors = load_file(kept)
+    tensors["optimizer.momentum_buffer"] += 1
+    save_file(tensors, kept)
+    manifest["files"][kept.name] = {"sha256": hashlib.sha256(kept.read_bytes()).hexdigest(), "bytes": kept.stat().st_size}
+    (tmp_path / "false/state/checkpoint.json").write_bytes(strict_json.canonical(manifest))
+    capsys.readouterr()
+    assert hubbub("extend", "false", "--rounds", "2", "--out", "false-3", *PLAIN) == 2
+    assert "state/checkpoint.json is not the file that the ledger binds" in capsys.readouterr().err
+    assert not verify(tmp_path / "false").ok

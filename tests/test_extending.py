@@ -303,7 +303,7 @@ def test_without_its_releases_nobody_can_show_what_a_model_was_made_of(tmp_path:
 
 def test_a_model_that_no_record_binds_does_not_stand_for_releases_that_were_not_kept(tmp_path: Path) -> None:
     list(train(FIRST, RandomSums(0), zeros(), RunStore(tmp_path / "one", keep_releases=False)))
-    with pytest.raises(RunFolderError, match="releases were not kept, and no record of its ledger binds its model"):
+    with pytest.raises(RunFolderError, match="releases were not kept, and no record of its ledger binds the checkpoint"):
         gone_on(tmp_path / "one", tmp_path / "two")
 
 

@@ -70,9 +70,7 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
             raise RunFolderError(f"{folder}: does not verify ({check.name}: {check.detail}); see hubbub verify {folder}")
     plan = _plan(before, recorded, following)
     require_alike(recorded, plan, following)
-    model = "model.safetensors"
-    bound = model in (recorded.history.files or {}) and os.path.lexists(folder / model)
-    answer = final_state(recorded, plan, following, module, bound=bound)
+    answer = final_state(recorded, plan, following, module)
     _require_model(folder, recorded, module)
     return answer
 

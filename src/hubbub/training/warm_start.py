@@ -3,7 +3,7 @@
 The new run is a mechanism of its own: new keys, new noise, a strategy for its own rounds. It begins with a function of releases
 whose cost is recorded, so the two compose as any two runs over the same people. Model and optimizer are recomputed from the
 releases on disk, each compared with the ledger; no model file is trusted. If releases were not kept, the last checkpoint
-replaces them, provided that the ledger binds its model.
+replaces them, provided that the ledger binds it.
 """
 
 import hashlib
@@ -28,6 +28,7 @@ from hubbub.training.rounds import server_step
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import (
+    CHECKPOINT,
     START,
     Checkpoint,
     Segments,
@@ -62,16 +63,23 @@ def last_checkpoint(recorded: Recorded) -> Checkpoint | None:
     """The checkpoint that replaces the releases that a finished run did not keep; ``None`` if all are there.
 
     Raises:
-        RunFolderError: A release is missing that the run was to keep, or no checkpoint of this ledger contains it.
+        RunFolderError: A release is missing that the run was to keep, or no checkpoint that the ledger binds contains it.
     """
     store = RunStore(Path(recorded.name))
     kept = set(store.released())
     missing = [t for t in rounds_after(recorded, None) if t not in kept]
     if not missing:
         return None
-    path = store.folder / "state" / "checkpoint.json"
-    if os.path.lexists(path) and (recorded.history.forgets or not recorded.promise.terms.keep_releases):
-        checkpoint = Checkpoint(path, again=False)
+    forgets = recorded.history.forgets or not recorded.promise.terms.keep_releases
+    if forgets and os.path.lexists(store.folder / CHECKPOINT):
+        if (recorded.history.files or {}).get(CHECKPOINT) != store.digest(CHECKPOINT):
+            # Anything might be in it, the state of the optimizer not the least.
+            raise RunFolderError(
+                f"{recorded.name}: releases were not kept, and no record of its ledger binds the checkpoint that stands for "
+                "them, as 'hubbub train' does at the end of a run; begin with a new model in a run that names this one in "
+                "privacy.earlier_runs"
+            )
+        checkpoint = Checkpoint(store.folder / CHECKPOINT, again=False, noise=False)
         if missing[-1] < checkpoint.rounds == recorded.chain.rounds_at(checkpoint.head):
             return checkpoint
     raise RunFolderError(
@@ -87,9 +95,7 @@ def rounds_after(recorded: Recorded, checkpoint: Checkpoint | None) -> list[int]
     return [t for t, entry in enumerate(recorded.history.rounds) if entry.release is not None and t >= done]
 
 
-def final_state(
-    recorded: Recorded, plan: RunPlan, following: RunPlan, module: nn.Module, *, bound: bool = False
-) -> tuple[Extends, Start]:
+def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: nn.Module) -> tuple[Extends, Start]:
     """The final state of a finished run, recomputed from its releases; its model is written into ``module`` as well.
 
     Args:
@@ -97,7 +103,6 @@ def final_state(
         plan: Its plan.
         following: The plan of the new run. The state of the server's optimizer is dropped if it names another optimizer.
         module: Of the same kind; its trainable parameters are overwritten.
-        bound: Whether the caller compares the result with a model that the ledger binds. Otherwise each release must be there.
 
     Returns:
         The term by which the new run's promise names the finished run, and the new run's initial state.
@@ -122,11 +127,6 @@ def final_state(
         optimizer.state[model.vector] = dict(start.optimizer)
     clip_norm, checkpoint = plan.clip_norms.first, last_checkpoint(recorded)
     if checkpoint:
-        if not bound:
-            raise RunFolderError(
-                f"{recorded.name}: releases were not kept, and no record of its ledger binds its model; begin with a new model "
-                "in a run that names this one in privacy.earlier_runs"
-            )
         checkpoint.restore_model(model.vector, optimizer)
         clip_norm = checkpoint.clip_norm() or clip_norm
     for t in rounds_after(recorded, checkpoint):
@@ -433,9 +433,9 @@ def _since(folder: Path, into: Path, charged: Collection[str], extends: Extends,
         if (first := _begun(other)[0]) is not None and first not in charged:
             yield f"the run in {folder} was extended in {other} before, whose cost is not counted here"
     try:
-        checkpoint = Checkpoint(folder / "state" / "checkpoint.json", again=False)
+        checkpoint = Checkpoint(folder / CHECKPOINT, again=False, noise=False)
     except RunFolderError:
-        # Closing a run deletes parts of its checkpoint.
+        # A finished run whose releases are there needs none.
         return
     if checkpoint.rounds == rounds and model_digest(checkpoint.model) != extends.model:
         yield f"{folder / 'state'} holds another model than the one that this run began with"

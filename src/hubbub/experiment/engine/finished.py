@@ -92,7 +92,9 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
     if not os.path.lexists(folder / "config.toml"):
         raise RunFolderError(f"{folder}: is no run of 'hubbub train' (config.toml not there), so that nobody knows its module")
     content = model_content(folder, recorded)
-    for change in RunStore(folder).changed(recorded.history.files or {}):
+    # The state is not needed for that, and may be gone.
+    bound = {name: digest for name, digest in (recorded.history.files or {}).items() if not name.startswith("state/")}
+    for change in RunStore(folder).changed(bound):
         raise RunFolderError(f"{folder}: {change}; restore the file")
     config = configs.resolve(configs.load(_own(folder / "config.toml")))
     side = client_side(config, allow_import=allow_import)

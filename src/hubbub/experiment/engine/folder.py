@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -40,6 +41,7 @@ from hubbub.training.evaluation import Fairness, fairness
 from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
+from hubbub.training.run_folder.state import CHECKPOINT
 
 __all__ = ["RunInFolder", "resolved"]
 
@@ -204,9 +206,13 @@ class RunInFolder:
         chain = read_chain(path)
         tensors = {name: tensor.detach().clone().contiguous() for name, tensor in self.run.model.named_parameters()}
         content = save(tensors, {"ledger_head": chain.head_of_rounds})
-        made = {name: self.store.digest(name) for name in ("config.toml", "guarantee.json")}
+        history = History.of_chain(chain)
+        # In the place of releases that went, for a run that extends this one.
+        stands = history.forgets or not self.run.config.training.keep_releases
+        further = [CHECKPOINT] if stands and os.path.lexists(self.folder / CHECKPOINT) else []
+        made = {name: self.store.digest(name) for name in ("config.toml", "guarantee.json", *further)}
         made["model.safetensors"] = hashlib.sha256(content).hexdigest()
-        bound = History.of_chain(chain).files
+        bound = history.files
         for name, digest in made.items():
             if bound is not None and bound.get(name) != digest:
                 raise RunFolderError(

@@ -25,6 +25,7 @@ from hubbub.ledger.promise import Extends
 from hubbub.noise import NoiseStream
 
 __all__ = [
+    "CHECKPOINT",
     "START",
     "Checkpoint",
     "Segments",
@@ -43,6 +44,8 @@ Tensors = dict[str, torch.Tensor]
 
 # The initial state of a run, in its folder.
 START = "state/initial.safetensors"
+# The manifest of the last checkpoint.
+CHECKPOINT = "state/checkpoint.json"
 _SEGMENTS = "segments.json"
 _OPTIMIZER = "optimizer."
 # Metadata of the initial state of a warm start.
@@ -145,6 +148,7 @@ class Checkpoint:
     Args:
         path: Of the manifest; its files lie next to it.
         again: Whether the state can be computed again from the releases; errors then say so.
+        noise: Whether its rows of noise are needed; a closed run has none any more.
 
     Attributes:
         rounds: The number of rounds.
@@ -156,7 +160,7 @@ class Checkpoint:
         RunFolderError: It is damaged.
     """
 
-    def __init__(self, path: Path, *, again: bool) -> None:
+    def __init__(self, path: Path, *, again: bool, noise: bool = True) -> None:
         then = f"remove {path.name}, and the state is computed again from the releases" if again else "restore it"
 
         def checked(name: str) -> AbstractContextManager[None]:
@@ -170,27 +174,28 @@ class Checkpoint:
                 raise ValueError(f"schema = {schema}: this hubbub reads schema {_SCHEMA}; use the one that wrote it")
             self.rounds = integer("rounds", manifest["rounds"], at_least=1)
             self.head = str(manifest["head"])
-            own, noise = (f"{what}-{self.rounds}.safetensors" for what in ("checkpoint", "noise"))
+            own, rows = (f"{what}-{self.rounds}.safetensors" for what in ("checkpoint", "noise"))
             stated = manifest["files"]
-            if not isinstance(stated, dict) or own not in stated or not set(stated) <= {own, noise}:
-                raise ValueError(f"files: must name {own}, and {noise} where there is noise")
+            if not isinstance(stated, dict) or own not in stated or not set(stated) <= {own, rows}:
+                raise ValueError(f"files: must name {own}, and {rows} where there is noise")
             for name, facts in stated.items():
                 if not isinstance(facts, dict) or set(facts) != {"sha256", "bytes"}:
                     raise ValueError(f"files: {name} must have its sha256 and bytes")
         parts: dict[str, Tensors] = {}
-        for name, facts in stated.items():
+        needed = {name: facts for name, facts in stated.items() if noise or name == own}
+        for name, facts in needed.items():
             with checked(name):
                 content = files.read(path.with_name(name), at_most=_LARGEST)
                 if hashlib.sha256(content).hexdigest() != facts["sha256"] or len(content) != facts["bytes"]:
                     raise ValueError("its SHA-256 or its length is not the manifest's")
                 parts[name] = parse(content)
-        self.names, self._rows = list(parts), parts.get(noise, {})
+        self.names, self._rows = list(parts), parts.get(rows, {})
         with checked(own):
             self._clip_norm = _clip_norm(parts[own].pop("clip_norm", None))
             self.model, self._optimizer = _parted(parts[own])
             if not self.model.is_floating_point() or not bool(torch.isfinite(self.model).all()):
                 raise ValueError(f"model is {self.model.dtype} {tuple(self.model.shape)}, or not finite")
-        self._checked, self._own, self._noise = checked, own, noise
+        self._checked, self._own, self._noise = checked, own, rows
 
     def restore_model(self, vector: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
         """Restore the model and the optimizer's state."""
