@@ -81,10 +81,16 @@ def test_prt_11_a_device_that_does_not_know_its_past_waits_as_if_it_had_taken_pa
     assert "took part in 1 rounds, and perhaps in 2 before it kept its history, and may in 3" in device.asked(10)
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"known_from":0,"rounds":[5,3],"min_separation":3,"max_participations":3}'])
+DAMAGED = '{"known_from":0,"max_participations":3,"min_separation":3,"rounds":[%s],"schema":%d}'
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", DAMAGED % ("5,3", 1), DAMAGED % ("", 2)])
 def test_prt_11_a_damaged_record_is_none(content: str, tmp_path: Path) -> None:
     device = Device(tmp_path)
     assert device.asked(0) == ""
+    next(tmp_path.glob("*.json")).write_text(content)
+    # Nor does it prove that this round is the first that the device is asked for.
+    assert "does not know whether it took part in round 0" in device.asked(0)
     next(tmp_path.glob("*.json")).write_text(content)
     assert "does not know whether it took part in round 5" in device.asked(5)
     assert device.asked(8) == ""

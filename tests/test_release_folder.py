@@ -27,6 +27,7 @@ from hubbub.verification import verify
 from release_paths import (
     CLIENTS,
     CLIP,
+    DIM,
     PROMISE,
     ROUNDS,
     locked,
@@ -212,6 +213,25 @@ def test_releases_in_floating_point_stay_what_they_are(tmp_path: Path) -> None:
     planned = plan(Identity(ROUNDS), noise="simulation")
     list(train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path)))
     assert list(load(RunStore(tmp_path).release_content(0))) == ["release"]
+
+
+@pytest.mark.parametrize("wrong", [0.3, 2.0**80, float("nan")])
+def test_a_release_that_no_sum_and_noise_make_is_committed_neither_now_nor_at_the_next_start(
+    wrong: float, tmp_path: Path
+) -> None:
+    store = locked(tmp_path)
+    path, release = opened(store), torch.full((DIM,), wrong, dtype=torch.float64)
+    ticket = path.begin((0,), total(), CLIP)
+    path.row(ticket)
+    with pytest.raises(LedgerError, match="off the lattice"):
+        path.commit(ticket, release)
+    # Nor is one that somebody put into the folder meanwhile.
+    store.save_release(0, release)
+    with pytest.raises(LedgerError, match="off the lattice"):
+        opened(RunStore(tmp_path))
+    assert read_chain(tmp_path / "ledger.jsonl").records[-1]["kind"] == "begin"
+    store.discard_release(0)
+    assert opened(RunStore(tmp_path)).ledger.rounds == ("aborted",)
 
 
 def short_from(monkeypatch: pytest.MonkeyPatch, round_index: int) -> None:

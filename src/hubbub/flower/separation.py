@@ -27,6 +27,7 @@ FOLDER = "separation-folder"
 _RUN, _SEPARATION, _MOST = "hubbub_run", "hubbub_min_separation", "hubbub_max_participations"
 _KEPT = "hubbub-separation"
 _LONGEST = 2**24
+_SCHEMA = 1
 _LOG = logging.getLogger("flwr")
 
 
@@ -87,12 +88,14 @@ class _Record:
     @classmethod
     def read(cls, path: Path, asked: _Asked) -> "_Record":
         """The record in a file; a new one, which does not cover the rounds so far, if the file is missing or damaged."""
-        # Before round 0 there is nothing to record.
-        new = cls(asked.pattern, asked.round_index + 1 if asked.round_index else 0)
+        new = cls(asked.pattern, asked.round_index + 1)
         if not os.path.lexists(path):
-            return new
+            # Before round 0 there is nothing to record.
+            return new if asked.round_index else replace(new, known_from=0)
         try:
             stated = strict_json.loads(files.read(path, at_most=_LONGEST))
+            if stated["schema"] != _SCHEMA:
+                raise ValueError(f"schema = {stated['schema']!r}: this hubbub reads schema {_SCHEMA}")
             known_from, *rounds = (integer("rounds", t, at_least=0) for t in (stated["known_from"], *stated["rounds"]))
             if rounds != sorted(set(rounds)) or min(rounds, default=known_from) < known_from:
                 raise ValueError("its rounds are in no order")
@@ -103,7 +106,7 @@ class _Record:
 
     def write(self, path: Path) -> None:
         """Write the record durably."""
-        content = {"schema": 1, **asdict(self.pattern), "known_from": self.known_from, "rounds": list(self.rounds)}
+        content = {"schema": _SCHEMA, **asdict(self.pattern), "known_from": self.known_from, "rounds": list(self.rounds)}
         files.write_atomic(path, strict_json.canonical(content))
 
     def with_round(self, asked: _Asked) -> "_Record":

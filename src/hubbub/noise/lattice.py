@@ -178,9 +178,9 @@ class Lattice:
         return noise.add_(total.to(torch.float64)).mul_(self.step)
 
     def holds(self, release: torch.Tensor) -> bool:
-        """Whether every number of a release lies on the lattice."""
+        """Whether every number of a release lies on the lattice, and is one that a sum and its noise can make."""
         steps = release.to(torch.float64) / self.step
-        return bool(torch.isfinite(steps).all()) and torch.equal(steps.round(), steps)
+        return bool((steps.abs() <= 2 * LARGEST).all()) and torch.equal(steps.round(), steps)
 
 
 def require_one_shape(total: torch.Tensor, row: torch.Tensor) -> None:

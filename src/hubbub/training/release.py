@@ -201,8 +201,8 @@ class ReleasePath:
         """Settle the round in progress, and see to it that earlier noise can be drawn again; returns the next round."""
         if self.ledger.history.closed:
             raise LedgerError("this run was closed and its keys destroyed; start a new one, whose cost adds to this one's")
-        self.ledger.chain.repair()
         self._settle()
+        self.ledger.chain.repair()
         self._give_heads()
         done = self.ledger.next_round
         if self.noise and done < self._rounds:
@@ -317,15 +317,23 @@ class ReleasePath:
             raise LedgerError(
                 f"round {ticket.round_index}: the release has shape {tuple(release.shape)}, this run's ({self._dim},)"
             )
-        lattice = None if ticket.clip_norm is None else Lattice(ticket.clip_norm, self._lattice_bits)
-        if self._on_lattice and lattice and not lattice.holds(release):
-            raise LedgerError(
-                f"round {ticket.round_index}: the release is off the lattice of clip norm {ticket.clip_norm}; abort it"
-            )
-        store, step = self._store, lattice.step if self._on_lattice and lattice else None
+        lattice = self._lattice_of(ticket, release)
+        store, step = self._store, lattice.step if lattice else None
         content = store.save_release(ticket.round_index, release, step) if store else release.cpu().numpy().tobytes()
         self.ledger.commit(ticket, content)
         self._give_heads()
+
+    def _lattice_of(self, ticket: Ticket, release: torch.Tensor) -> Lattice | None:
+        """The lattice of a round, on which its release lies; ``None`` for a release in floating point."""
+        if not self._on_lattice or ticket.clip_norm is None:
+            return None
+        lattice = Lattice(ticket.clip_norm, self._lattice_bits)
+        if not lattice.holds(release):
+            raise LedgerError(
+                f"round {ticket.round_index}: the release is off the lattice of clip norm {ticket.clip_norm}; abort it, or "
+                "remove the file of the release and resume, which aborts it"
+            )
+        return lattice
 
     def abort(self, ticket: Ticket) -> None:
         """Abort a begun round: its cost, its row of noise and its participations stay spent.
@@ -375,7 +383,7 @@ class ReleasePath:
             return
         if self._store and pending.round_index in self._store.released():
             content = self._store.release_content(pending.round_index)
-            self._store.parse_release(pending.round_index, content, self._dim)
+            self._lattice_of(pending, self._store.parse_release(pending.round_index, content, self._dim))
             self.ledger.commit(pending, content)
         elif self._secure or self._in_sums or self.ledger.promise.setting:
             self._aborted(pending)
