@@ -4,6 +4,7 @@ Commands and their flags are declared here and in mechanism_commands.py and run_
 modules implement them and are imported when a command needs them, so that ``hubbub --help`` answers at once.
 """
 
+import contextlib
 import itertools
 import os
 import resource
@@ -183,7 +184,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         rank = os.environ.get("RANK", "0")
         if rank != "0" and isinstance(error, RankError) and (error.rank, error.gone, rank) != (0, True, "1"):
             # Rank 0 says what is wrong; if it is gone, rank 1 does. The exit status is that of who ends first.
-            time.sleep(_PATIENCE)
+            with contextlib.suppress(KeyboardInterrupt):
+                time.sleep(_PATIENCE)
             sys.exit(1)
         # Anything else is a bug, whose report needs the traceback.
         if os.environ.get("HUBBUB_DEBUG") or not isinstance(error, HubbubError | ValueError | TypeError | OSError):

@@ -227,7 +227,8 @@ def _cost_rows(costs: dict[str, Any], unit: str) -> Iterator[tuple[str, str]]:
     if costs["estimated_seconds"] is None:
         yield "to optimize and calibrate", f"{costs['planning_cpu_seconds']:.2g} CPU seconds, measured"
     else:
-        yield "time without evaluation", f"about {costs['estimated_seconds']:,.0f} seconds"
+        best = " at best" if nproc > 1 else ""
+        yield "time without evaluation", f"about {costs['estimated_seconds']:,.0f} seconds{best}"
 
 
 def _size(count: float) -> str:

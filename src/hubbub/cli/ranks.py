@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn, cast
 
 import torch
 
 from hubbub.cli.output import console, say
+from hubbub.errors import ConfigError
 from hubbub.experiment.build import client_side
 from hubbub.experiment.config import Config
 from hubbub.experiment.engine.folder import RunInFolder
@@ -26,16 +28,34 @@ __all__ = ["follow", "launch", "launched", "led", "ranks_of"]
 
 
 def launched() -> bool:
-    """Whether torchrun, SLURM or :func:`launch` started this process as one of several."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    """Whether torchrun, the like of it, or :func:`launch` started this process as one of several.
+
+    Raises:
+        ConfigError: A starter of many tasks did, which makes no group of them.
+    """
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return True
+    for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if os.environ.get(name, "1") not in ("", "0", "1"):
+            raise ConfigError(
+                f"{name} = {os.environ[name]}: this command was started several times at once, and each would be a run of its "
+                "own over the same people; start torchrun once on each machine (srun --ntasks-per-node=1 torchrun …)"
+            )
+    return False
 
 
 def launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
-    """Run a command of hubbub in several processes of this machine, under torch's launcher, and exit as rank 0 does."""
+    """Run a command of hubbub in several processes of this machine, under torch's launcher, and exit.
+
+    The exit status is that of rank 0, or 1 if a process was killed.
+    """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    # What they exchange stays on this machine.
+    if Path("/sys/class/net/lo").exists():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # Each rank says itself what is wrong.
     logging.disable(logging.CRITICAL)
     config = LaunchConfig(
@@ -45,6 +65,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
         run_id=str(os.getpid()),
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
+        local_addr="127.0.0.1",
         max_restarts=0,
         monitor_interval=0.1,
     )
@@ -55,7 +76,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
         own = error.failures.get(0)
         if first.exitcode < 0:
             name = signal.Signals(-first.exitcode).name
-            say(console(stderr=True), f"hubbub: rank {rank}: was ended by {name}; 'hubbub resume RUN' goes on from there")
+            say(console(stderr=True), f"hubbub: rank {rank}: was ended by {name}")
         codes = [failure.exitcode for failure in (own, first) if failure is not None and failure.exitcode > 0]
         sys.exit(codes[0] if codes else 1)
     except (KeyboardInterrupt, SignalException):
@@ -64,7 +85,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
 
 
 def ranks_of(time_limit: float, shard: str) -> Ranks:
-    """The ranks of this command, which end with the process that started them, and with Ctrl-C after the round's record."""
+    """The ranks of this command; each ends with the process that started it."""
     ranks = Ranks.launched(time_limit=time_limit, shard_optimizer=shard == "optimizer")
     if ranks.size > 1:
         signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -79,17 +79,20 @@ class How:
 def train(file: Path, assignments: list[str], out: Path | None, how: How) -> None:
     """Start a run in a new folder."""
     layer, named = configs.load(file), configs.overrides(assignments)
-    if line := configs.replaced(layer, named, str(file)):
-        say(console(stderr=how.as_json), line)
-    _begin([layer, named], out, file.stem, how)
+    line = configs.replaced(layer, named, str(file))
+    _begin([layer, named], out, file.stem, how, [line] if line else [])
 
 
-def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How) -> None:
-    """Start a run in a new folder, by default ``runs/STEM-N``."""
+def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How, lines: Sequence[str]) -> None:
+    """Start a run in a new folder, by default ``runs/STEM-N``, after some lines for people."""
     how.tracked.require()
     config = how.settings(*layers)
     if (ranks := how.shared(config)) is None:
         return
+    if ranks.size > 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+        raise ConfigError("torchrun started this command again, and it would begin another run; resume the first one instead")
+    for line in lines:
+        say(console(stderr=how.as_json), line)
 
     def begun() -> RunInFolder:
         run = build(config, allow_import=how.allow_import, ranks=ranks)
@@ -136,13 +139,13 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
         read_chain(ledger_of(folder)).require_head(head)
     recorded, layer = read_run(folder), extension(folder)
     cost, done = spent(recorded.promise, recorded.history).guarantee, len(recorded.history.rounds)
-    screen, privacy = console(stderr=how.as_json), layer["privacy"]
+    privacy = layer["privacy"]
     said = f"epsilon {rounded_up(cost.epsilon)} at delta {no_less(cost.delta)}" if cost.private else "no privacy guarantee"
-    say(screen, f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}")
+    lines = [f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}"]
     if others := privacy["earlier_runs"][1:]:
-        say(screen, f"The privacy cost also counts its earlier runs: {', '.join(others)}")
+        lines.append(f"The privacy cost also counts its earlier runs: {', '.join(others)}")
     if line := configs.replaced(layer, named, str(folder / "config.toml")):
-        say(screen, line)
+        lines.append(line)
     if named.get("privacy", {}).get("clipping") == "fixed":
         # Settings of an adaptive clip norm, which is fixed from here on.
         for key in ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev"):
@@ -150,7 +153,7 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
     if privacy.get("bands", 0) > rounds:
         # More bands than rounds: back to the default.
         privacy.pop("bands")
-    _begin([layer, {"training": {"rounds": rounds}}, named], out, f"{folder.resolve().name}-extended", how)
+    _begin([layer, {"training": {"rounds": rounds}}, named], out, f"{folder.resolve().name}-extended", how, lines)
 
 
 def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
@@ -178,7 +181,8 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
     except (KeyboardInterrupt, RankError):
         say(screen)
         say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Resume with: hubbub resume {folder}")
-        say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {begun.ledger_head}")
+        if head := begun.ledger_head:
+            say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {head}")
         raise
     measured = begun.finish()
     if introduce_later:

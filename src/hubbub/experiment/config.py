@@ -175,7 +175,7 @@ class TrainingConfig:
     engine: Annotated[str, _rule(_checks.one_of, ENGINES)] = "process"
     plan: Annotated[str, _rule(_plan)] = "auto"
     nproc: Count = 1
-    rank_timeout: Scale = 600.0
+    rank_timeout: Scale = 1800.0
     shard: Annotated[str, _rule(_checks.one_of, ("none", "optimizer"))] = "none"
     device: Annotated[str, _rule(_checks.one_of, ("cpu", "cuda"))] = "cpu"
     precision: Annotated[str, _rule(_checks.one_of, ("float32", "bfloat16"))] = "float32"

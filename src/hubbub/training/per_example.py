@@ -32,7 +32,7 @@ from hubbub.training.aggregate import (
 )
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
-from hubbub.training.ranks import Ranks
+from hubbub.training.ranks import Ranks, fingerprint, word
 from hubbub.training.simulation.faults import isolated, note, probe_batch, reason, require_steady, shaken
 from hubbub.training.simulation.functional import called, in_range, own_generators, require_trainable
 from hubbub.training.simulation.local import Examples, Loss
@@ -284,8 +284,16 @@ class ExamplePopulation(Population):
 
         Raises:
             ConfigError: It does.
+            RankError: A rank has other examples, or computes them in another way.
         """
-        self._of(model)
+        gradients = self._of(model)
+        if self._ranks.size > 1:
+            everyone = Chosen(self._inputs, self._targets, range(len(self._inputs)), lambda _: 0)
+            given = (self._inputs, self._targets, word(self._loss), self._key, self._lattice)
+            self._ranks.require_same("data, loss or seed", lambda: fingerprint(*given))
+            self._ranks.require_same(
+                "way to compute gradients", lambda: (gradients.batched(everyone), gradients.size(self._inputs, self._targets))
+            )
 
     takes_split = True
 
@@ -334,7 +342,9 @@ class ExamplePopulation(Population):
             and (update := adversarial_update(self._adversaries[number], model, round_index)) is not None
         )
         lattice = lattice_of(clip_norm, split) if self._lattice and clip_norm is not None else None
-        total, private = _clipped_sum(gradients, examples, clip_norm, lattice, split, further, self._ranks)
+        total, private = _clipped_sum(
+            gradients, examples, clip_norm, lattice, split, further, self._ranks, partial(fingerprint, round_index)
+        )
         total[: gradients.dim].neg_()
         return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
 
@@ -407,7 +417,8 @@ def private_gradients(
         _KNOWN[model] = loss, gradients
     key, lattice = fresh_key(), Lattice(clip_norm)
     examples = Chosen(inputs, targets, range(len(inputs)), lambda number: seed_for(key, number))
-    total, private = _clipped_sum(gradients, examples, clip_norm, lattice, ranks=ranks or Ranks())
+    given = partial(fingerprint, inputs, targets, word(loss))
+    total, private = _clipped_sum(gradients, examples, clip_norm, lattice, ranks=ranks, given=given)
     return LatticeSum(total, lattice, private)
 
 
@@ -424,8 +435,12 @@ def _clipped_sum(
     split: CountSplit | None = None,
     further: Iterable[Rows] = (),
     ranks: Ranks | None = None,
+    given: Callable[[], str] = str,
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """The sum, in whole steps if there is a lattice, else in float64, and the operator's statistics of the round: private."""
+    """The sum, in whole steps if there is a lattice, else in float64, and the operator's statistics of the round: private.
+
+    ``given`` is a digest of the examples, which all ranks must share.
+    """
     kind, device = torch.int64 if lattice else torch.float64, examples.inputs.device
     zero = torch.zeros(gradients.dim + (split is not None), dtype=kind, device=device)
 
@@ -445,8 +460,12 @@ def _clipped_sum(
 
     numbers, size = examples.numbers, gradients.size(examples.inputs, examples.targets)
     batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+
+    def terms() -> str:
+        return fingerprint(batches, clip_norm, given(), *gradients.module.parameters())
+
     chunks = [partial(chunk, partial(gradients.rows, replace(examples, numbers=some))) for some in batches]
-    total, found = (ranks or Ranks()).summed([*chunks, partial(chunk, lambda: further)], zero, batches)
+    total, found = (ranks or Ranks()).summed([*chunks, partial(chunk, lambda: further)], zero, terms)
     clipped = [flag for flags, _, _ in found for flag in flags]
     losses, failed = [loss for _, some, _ in found for loss in some], sum(some for _, _, some in found)
     return total, statistics(len(clipped), sum(clipped), losses) | ({"failed": float(failed)} if failed else {})

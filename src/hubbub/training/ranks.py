@@ -27,14 +27,14 @@ import torch.distributed as dist
 from hubbub._util import __version__
 from hubbub._util.checks import positive
 from hubbub.errors import ConfigError, RankError
-from hubbub.noise.sources import SecureSource
+from hubbub.noise.sources import SecureSource, sampler
 
-__all__ = ["TIME_LIMIT", "Ranks", "divided"]
+__all__ = ["TIME_LIMIT", "Ranks", "divided", "fingerprint", "segments", "word"]
 
 T = TypeVar("T")
 
-# Seconds without an answer after which a rank counts as gone.
-TIME_LIMIT = 600.0
+# Seconds without an answer after which a rank counts as gone; the work between two answers is in them.
+TIME_LIMIT = 1800.0
 # Seconds in which a rank that lives says that an exchange failed.
 _SOON = 5.0
 _LAUNCHED = "RANK"
@@ -53,6 +53,34 @@ class _Broken:
     """The answer of a rank that lives, when an exchange failed."""
 
     why: str
+
+
+def fingerprint(*parts: object) -> str:
+    """A digest of tensors, and of other values by their words, by which ranks compare what must be equal.
+
+    Example:
+        >>> fingerprint(torch.ones(2), "sgd") == fingerprint(torch.ones(2), "sgd"), fingerprint(1) == fingerprint(2)
+        (True, False)
+    """
+    digest = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            digest.update(repr((tuple(part.shape), part.dtype)).encode())
+            digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        else:
+            digest.update(repr(part).encode())
+    return digest.hexdigest()
+
+
+def word(function: object) -> str:
+    """The name of a function or of a callable's class, by which ranks compare it.
+
+    Example:
+        >>> word(divided), word(torch.nn.MSELoss())
+        ('hubbub.training.ranks.divided', 'torch.nn.modules.loss.MSELoss')
+    """
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"
 
 
 def divided(count: int, parts: int) -> list[tuple[int, int]]:
@@ -110,8 +138,12 @@ class Ranks:
         if self.size > 1:
             self._members = dist.get_process_group_ranks(group)
             # Two groups: after an exchange of data has failed, the ranks still talk.
-            self._talk, self._data = (dist.new_group(self._members, self._limit, "gloo") for _ in range(2))
+            self._talk, self._data = (
+                dist.new_group(self._members, self._limit, "gloo", use_local_synchronization=True) for _ in range(2)
+            )
             self.require_same("hubbub or torch", lambda: (__version__, torch.__version__))
+            # By another one, a client's bits, or a row drawn again, would depend on where they are computed.
+            self.require_same("processor, number of threads or library", lambda: (sampler(), torch.get_num_threads()))
             self.require_same("shard_optimizer", lambda: shard_optimizer)
 
     @classmethod
@@ -148,7 +180,7 @@ class Ranks:
         if self.size == 1:
             return what()
         if not self.leads:
-            return self._taken(self._receive(0, self._limit))  # type: ignore[no-any-return]
+            return self._taken(self._receive(0, self._longer))  # type: ignore[no-any-return]
         try:
             result = what()
         except BaseException as error:
@@ -184,7 +216,7 @@ class Ranks:
             self._tell(found)
         else:
             self._send(mine, 0)
-            found = self._taken(self._receive(0, self._limit))
+            found = self._taken(self._receive(0, self._longer))
         for result in found:
             if isinstance(result, _Failed):
                 if own is not None and self.leads:
@@ -198,20 +230,21 @@ class Ranks:
         Raises:
             RankError: One does.
         """
-        values = self.exchange(value)
+        values = self.exchange(value) if self.size > 1 else []
         for rank, other in enumerate(values):
             if other != values[0]:
                 raise RankError(f"rank {rank}: has another {what} than rank 0 ({other!r} and {values[0]!r})", rank)
 
     def summed(
-        self, chunks: Sequence[Callable[[torch.Tensor], T]], zero: torch.Tensor, terms: object = None
+        self, chunks: Sequence[Callable[[torch.Tensor], T]], zero: torch.Tensor, terms: Callable[[], object] = lambda: None
     ) -> tuple[torch.Tensor, list[T]]:
         """A sum of chunks, which the ranks divide, and what else the chunks return, in their order.
 
         Args:
             chunks: The same on every rank. Each adds its terms to the zero tensor that it is given.
             zero: Of the shape, dtype and device of the sum.
-            terms: What the chunks are of, such as clients by number: ranks that disagree would count one twice.
+            terms: What the chunks are computed from, such as clients by number and the model: ranks that disagree are refused,
+                since one would count twice, or not as what it is.
 
         Raises:
             RankError: The ranks disagree on the terms. A chunk failed on another rank, or a rank is gone.
@@ -233,8 +266,7 @@ class Ranks:
             return found
 
         if self.size > 1:
-            asked = hashlib.sha256(repr((terms, zero.shape)).encode()).hexdigest()
-            self.require_same("cohort, or other clients", lambda: asked)
+            self.require_same("cohort, model or data", lambda: fingerprint(zero.shape, zero.dtype, terms()))
         found = self.exchange(own)
         return self._total(parts, exact), [one for some in found for one in some]
 
@@ -328,7 +360,7 @@ class Ranks:
         except RuntimeError as error:
             if not self.leads:
                 self._send(_Broken(_line(error)), 0)
-                self._taken(self._receive(0, self._limit))
+                self._taken(self._receive(0, self._longer))
             self._blame(error)
 
     def _blame(self, error: Exception) -> NoReturn:
@@ -350,16 +382,22 @@ class Ranks:
 
     def _tell(self, result: object, *, quietly: bool = False) -> None:
         """Send something to all other ranks; quietly, without waiting for those that are gone."""
-        content = _packed(result)
+        content, gone = _packed(result), None
         for rank in range(1, self.size):
             try:
-                self._send_packed(content, rank, timedelta(seconds=_SOON) if quietly else self._limit)
-            except RankError:
-                if not quietly:
-                    raise
+                self._send_packed(content, rank, timedelta(seconds=_SOON) if quietly or gone else self._limit)
+            except RankError as error:
+                gone = gone or error
+        if gone is not None and not quietly:
+            raise gone
 
     def _send(self, value: object, rank: int) -> None:
-        self._send_packed(_packed(value), rank, self._limit)
+        self._send_packed(_packed(value), rank, self._longer)
+
+    @property
+    def _longer(self) -> timedelta:
+        """How long the others wait for rank 0, which may itself wait for one that is silent, and then names it."""
+        return 2 * self._limit + timedelta(seconds=2 * _SOON)
 
     def _send_packed(self, content: torch.Tensor, rank: int, limit: timedelta) -> None:
         for part in (torch.tensor([len(content)]), content):
@@ -386,11 +424,6 @@ class Ranks:
         if isinstance(result, _Failed):
             raise RankError(result.why if result.why.startswith("rank ") else f"rank {result.rank}: {result.why}", result.rank)
         return result
-
-    def close(self) -> None:
-        """Leave the group, if it was made here."""
-        if self.size > 1 and dist.is_initialized():
-            dist.destroy_process_group()
 
 
 def _packed(value: object) -> torch.Tensor:

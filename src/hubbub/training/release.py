@@ -40,7 +40,7 @@ from hubbub.noise.steps import require_room
 from hubbub.noise.stream import require_memory
 from hubbub.training.aggregate import Sum
 from hubbub.training.cohorts import CohortKeys
-from hubbub.training.ranks import Ranks, segments
+from hubbub.training.ranks import Ranks, fingerprint, segments
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import key_ahead, rounds_shown, unknown_releases
 
@@ -258,6 +258,7 @@ class ReleasePath:
             ConfigError: The strategy is no longer the promised one.
         """
         self._require_started()
+        self._ranks.require_same("cohort or clip norm", lambda: fingerprint(list(cohort), clip_norm))
         return self._ranks.lead(lambda: self._begun(cohort, total, clip_norm))
 
     def _begun(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:

@@ -26,7 +26,7 @@ from hubbub.training.aggregate import NoSum, Population, Sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
 from hubbub.training.evaluation import Evaluations
 from hubbub.training.plan import Plan, RunPlan
-from hubbub.training.ranks import Ranks, segments
+from hubbub.training.ranks import Ranks, fingerprint, segments
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import model_digest, optimizer_state, take_up
@@ -276,7 +276,7 @@ class RunState:
         """
         ranks = ranks or Ranks()
         model = FlatModel(module)
-        ranks.require_same("model", lambda: (model.dim, model.vector.dtype))
+        ranks.require_same("model", lambda: _fixed(module))
         optimizer = plan.server.build(model.vector)
         ranks.lead(lambda: take_up(Extends.of(plan.settings), model.vector, optimizer, store.folder if store else None))
         ranks.share(model.vector)
@@ -393,6 +393,12 @@ class RunState:
             noise = self.path.noise if self.ranks.size == 1 else None
             self.path.make_room()
             self.store.save_checkpoint(rounds, self.model.vector, state, noise, self.path.ledger.head, clip_norm=moved)
+
+
+def _fixed(module: nn.Module) -> str:
+    """A digest of what no release changes: names, shapes and dtypes, frozen parameters and buffers."""
+    forms = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in module.named_parameters()]
+    return fingerprint(str(module), forms, *(p for p in module.parameters() if not p.requires_grad), *module.buffers())
 
 
 def server_step(

@@ -179,6 +179,8 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
             if shared not in clients:
                 clients[shared] = len(client_side(shared, allow_import=allow_import).population.clients)
             planned(config, clients[shared], allow_import=allow_import)
+            if config.training.nproc > 1:
+                raise ConfigError(f"training.nproc = {config.training.nproc}: each run of a sweep has one process; say --jobs")
             if config.training.engine == "flower":
                 from hubbub.experiment.engine.apps import require_flower
 

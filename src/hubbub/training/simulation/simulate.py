@@ -22,7 +22,7 @@ from hubbub.training.aggregate import (
 )
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
-from hubbub.training.ranks import Ranks
+from hubbub.training.ranks import Ranks, fingerprint, word
 from hubbub.training.simulation import AUTO, Execution, clients_at_once
 from hubbub.training.simulation.choice import Choice, Probe, Trainer, trainer
 from hubbub.training.simulation.faults import isolated, note, reason, require_own
@@ -130,9 +130,20 @@ class SimulatedPopulation(Population):
         Raises:
             RankError: A rank has other clients, or there a client's bits would depend on the others.
         """
+        self._ranks.require_same("data, loss, local training or seed", self._fixed)
         self._choice = self._ranks.lead(lambda: self.choose(model, cohort))
         self._ranks.require_same("number of clients that can train at once", lambda: self.choose(model, cohort).clients)
         self._agreed = True
+
+    def _fixed(self) -> str:
+        """A digest of everything but the model that a client's update depends on."""
+        given = list[object]([self._local, self._seed, self._lattice, self._execution, word(self._loss)])
+        for client in self.clients:
+            try:
+                given += self._examples[client]
+            except Exception as error:  # noqa: BLE001 # whatever this client's examples raise
+                given.append(type(error).__name__)
+        return fingerprint(*given)
 
     def choose(self, model: nn.Module, cohort: int) -> Choice:
         """A plan for cohorts of about this size, unless one was named or chosen before.
@@ -230,7 +241,10 @@ class SimulatedPopulation(Population):
             faults, self._faults = self._faults, []
             return clipped, losses, faults
 
-        whole, found = self._ranks.summed([partial(chunk, clients) for clients in chunks], zero, chunks)
+        def terms() -> str:
+            return fingerprint(chunks, clip_norm, round_index, sorted(self._adversaries), flat_parameters(model))
+
+        whole, found = self._ranks.summed([partial(chunk, clients) for clients in chunks], zero, terms)
         self._faults += [fault for _, _, faults in found for fault in faults]
         private = statistics(
             len(cohort), sum(clipped for clipped, _, _ in found), [x for _, losses, _ in found for x in losses]
