@@ -318,6 +318,20 @@ def test_a_folder_that_was_rolled_back_is_refused_where_that_can_be_seen(tmp_pat
     separated(tmp_path, head=head).guarantee(1e-5)
 
 
+def test_a_model_that_was_rolled_back_by_itself_is_refused_and_the_folder_stays_as_it_was(tmp_path: Path) -> None:
+    first, path = separated(tmp_path), tmp_path / "state/server.safetensors"
+    one_round(first, grid())
+    early = path.read_bytes()
+    one_round(first, grid())
+    # A server that is killed binds no files.
+    first._run.state.close()  # type: ignore[union-attr]
+    path.write_bytes(early)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"}
+    with pytest.raises(RunFolderError, match=r"releases/1\.safetensors: cannot be read"):
+        separated(tmp_path).start(grid(), START, num_rounds=1)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"} == before
+
+
 def test_the_strategy_of_before_is_refused_once_another_goes_on(tmp_path: Path) -> None:
     first = separated(tmp_path)
     one_round(first, grid())

@@ -138,6 +138,8 @@ class PrivateRun:
         # Everything is read first, so that a folder that is refused stays as it is; start() aborts a round under way.
         model = self.state.restore(self._strategy)
         self._require_model_of_this_run(model)
+        for _ in self.state.path.released(self.state.rounds, self.round_index):
+            pass
         self.state.path.start()
         self.state.evaluations()
         if model is None:
