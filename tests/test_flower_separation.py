@@ -60,6 +60,11 @@ class Device:
         for file in self.folder.glob("*.json"):
             file.unlink()
 
+    def damaged(self, rng: random.Random) -> None:
+        for file in self.folder.glob("*.json"):
+            content = file.read_bytes()
+            file.write_bytes(content[: rng.randrange(len(content))])
+
 
 def test_prt_11_a_device_takes_part_as_the_pattern_allows(tmp_path: Path) -> None:
     device = Device(tmp_path / "store")
@@ -97,7 +102,7 @@ def test_prt_11_a_damaged_record_is_none(content: str, tmp_path: Path) -> None:
 
 
 def law(cases: int, folder: Path) -> None:
-    """Whoever is asked at random and forgets at random keeps the pattern over all that really happened."""
+    """A device that is asked, forgets and is damaged at random keeps the pattern over all that really happened."""
     trained = 0
     for case in range(cases):
         rng = random.Random(case)  # noqa: S311 # no key
@@ -112,6 +117,8 @@ def law(cases: int, folder: Path) -> None:
                     assert len(device.trained) - known <= 1
                 if rng.random() < 0.1 and not (t == 0 and device.trained):
                     device.forgets()
+                if rng.random() < 0.1:
+                    device.damaged(rng)
         assert pattern.allows(device.trained), (case, pattern, device.trained)
         trained += len(device.trained)
     assert trained > cases
