@@ -10,9 +10,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import hubbub
+from hubbub.errors import LedgerError
 from hubbub.flower import DPFedAvgFixed, LocalGrid
 from hubbub.ledger.chain import read_chain
 from hubbub.mechanism.private_evaluation import Histogram, Mean, PrivateEvaluation
+from hubbub.training import HeadHook
 
 START = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
 MEASURED = PrivateEvaluation(0.5, (Mean("accuracy"), Histogram("loss", (0.0, 1.0, 2.0))), every=2)
@@ -72,6 +74,31 @@ def test_a_server_that_starts_again_evaluates_once_for_each_due_round(tmp_path: 
     # No round was finished since the start: nobody is asked.
     assert list(again.configure_evaluate(1, START, ConfigRecord(), federation(20))) == []
     assert hubbub.verify(tmp_path / "state").ok
+
+
+class Outside(HeadHook):
+    """Somebody who takes every head but those of evaluations."""
+
+    required, taken = True, 0
+
+    def __init__(self) -> None:
+        pass
+
+    def give(self, run: str, rounds: int, head: str) -> str:
+        self.first = getattr(self, "first", run)
+        self.taken += run == self.first or not rounds
+        return "" if run == self.first or not rounds else "outside: away"
+
+
+def test_cra_19_an_evaluation_whose_head_nobody_took_does_not_leave_the_server(tmp_path: Path) -> None:
+    hook = Outside()
+    made = strategy(MEASURED, state=tmp_path / "state", head_hook=hook)
+    with pytest.raises(LedgerError, match="the head after 1 rounds was not taken"):
+        made.start(federation(20), START, num_rounds=5)
+    # Two promises, and the two rounds before the evaluation.
+    assert (made.rounds_charged, hook.taken) == (2, 4)
+    with pytest.raises(LedgerError, match="the head after 1 rounds was not taken"):
+        strategy(MEASURED, state=tmp_path / "state", head_hook=hook).start(federation(20), START, num_rounds=5)
 
 
 def test_the_word_alone_measures_accuracy_at_a_twentieth_of_rho() -> None:
