@@ -126,7 +126,7 @@ def exchanges_of_a_round(ranks: Ranks, repeats: int) -> float:
         # Cohort, ticket, check, commit, checkpoint, epsilon, evaluation.
         for _ in range(7):
             ranks.lead(lambda: list(range(CLIENTS)))
-        ranks.summed([lambda total: total.add_(1).numel()] * 4, zero, list(range(CLIENTS)))
+        ranks.summed([lambda total: total.add_(1).numel()] * 4, zero, lambda: list(range(CLIENTS)))
         ranks.gathered(lambda: row, ends, torch.float64)
         found.append(time.perf_counter() - began)
     return min(found)
