@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,14 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import hubbub
-from hubbub.errors import ConfigError, RankError
+from hubbub.cli.ranks import launched
+from hubbub.cli.training import How, Tracked
+from hubbub.cli.training import train as begin
+from hubbub.errors import ConfigError, LedgerError, RankError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import build
 from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
@@ -47,6 +54,7 @@ from hubbub.training import (
     private_gradients,
     train,
 )
+from hubbub.training.aggregate import LatticeSum
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.ranks import Ranks, divided
 from hubbub.training.rounds import server_step
@@ -164,9 +172,6 @@ DIM, LOOP = 200_000, 5
 
 def own_loop(ranks: Ranks, folder: Path, start: int, stop: int) -> list[Any]:
     """Rounds of a loop of one's own, in a folder; the releases, and how many numbers the rank remembers."""
-    from hubbub.ledger.promise import Promise
-    from hubbub.training.aggregate import LatticeSum
-
     mechanism = hubbub.Mechanism(toeplitz.square_root(LOOP, bands=3), MinSeparation(3, 2), 2.0)
     promise, store = Promise(LOOP, mechanism, settings={"clip_norm": 1.0}), RunStore(folder)
     with store.locked() if ranks.leads else nullcontext():
@@ -194,8 +199,6 @@ def of_keys(folder: Path, mechanism: hubbub.Mechanism, dim: int, promise: Any, r
 
 
 def test_a_path_gives_each_rank_its_part_and_another_number_of_ranks_resumes(tmp_path: Path) -> None:
-    from hubbub.ledger.promise import Promise
-
     folder = tmp_path / "run"
     found = []
     for size, start, stop in ((2, 0, 2), (3, 2, 4), (1, 4, 5)):
@@ -221,6 +224,14 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
     wrong = ranks.rank == 1
     if how == "another version":
         ranks.require_same("hubbub or torch", lambda: ("0.2" if wrong else "0.1", torch.__version__))
+    if how == "other threads":
+        torch.set_num_threads(1 + wrong)
+        return Ranks(torch.distributed.group.WORLD)
+    if how == "another cohort":
+        mechanism = hubbub.Mechanism(Identity(3), MinSeparation(1, 3), 2.0)
+        path = ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
+        path.start()
+        return path.begin(["a", "b" if wrong else "c"], LatticeSum(torch.zeros(2).long(), Lattice(1.0), {}), 1.0)
     if how == "a wrong part":
         return ranks.gathered(lambda: torch.zeros(3 if wrong else 2), [(0, 2), (2, 4), (4, 6)][: ranks.size], torch.float32)
     if how == "ends":
@@ -267,6 +278,8 @@ def _broken(*_: object) -> torch.Tensor:
     [
         ("another version", "rank 1: has another hubbub or torch than rank 0 .*0.2"),
         ("another model", "rank 1: has another model"),
+        ("other threads", "rank 1: has another processor, number of threads or library"),
+        ("another cohort", "rank 1: has another cohort or clip norm"),
         ("another plan", "rank 1: has another plan"),
         ("other data", "rank 1: has another data, loss, local training or seed"),
         ("a wrong part", r"rank 1: its part is \(3, torch.float32\)"),
@@ -292,6 +305,45 @@ def test_a_sharded_model_is_refused_on_every_rank() -> None:
     for found in on_ranks(2, failing, "a sharded model"):
         assert isinstance(found, ConfigError | RankError), found
         assert "has sharded parameters" in str(found)
+
+
+def test_who_asks_another_rank_for_the_ledger_is_told_who_has_it(tmp_path: Path) -> None:
+    found = on_ranks(2, _ledger_of)
+    assert found[0] == "ledger"
+    assert isinstance(found[1], LedgerError)
+    assert "rank 0 alone has the ledger" in str(found[1])
+
+
+def _ledger_of(ranks: Ranks) -> str:
+    mechanism = hubbub.Mechanism(Identity(3), MinSeparation(1, 3), 2.0)
+    path = ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
+    return "ledger" if path.ledger.next_round == 0 else "another"
+
+
+@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_many_tasks_without_a_group_are_refused_since_each_would_be_a_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "4")
+    with pytest.raises(ConfigError, match=f"{name} = 4: this command was started several times"):
+        launched()
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert launched()
+
+
+def test_a_launcher_that_starts_train_again_begins_no_second_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    monkeypatch.setattr(How, "shared", lambda *_: SimpleNamespace(size=2, leads=True))
+    (tmp_path / "run.toml").write_text("[privacy]\nepsilon = 4.0\n")
+    with pytest.raises(ConfigError, match="would begin another run; resume the first one"):
+        begin(tmp_path / "run.toml", [], tmp_path / "run", How(None, None, None, Tracked(), False, False))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("changed", [{"secagg": {"scheme": "paillier"}}, {"training": {"engine": "flower"}}])
+def test_several_ranks_are_refused_where_clients_train_by_themselves(changed: configs.Layer) -> None:
+    pytest.importorskip("gmpy2")
+    with pytest.raises(ConfigError, match="nproc = 2: several processes share a run of engine = 'process' without secagg"):
+        build(configs.resolve({"privacy": {"epsilon": 8.0}}, changed), ranks=SimpleNamespace(size=2))  # type: ignore[arg-type]
 
 
 def test_one_rank_needs_no_group() -> None:

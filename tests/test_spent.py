@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from hubbub import accounting
 from hubbub.accounting import PoissonSampled
+from hubbub.accounting.wording import ranks_assumption
 from hubbub.ledger.actual_cost import spent
+from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import gaussian
 from hubbub.mechanism.participation import FixedSizeSampling, MinSeparation, Participation, PoissonSampling
@@ -40,6 +43,20 @@ def test_a_pattern_that_was_kept_costs_what_was_promised_so_far() -> None:
     cost = spent(promise, history_of([{1, 2}, {3}, {4}, {1}]))
     assert cost.breaches == cost.warnings() == ()
     assert cost.guarantee.epsilon == promise.after(4, promise.delta).epsilon >= cost.happened.epsilon > 0
+
+
+def test_the_statement_assumes_once_of_all_processes_that_shared_rounds_that_they_are_one_party(tmp_path: Path) -> None:
+    of_three = ranks_assumption(3)
+    promise = replace(promise_of(BANDED, PATTERN), further=(of_three,))
+    ledger = Ledger(promise, bytes(32), tmp_path / "ledger.jsonl")
+    for ranks in (2, 3, 1):
+        ledger.start_epoch(0, bytes([ranks]) * 32, "0" * 64, ranks)
+    assert '"ranks":3' in (tmp_path / "ledger.jsonl").read_text()
+    history = Ledger(promise, bytes(32), tmp_path / "ledger.jsonl").history
+    assert [epoch.ranks for epoch in history.epochs] == [2, 3, 1]
+    assert spent(promise, history).guarantee.assumptions.count(of_three) == 1
+    alone = spent(promise_of(BANDED, PATTERN), history_of([{1}])).guarantee.assumptions
+    assert not any("processes that shared" in assumption.text for assumption in alone)
 
 
 @settings(max_examples=60, deadline=None)

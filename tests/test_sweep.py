@@ -94,6 +94,7 @@ def test_a_setting_can_be_left_at_its_default_in_a_cell() -> None:
         (["--grid", "privacy.epsilon=1,2", "--grid", NOISE], "give one; the other follows from it"),
         (["--grid", "model.name=own_code:Net,mlp"], "own_code:Net': names code of your own; pass --allow-import"),
         (["--grid", GRID, "--set", "privacy.clip_norm=1"], "--set privacy.clip_norm: is also on the grid"),
+        (["--grid", GRID, "--set", "training.nproc=2"], "training.nproc = 2: each run of a sweep has one process; say --jobs"),
         (["--grid", GRID, "--jobs", "0"], "--jobs = 0: must be at least 1"),
         (["--grid", f"training.seed={','.join(map(str, range(10_001)))}"], "makes 10,001 runs, at most 10,000 are allowed"),
     ],

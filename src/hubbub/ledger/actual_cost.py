@@ -150,7 +150,7 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     at = promise.delta if delta is None else delta
     begun = len(history.rounds)
     promised = promise.after(min(begun, promise.rounds), at)
-    promised = replace(promised, assumptions=(*promised.assumptions, *_of_ranks(history)))
+    promised = replace(promised, assumptions=tuple(dict.fromkeys((*promised.assumptions, *_of_ranks(history)))))
     if promise.mechanism is None:
         return Spent(promised, promised, ())
     found = breaches(promise, history)

@@ -20,6 +20,7 @@ from hubbub.training.ranks import Ranks
 __all__ = [
     "Adversary",
     "LatticeSum",
+    "LocalPopulation",
     "NoSum",
     "PlainSum",
     "Population",
@@ -133,6 +134,38 @@ class Population(ABC):
             ConfigError: There is no such client, or its update cannot be chosen here.
         """
         raise ConfigError(f"client = {client!r}: the updates of a {type(self).__name__} cannot be chosen; give it inject()")
+
+
+class LocalPopulation(Population):
+    """A population whose clients are computed in this process, or in this and other ranks, and are numbered from 0.
+
+    Args:
+        ranks: The processes that divide a cohort, each of which makes the population.
+        unit: What a client is called in messages.
+    """
+
+    takes_split = True
+
+    def __init__(self, ranks: Ranks | None, unit: str) -> None:
+        self._ranks, self._unit = ranks or Ranks(), unit
+        self._adversaries: dict[int, Adversary] = {}
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that divide a cohort."""
+        return self._ranks
+
+    def inject(self, client: int, adversary: Adversary | None) -> None:
+        """Let an adversary choose a client's update, in place of its computation; the same on every rank.
+
+        Raises:
+            ConfigError: There is no such client.
+        """
+        if client not in self.clients:
+            raise ConfigError(f"client = {client!r}: there are {self._unit}s 0 to {len(self.clients) - 1}")
+        self._adversaries.pop(client, None)
+        if adversary is not None:
+            self._adversaries[client] = adversary
 
 
 def adversarial_update(adversary: Adversary, model: nn.Module, round_index: int) -> torch.Tensor | None:

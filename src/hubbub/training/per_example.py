@@ -18,13 +18,12 @@ from torch import nn
 from torch.func import grad, vmap
 
 from hubbub._util.prf import derive, fresh_key, seed_for, seed_key
-from hubbub.errors import ConfigError, DataError
+from hubbub.errors import DataError
 from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import (
-    Adversary,
     LatticeSum,
+    LocalPopulation,
     PlainSum,
-    Population,
     Values,
     adversarial_update,
     lattice_of,
@@ -222,7 +221,7 @@ class ExampleGradients:
         return {**frozen, **{name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}}
 
 
-class ExamplePopulation(Population):
+class ExamplePopulation(LocalPopulation):
     """Examples as two tensors; the server's learning rate is that of SGD, since the mean update is minus the mean gradient.
 
     Args:
@@ -264,15 +263,15 @@ class ExamplePopulation(Population):
         batch: int | None = None,
         ranks: Ranks | None = None,
     ) -> None:
+        super().__init__(ranks, "example")
         _require_pairs(inputs, targets)
         if not len(inputs):
             raise DataError("inputs: there are no examples")
         self._inputs, self._targets, self._loss = inputs, targets, loss
-        self._lattice, self._batch, self._ranks = lattice, batch, ranks or Ranks()
+        self._lattice, self._batch = lattice, batch
         self._key = derive(seed_key(seed), "examples")
         self._model: nn.Module | None = None
         self._gradients: ExampleGradients
-        self._adversaries: dict[int, Adversary] = {}
 
     @property
     def clients(self) -> Sequence[int]:
@@ -294,25 +293,6 @@ class ExamplePopulation(Population):
             self._ranks.require_same(
                 "way to compute gradients", lambda: (gradients.batched(everyone), gradients.size(self._inputs, self._targets))
             )
-
-    takes_split = True
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes that divide a cohort."""
-        return self._ranks
-
-    def inject(self, client: int, adversary: Adversary | None) -> None:
-        """Let an adversary choose an example's contribution, in place of minus its gradient.
-
-        Raises:
-            ConfigError: There is no such example.
-        """
-        if client not in self.clients:
-            raise ConfigError(f"client = {client!r}: there are examples 0 to {len(self._inputs) - 1}")
-        self._adversaries.pop(client, None)
-        if adversary is not None:
-            self._adversaries[client] = adversary
 
     def collect(
         self,

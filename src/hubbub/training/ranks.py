@@ -1,4 +1,4 @@
-"""The processes that share a run: the *ranks* of a ``torch.distributed`` process group, as torchrun or SLURM start them.
+"""The processes that share a run: the *ranks* of a ``torch.distributed`` process group, as torchrun starts them.
 
 Rank 0 alone has the record: folder, ledger, keys of cohorts. Each rank computes the updates of its part of a cohort, and makes
 and remembers its part of each row of noise; what they exchange are sums and rows. All ranks execute the same program::
@@ -8,7 +8,8 @@ and remembers its part of each row of noise; what they exchange are sums and row
     total, found = ranks.summed(chunks, zero)      # each does its part; all get the sum, the same bits on any number of ranks
     row = ranks.gathered(make, ranges, dtype)      # each makes its part; all get the whole
 
-An error on one rank, and a rank that ends or does not answer, is a ``RankError`` on all others, which names it.
+An error on one rank, and a rank that ends or does not answer, is a ``RankError`` on all others. That of rank 0 names the rank;
+another may name rank 0, if that ended first.
 """
 
 import hashlib
@@ -119,7 +120,7 @@ class Ranks:
     point are added in the order of their chunks.
 
     Raises:
-        RankError: A rank is missing, or has another version of hubbub or torch.
+        RankError: A rank is missing, or has another version of hubbub or torch, another processor or number of threads.
 
     Example:
         >>> ranks = Ranks()
@@ -148,7 +149,7 @@ class Ranks:
 
     @classmethod
     def launched(cls, *, time_limit: float = TIME_LIMIT, shard_optimizer: bool = False) -> "Ranks":
-        """The processes that torchrun or SLURM started together with this one, by the environment; without any, one rank.
+        """The processes that torchrun, or the like of it, started together with this one; without any, one rank.
 
         Raises:
             ConfigError: The group cannot be made from the environment.
@@ -233,7 +234,9 @@ class Ranks:
         values = self.exchange(value) if self.size > 1 else []
         for rank, other in enumerate(values):
             if other != values[0]:
-                raise RankError(f"rank {rank}: has another {what} than rank 0 ({other!r} and {values[0]!r})", rank)
+                # Digests are of people's data, and would let whoever reads a log test a guess.
+                shown = "" if isinstance(other, str) else f" ({other!r} and {values[0]!r})"
+                raise RankError(f"rank {rank}: has another {what} than rank 0{shown}", rank)
 
     def summed(
         self, chunks: Sequence[Callable[[torch.Tensor], T]], zero: torch.Tensor, terms: Callable[[], object] = lambda: None

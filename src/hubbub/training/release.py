@@ -135,7 +135,7 @@ class ReleasePath:
         if mechanism and self._on_lattice:
             Lattice(1.0, self._lattice_bits).require_dim(dim)
         # Of rank 0: the record.
-        self.ledger: Ledger
+        self._ledger: Ledger | None = None
         self.cohort_keys: CohortKeys
         self._next, epochs = self._ranks.lead(lambda: self._open(promise, clients, seed, head, remembered))
         self._source = IncarnationSource(epochs) if self._secure else SimulationSource(seed)
@@ -164,7 +164,7 @@ class ReleasePath:
                 # On disk before the ledger, which names its digest.
                 store.save_strategy(strategy_arrays(mechanism.strategy) if mechanism else {})
         secret = store.secret() if store and self._secure else fresh_key() if self._secure else derive(seed_key(seed), "run")
-        self.ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
+        self._ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
         if store and self.ledger.history.forgets:
             store.keep_releases = False
         self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
@@ -243,6 +243,17 @@ class ReleasePath:
         forgets = self._store is not None and not self._store.keep_releases
         if forgets and self.ledger.promise.terms.keep_releases and not self.ledger.history.forgets:
             self.ledger.forget()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, of rank 0 alone.
+
+        Raises:
+            LedgerError: On another rank.
+        """
+        if self._ledger is None:
+            raise LedgerError("rank 0 alone has the ledger; ask it by ranks.lead(lambda: path.ledger.…), or if ranks.leads")
+        return self._ledger
 
     @property
     def next_round(self) -> int:

@@ -11,10 +11,9 @@ from torch import nn
 from hubbub._util.prf import derive, seed_for, seed_key
 from hubbub.errors import ConfigError, DataError
 from hubbub.training.aggregate import (
-    Adversary,
     LatticeSum,
+    LocalPopulation,
     PlainSum,
-    Population,
     Values,
     adversarial_update,
     lattice_of,
@@ -37,7 +36,7 @@ __all__ = ["SimulatedPopulation"]
 _FEW = 8
 
 
-class SimulatedPopulation(Population):
+class SimulatedPopulation(LocalPopulation):
     """Clients as pairs of tensors.
 
     Args:
@@ -79,7 +78,8 @@ class SimulatedPopulation(Population):
         execution: Execution | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        self._execution, self._ranks = execution or Execution(), ranks or Ranks()
+        super().__init__(ranks, "client")
+        self._execution = execution or Execution()
         _require_examples(clients, self._execution)
         self._examples, self._loss, self._local, self._seed = clients, loss, local or LocalTraining(), seed
         self._lattice = lattice
@@ -92,7 +92,6 @@ class SimulatedPopulation(Population):
         self._tried = self._agreed = False
         self._trainer: Trainer | None = None
         self._single: OneByOne | None = None
-        self._adversaries: dict[int, Adversary] = {}
         self._faults: list[tuple[int, str]] = []
 
     @property
@@ -104,25 +103,6 @@ class SimulatedPopulation(Population):
     def plan(self) -> str:
         """The plan in use, by its name; ``"auto"`` until one was chosen."""
         return AUTO if self._choice is None else self._choice.plan
-
-    takes_split = True
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes that divide a cohort."""
-        return self._ranks
-
-    def inject(self, client: int, adversary: Adversary | None) -> None:
-        """Let an adversary choose a client's update, in place of its training; the same on every rank.
-
-        Raises:
-            ConfigError: There is no such client.
-        """
-        if client not in self.clients:
-            raise ConfigError(f"client = {client!r}: there are clients 0 to {len(self._examples) - 1}")
-        self._adversaries.pop(client, None)
-        if adversary is not None:
-            self._adversaries[client] = adversary
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
         """Choose how clients are computed, as :meth:`choose` does; on several ranks by the clock of rank 0.
