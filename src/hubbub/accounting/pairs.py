@@ -83,7 +83,11 @@ class LossLaw(Protocol):
 
 
 class LossPair(Protocol):
-    """Two laws on a line whose ratio increases along it, in one of two directions."""
+    """Two laws on a line whose ratio increases along it, in one of two directions.
+
+    Both have densities, as mixtures of Gaussians do: mass at a single loss could fall beyond an edge of :meth:`masses`, and be
+    counted at a smaller loss than its own. What has atoms implements :class:`LossLaw` itself.
+    """
 
     @property
     def reverse(self) -> bool:
