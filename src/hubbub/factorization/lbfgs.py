@@ -99,7 +99,6 @@ def minimize(
     memory: int | None = 5,
     most_evaluations: int = 1000,
     gradient_tolerance: float = 0.0,
-    first_step: float = 1e-2,
     curvature: float | None = None,
     stop: Callable[[Minimum], bool] | None = None,
 ) -> Minimum:
@@ -115,7 +114,6 @@ def minimize(
             one axis and functions with kinks.
         most_evaluations: Of ``value_and_gradient``; at least 1 is made.
         gradient_tolerance: Ends when ‖gradient‖·‖point‖ is at most this part of the value.
-        first_step: Length of the first step, relative to ‖start‖.
         curvature: A typical second derivative, if known: the first step is −gradient / curvature instead.
         stop: Called at ``start`` and after each step.
 
@@ -131,7 +129,8 @@ def minimize(
     if not math.isfinite(value):
         raise ValueError(f"start: its value is {value}: must be finite")
     best = Minimum(start, value, gradient, 1)
-    remembered = _remembered(memory)
+    # The length of a first step, relative to that of the point.
+    remembered, first_step = _remembered(memory), 1e-2
     while not (stop is not None and stop(best)):
         size = float(np.linalg.norm(best.gradient))
         if size * float(np.linalg.norm(best.point)) <= gradient_tolerance * abs(best.value) or size == 0:
