@@ -33,7 +33,7 @@ from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
 from hubbub.training.ranks import Ranks, fingerprint, word
 from hubbub.training.simulation.faults import isolated, note, probe_batch, reason, require_steady, shaken
-from hubbub.training.simulation.functional import called, in_range, own_generators, require_trainable
+from hubbub.training.simulation.functional import called, in_range, own_generators, require_trainable, seed_generators
 from hubbub.training.simulation.local import Examples, Loss
 
 __all__ = ["Chosen", "ExampleGradients", "ExamplePopulation", "private_gradients"]
@@ -110,7 +110,7 @@ class ExampleGradients:
         if not together:
             with own_generators(examples.inputs.device):
                 for number in numbers:
-                    torch.manual_seed(examples.seed(number))
+                    seed_generators(examples.seed(number), examples.inputs.device)
                     yield from isolated(lambda own: self._alone(*examples.taken(own)), [number], self._nothing)
             return
 
@@ -128,7 +128,7 @@ class ExampleGradients:
 
         def compute(number: int) -> torch.Tensor:
             with own_generators(inputs.device):
-                torch.manual_seed(0)
+                seed_generators(0, inputs.device)
                 return self._alone(*(part[number : number + 1] for part in made))[0]
 
         require_steady(compute, inputs, targets)
@@ -425,13 +425,14 @@ def _clipped_sum(
     zero = torch.zeros(gradients.dim + (split is not None), dtype=kind, device=device)
 
     def chunk(rows_of: Callable[[], Iterable[Rows]], total: torch.Tensor) -> tuple[list[bool], list[float], int]:
-        clipped, losses = list[bool](), list[float]()
-        for rows, found in rows_of():
-            losses += found.tolist()
-            if lattice and split is None:
-                clipped += lattice.encode_rows(rows, total).tolist()
-                continue
-            for row in rows:
+        clipped, losses, found = list[bool](), list[float](), list(rows_of())
+        for _, some in found:
+            losses += some.tolist()
+        if lattice and split is None and found:
+            # All at once: a call for each example would cost more than its rounding.
+            clipped += lattice.encode_rows(torch.cat([rows for rows, _ in found]), total).tolist()
+        else:
+            for row in (row for rows, _ in found for row in rows):
                 part, was_clipped = bounded(row, clip_norm, lattice, split)
                 total += part
                 clipped.append(was_clipped)

@@ -11,7 +11,15 @@ from torch import nn
 
 from hubbub._util.checks import finite, integer, non_negative, one_of, positive
 from hubbub.training.simulation import Precision
-from hubbub.training.simulation.functional import Constants, FlatModel, computing, difference, in_range, own_generators
+from hubbub.training.simulation.functional import (
+    Constants,
+    FlatModel,
+    computing,
+    difference,
+    in_range,
+    own_generators,
+    seed_generators,
+)
 
 __all__ = ["Examples", "Job", "LocalTraining", "Loss", "OneByOne", "Schedule", "Trained", "flat_parameters", "trainable"]
 
@@ -189,10 +197,7 @@ class OneByOne:
     def trained(self, start: torch.Tensor, job: Job) -> tuple[torch.Tensor, float]:
         """The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches."""
         with own_generators(self._device):
-            # As torch.manual_seed, without its cost for absent devices.
-            torch.default_generator.manual_seed(job.seed)
-            if self._device.type == "cuda":
-                torch.cuda.manual_seed(job.seed)
+            seed_generators(job.seed, self._device)
             return self._worker.vector, self._steps(start, job)
 
     def _steps(self, start: torch.Tensor, job: Job) -> float:
