@@ -304,6 +304,12 @@ def test_every_mnist_example_is_a_run(name: str, data_folder: Path, monkeypatch:
     assert sum(p.numel() for p in run.model.parameters()) == {"cnn": 21_840, "mlp": 50_890}[run.config.model.name]
 
 
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "records").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_record_has_settings_that_are_known(path: Path) -> None:
+    found = config.resolve(config.load(path))
+    assert (found.data.features, found.privacy.noise) == ("scattering", "secure")
+
+
 def test_help_answers_without_torch() -> None:
     program = """
 import sys

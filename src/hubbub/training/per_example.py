@@ -107,12 +107,6 @@ class ExampleGradients:
         if not len(numbers):
             return
         together, batch = self.batched(examples), self.size(examples.inputs, examples.targets)
-        if not together:
-            with own_generators(examples.inputs.device):
-                for number in numbers:
-                    seed_generators(examples.seed(number), examples.inputs.device)
-                    yield from isolated(lambda own: self._alone(*examples.taken(own)), [number], self._nothing)
-            return
 
         def padded(part: Sequence[int]) -> Rows:
             # With copies of the first example, whose rows are left out.
@@ -120,7 +114,22 @@ class ExampleGradients:
             return rows[: len(part)], losses[: len(part)]
 
         for start in range(0, len(numbers), batch):
-            yield from isolated(padded, numbers[start : start + batch], self._nothing)
+            part = numbers[start : start + batch]
+            if together:
+                yield from isolated(padded, part, self._nothing)
+            else:
+                yield self._one_by_one(examples, part)
+
+    def _one_by_one(self, examples: Chosen, numbers: Sequence[int]) -> Rows:
+        """The rows of a batch, each computed alone: together, since rounding them costs less than a call for each."""
+        first, device = next(iter(_trainable(self.module).values())), examples.inputs.device
+        rows, losses = first.new_empty(len(numbers), self.dim), first.new_empty(len(numbers))
+        with own_generators(device):
+            for place, number in enumerate(numbers):
+                seed_generators(examples.seed(number), device)
+                for row, loss in isolated(lambda own: self._alone(*examples.taken(own)), [number], self._nothing):
+                    rows[place], losses[place] = row[0], loss[0]
+        return rows, losses
 
     def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Refuse, on a probe batch of this form, a model that fails for every example, or depends on earlier ones."""
@@ -425,14 +434,13 @@ def _clipped_sum(
     zero = torch.zeros(gradients.dim + (split is not None), dtype=kind, device=device)
 
     def chunk(rows_of: Callable[[], Iterable[Rows]], total: torch.Tensor) -> tuple[list[bool], list[float], int]:
-        clipped, losses, found = list[bool](), list[float](), list(rows_of())
-        for _, some in found:
-            losses += some.tolist()
-        if lattice and split is None and found:
-            # All at once: a call for each example would cost more than its rounding.
-            clipped += lattice.encode_rows(torch.cat([rows for rows, _ in found]), total).tolist()
-        else:
-            for row in (row for rows, _ in found for row in rows):
+        clipped, losses = list[bool](), list[float]()
+        for rows, found in rows_of():
+            losses += found.tolist()
+            if lattice and split is None:
+                clipped += lattice.encode_rows(rows, total).tolist()
+                continue
+            for row in rows:
                 part, was_clipped = bounded(row, clip_norm, lattice, split)
                 total += part
                 clipped.append(was_clipped)
