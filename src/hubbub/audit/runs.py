@@ -145,7 +145,7 @@ def audit(
     rng = np.random.default_rng(seed)
     clipping = plan.clip_norm
     unclipped = clipping.target_quantile if isinstance(clipping, AdaptiveClipping) else 0.0
-    stated = audited.promise().after(rounds, plan.delta)
+    stated = audited.promised
     absent = -1.0 if stated.neighboring_relation == "replace-one" else 0.0
     seen = []
     for number in range(runs):
@@ -163,7 +163,7 @@ class _Evidence:
     def __init__(self, plan: RunPlan, mechanism: Mechanism, seen: Sequence[Watched], absent: float) -> None:
         self._plan, self._mechanism, self._seen, self._reach = plan, mechanism, seen, 1 - absent
         self._whitener = _whitener(mechanism, plan.rounds)
-        self._stated = plan.promise().after(plan.rounds, plan.delta)
+        self._stated = plan.promised
 
     def found(self, canaries: int) -> Audit:
         """The audit."""

@@ -87,8 +87,7 @@ def plan(file: Path, assignments: list[str], asked: Asked) -> None:
     if line := configs.replaced(layer, named, str(file)):
         say(console(stderr=asked.as_json), line)
     made = _planned(configs.resolve(layer, named), allow_import=asked.allow_import, measure=asked.measure)
-    promised = made.plan.promise().after(made.plan.rounds, made.plan.delta)
-    costs = _costs(made)
+    promised, costs = made.plan.promised, _costs(made)
     among = _found(made, asked) if asked.alternatives else None
     if among is not None and asked.plot is not None:
         _draw(asked.plot, file.stem, among, made)

@@ -211,7 +211,7 @@ def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, fl
     head, held_out = begun.ledger_head, bool(run.config.training.validation)
     if how.as_json:
         found = {"loss": loss, "accuracy": accuracy, "held_out": held_out}
-        print_json({"run": str(folder), "head": head, **found, **begun.promised.as_json()})
+        print_json({"run": str(folder), "head": head, **found, **run.plan.promised.as_json()})
         return
     of = "held-out training examples (private)" if held_out else "test examples"
     say(screen, f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} {of}.")
@@ -222,7 +222,7 @@ def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, fl
 def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
     """Print the guarantee, who is trusted, and the folder."""
     run, folder = begun.run, begun.folder
-    for words in promised_words(begun.promised, len(run.population.clients)):
+    for words in promised_words(run.plan.promised, len(run.population.clients)):
         say(screen, words)
     say(screen, f"Run folder: {folder}")
     # A resumed run knows it from its settings; nothing is computed before its ledger was read.
@@ -345,14 +345,18 @@ class Tracked:
     @contextmanager
     def opened(self, screen: Console, run_name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """A function that tracks a row of metrics; a tracker that fails is dropped, and the run continues."""
+        named = self._named()
+        if not named:
+            yield lambda _: None
+            return
         from hubbub.experiment import tracking
 
         stack = ExitStack()
         try:
             writers: dict[str, tracking.Write] = {}
-            for name, place in self._named().items():
-                named = () if name == "tensorboard" else (run_name,)
-                writers[name] = stack.enter_context(getattr(tracking, name)(place, *named))
+            for name, place in named.items():
+                of_run = () if name == "tensorboard" else (run_name,)
+                writers[name] = stack.enter_context(getattr(tracking, name)(place, *of_run))
 
             def show(row: Mapping[str, Any]) -> None:
                 for name, write in list(writers.items()):

@@ -195,8 +195,7 @@ def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_se
         return None
     encryption = encryption_of(config, plan.expected_cohort_size)
     error = deviation(plan, encryption.noise_rows if encryption else 0) * levels.model(config.privacy.objective or "mean")
-    spent = plan.promise().after(plan.rounds, plan.delta).epsilon
-    return Alternative(strategy, changes, plan, spent, error, cpu_seconds)
+    return Alternative(strategy, changes, plan, plan.promised.epsilon, error, cpu_seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,11 +208,6 @@ class _Search:
     thorough: bool
     found: list[Alternative] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
-
-    @cached_property
-    def stated(self) -> PrivacyGuarantee:
-        """The guarantee whose epsilon and neighboring relation all alternatives must meet."""
-        return self.plan.promise().after(self.plan.rounds, self.plan.delta)
 
     def add_own(self) -> None:
         """Strategies for the run's own cohorts."""
@@ -277,7 +271,7 @@ class _Search:
 
     def made(self, family: Family, cohorts: Layer) -> tuple[Alternative | None, str]:
         """An alternative, or ``None`` and the reason against it."""
-        changes = _changed(self.config, family, cohorts, self.stated)
+        changes = _changed(self.config, family, cohorts, self.plan.promised)
         started = time.process_time()
         try:
             plan = planned(resolve(layer_of(self.config), changes), self.clients, earlier=self.plan.earlier)

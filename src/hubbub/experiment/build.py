@@ -10,7 +10,6 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub.accounting.runs import RunCharge
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
-from hubbub.datasets.published import cache
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import DATASETS, MODELS, Config, TrainingConfig
 from hubbub.experiment.planner import made, planned
@@ -141,6 +140,7 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
     if not isinstance(dataset, Dataset):
         raise ConfigError(f"data.name = {config.data.name!r}: made a {type(dataset).__name__}, not a hubbub.datasets.Dataset")
     if config.data.features == "scattering":
+        from hubbub.datasets.published import cache
         from hubbub.datasets.scattering import with_scattering
 
         dataset = with_scattering(dataset, cache("scattering"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hubbub._util.checks import finite, integer, lattice_bits, one_of, open_unit, positive, scale
 from hubbub.accounting.events_of_mechanism import mechanism_events, stated_relation
+from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import UNITS, Assumption
 from hubbub.errors import ConfigError
@@ -161,14 +162,18 @@ class RunPlan:
             raise ConfigError(f"participation = {self.participation}: the mechanism promises {self.mechanism.participation}")
         if self.rounds > self.mechanism.rounds:
             raise ConfigError(f"rounds = {self.rounds}: the mechanism has noise for {self.mechanism.rounds} rounds")
-        promise = self.promise()
-        if promise.lattice_bits != self.lattice_bits:
+        if (shared := self.promise().lattice_bits) != self.lattice_bits:
             raise ConfigError(
-                f"lattice_bits = {self.lattice_bits}: mechanism.shares is for {promise.lattice_bits}; the cost of noise "
+                f"lattice_bits = {self.lattice_bits}: mechanism.shares is for {shared}; the cost of noise "
                 "shares is in steps of the lattice that the sums lie on"
             )
         # Refuses a relation, an accountant or a pairing that no theorem covers before the first release.
-        promise.after(self.rounds, self.delta)
+        _ = self.promised
+
+    @cached_property
+    def promised(self) -> PrivacyGuarantee:
+        """The guarantee of all rounds, computed once: what is stated before the first of them."""
+        return self.promise().after(self.rounds, self.delta)
 
     @property
     def scheduled_rounds(self) -> int:

@@ -107,7 +107,7 @@ def serve(grid: Grid, context: Context, config_file: Path) -> None:
         loss, accuracy = begun.finish()
         of = "held-out training examples (private)" if begun.run.config.training.validation else "test examples"
         _LOG.info("Accuracy %.2f %%, loss %.4f on %s", 100 * accuracy, loss, of)
-        _LOG.info("%s", begun.promised.sentence())
+        _LOG.info("%s", begun.run.plan.promised.sentence())
         _LOG.info("Run folder: %s; ledger head, to keep elsewhere: %s", begun.folder, begun.ledger_head)
 
 

@@ -16,7 +16,6 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub import report
 from hubbub._util import files, strict_json
-from hubbub.accounting import PrivacyGuarantee
 from hubbub.accounting.runs import RunCharge
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.experiment import config as configs
@@ -55,13 +54,11 @@ class RunInFolder:
 
     Args:
         run: The run as its settings make it.
-        promised: The guarantee of all its rounds.
         folder: The folder of its ledger, settings, releases, metrics, model and report.
         head: A head of its ledger that was kept elsewhere. A folder that was rolled back behind it is refused.
     """
 
     run: Run
-    promised: PrivacyGuarantee
     folder: Path
     head: str | None = None
 
@@ -72,13 +69,13 @@ class RunInFolder:
         Raises:
             RunFolderError: Another run has begun in the folder.
         """
-        begun = cls(run, _promised(run), folder)
+        begun = cls(run, folder)
         begun.prepare()
         with begun.store.locked():
             if (folder / "config.toml").exists():
                 raise RunFolderError(f"{folder}: another run has begun here; choose another folder with --out")
             begun.write_guarantee()
-            text = configs.dump(resolved(run), f"# {begun.promised.sentence()}\n")
+            text = configs.dump(resolved(run), f"# {run.plan.promised.sentence()}\n")
             begun._write_start()
             files.write_atomic(folder / "config.toml", text.encode())
             begun._register()
@@ -117,7 +114,7 @@ class RunInFolder:
         earlier, extends = (None, None) if missing else _recorded(folder)
         config = configs.resolve(configs.load(folder / "config.toml"))
         run = build(config, allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
-        found = cls(run, _promised(run), folder, head)
+        found = cls(run, folder, head)
         if missing and run.plan.earlier:
             found.write_guarantee()
             with found.store.locked():
@@ -173,7 +170,7 @@ class RunInFolder:
 
     def write_guarantee(self) -> None:
         """Write ``guarantee.json``."""
-        files.write_atomic(self.folder / "guarantee.json", strict_json.canonical(self.promised.as_json()))
+        files.write_atomic(self.folder / "guarantee.json", strict_json.canonical(self.run.plan.promised.as_json()))
 
     def rounds(self, population: Population) -> Iterator[dict[str, Any]]:
         """Train with these clients; each round yields its line of the metrics.
@@ -269,10 +266,6 @@ class RunInFolder:
         }
 
 
-def _promised(run: Run) -> PrivacyGuarantee:
-    return run.plan.promise().after(run.plan.rounds, run.plan.delta)
-
-
 def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
     """The earlier runs that a ledger counts, and the finished run that it extends."""
     path = folder / "ledger.jsonl"
@@ -302,7 +295,7 @@ def resolved(run: Run) -> configs.Config:
             strategy=name,
             # Of a file that holds the same strategy, the file says it.
             bands=getattr(strategy, "bands", None) if name in ("banded-toeplitz", "optimal-toeplitz") else config.privacy.bands,
-            neighboring_relation=_promised(run).neighboring_relation,
+            neighboring_relation=plan.promised.neighboring_relation,
         )
     if isinstance(plan.clip_norm, AdaptiveClipping) and plan.clip_norms.split is not None:
         privacy = replace(
