@@ -5,7 +5,7 @@ import pytest
 
 from hubbub.experiment.estimates import MOST_ROUNDS, noise_levels
 from hubbub.factorization import families
-from hubbub.factorization.families import Family
+from hubbub.factorization.families import DESCRIPTIONS, Family
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
 from hubbub.mechanism.strategies import Identity
@@ -21,25 +21,14 @@ WORKLOADS = {
     "one rate": Workload(ROUNDS, momentum=0.5, learning_rates=(0.3,) * ROUNDS),
     "cooldown": Workload(ROUNDS, momentum=0.5, learning_rates=tuple(np.linspace(1, 0.1, ROUNDS))),
 }
-FAMILIES = [
-    Family("identity"),
-    Family("tree"),
-    Family("tree-online"),
-    Family("tree-full"),
-    Family("banded-toeplitz", 5),
-    Family("normalized-toeplitz", 4),
-    Family("banded-inverse", 4),
-    Family("blt", buffers=2),
-    Family("banded", 8),
-    Family("dense"),
-    Family("fourier"),
-]
+FAMILIES = [Family(name) for name in DESCRIPTIONS if name != "file"]
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_levels_are_the_norms_of_rows_of_the_matrices_that_define_them(family: Family, workload: Workload) -> None:
-    strategy = families.strategy_of(family, prefix_sum(ROUNDS), ROTATION)
+    pattern = SingleParticipation() if family.name == "time-varying" else ROTATION
+    strategy = families.strategy_of(family, prefix_sum(ROUNDS), pattern)
     levels = noise_levels(workload, strategy)
     assert levels is not None
     np.testing.assert_allclose(levels.releases, np.linalg.norm(noising_matrix(strategy), axis=1), rtol=1e-9)

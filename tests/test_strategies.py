@@ -1,5 +1,8 @@
+import re
 import struct
+import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from hubbub import factorization, report
 from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.accounting.wording import describe
 from hubbub.errors import DataError, NoiseExhaustedError
-from hubbub.mechanism import Mechanism, utility, workloads
+from hubbub.mechanism import Mechanism, strategies, utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import (
     OWN,
@@ -23,7 +26,6 @@ from hubbub.mechanism.strategies import (
     Fourier,
     Identity,
     NormalizedToeplitz,
-    Semiseparable,
     Stamped,
     Strategy,
     dense,
@@ -33,6 +35,7 @@ from hubbub.mechanism.strategies import (
 from hubbub.mechanism.strategies.strategy import bands_of, progress
 from hubbub.testing import ContractError, brute_force_sensitivity, check_strategy
 
+ROOT = Path(__file__).parent.parent
 MF = oracle("matrix_factorization")
 RANDOM = np.tril(np.random.default_rng(3).normal(size=(9, 9))) + 2 * np.eye(9)
 
@@ -65,7 +68,25 @@ STRATEGIES = [
 
 def test_every_family_is_tested() -> None:
     # Columns have no matrix.
-    assert {type(strategy) for strategy in STRATEGIES} | {Columns} == set(OWN) | {Semiseparable}
+    assert {type(strategy) for strategy in STRATEGIES} | {Columns} == set(OWN)
+
+
+def test_every_file_of_a_family_is_in_the_package_the_import_contract_and_the_page() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contract = next(one["modules"] for one in contracts if one["type"] == "independence")
+
+    def files_with(package: ModuleType, line: str) -> set[str]:
+        return {path.stem for path in Path(package.__file__).parent.glob("*.py") if line in path.read_text()}
+
+    files = files_with(strategies, "    def sensitivity(self") - {"strategy"}
+    assert {kind.__module__.rpartition(".")[2] for kind in OWN} == files
+    assert {f"hubbub.mechanism.strategies.{file}" for file in files} == set(contract)
+    assert set(strategies.OWN.names) <= set(strategies.__all__)
+    optimizers = files_with(factorization, "\ndef optimize(")
+    assert {record.optimizer for record in factorization.FAMILIES.values()} - {None} == optimizers <= set(factorization.__all__)
+    table = (ROOT / "docs/choosing-a-strategy.md").read_text().partition("\n## The families\n")[2].partition("\n## ")[0]
+    named = re.findall(r"`([\w-]+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE)))
+    assert set(named) == set(factorization.FAMILIES) - {"file"}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])

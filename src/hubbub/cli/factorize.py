@@ -14,9 +14,9 @@ from hubbub._util.checks import Array, integer, one_of, rounds_count
 from hubbub.accounting.wording import cohort_words
 from hubbub.cli.output import console, grid, print_columns, print_json, print_table, printable, say
 from hubbub.errors import ConfigError, DataError, HubbubError
-from hubbub.factorization import published, strategy_file
+from hubbub.factorization import FAMILIES, published, strategy_file
 from hubbub.factorization.bounds import lower_bound
-from hubbub.factorization.families import BY_MATRIX, DESCRIPTIONS, Family, answer_of
+from hubbub.factorization.families import DESCRIPTIONS, Family, answer_of
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, participation_record
 from hubbub.mechanism.strategies import Strategy
@@ -376,7 +376,7 @@ def _all_compared(
 def _compared(setting: Setting, family: Family) -> tuple[dict[str, Any], Optimized[Strategy], Array | None]:
     """A strategy's entry in the JSON object, the strategy, and the error of each round unless there are too many."""
     many = setting.workload.rounds > _MOST_DENSE
-    if many and family.name in BY_MATRIX:
+    if many and FAMILIES[family.name].closed_form:
         raise ValueError(f"its error is computed from its matrix, for at most {_MOST_DENSE:,} rounds")
     started = time.process_time()
     answer = answer_of(family, setting.workload, setting.participation)

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from hubbub import factorization
+
 __all__ = [
     "FAMILIES", "Accountant", "AllowImport", "AsJson", "Assignments", "Bins", "Buffers", "CohortSize", "Config",
     "CycleLength", "Delta", "Engine", "Epochs", "Epsilon", "Family", "FinishedRun", "Head", "LearningRates", "MaxCohortSize",
@@ -17,10 +19,8 @@ __all__ = [
     "configs", "number", "real_option", "runs", "whole", "whole_option",
 ]  # fmt: skip
 
-FAMILIES = (
-    "identity, tree, tree-online, tree-full, banded-toeplitz, optimal-toeplitz, normalized-toeplitz, banded, banded-inverse, "
-    "blt, time-varying, dense, fourier"
-)
+FAMILIES = ", ".join(name for name in factorization.FAMILIES if name != "file")
+_WITH_BUFFERS = " and ".join(name for name, record in factorization.FAMILIES.items() if "buffers" in record.options)
 # The file by which a folder is a run.
 _MARK = "ledger.jsonl"
 _MOST = 1000
@@ -176,7 +176,7 @@ Family = Annotated[str, typer.Argument(help=f"{FAMILIES}, or file.", autocomplet
 MostBands = Annotated[
     int | None, whole_option("Diagonals, the main one counted; by default the separation, 16 for banded-inverse.")
 ]
-Buffers = Annotated[int | None, whole_option("Buffers of blt and time-varying.")]
+Buffers = Annotated[int | None, whole_option(f"Buffers of {_WITH_BUFFERS}.")]
 Momentum = Annotated[float | None, real_option("Momentum of SGD, from 0 to below 1; by default 0.")]
 LearningRates = Annotated[str | None, typer.Option(metavar="FILE|cooldown", help=_RATES)]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a picture, as .png.")]

@@ -18,14 +18,13 @@ from hubbub.experiment.config import Config, Layer, ParticipationConfig, layer_o
 from hubbub.experiment.estimates import MOST_ROUNDS, deviation, noise_levels
 from hubbub.experiment.planner import planned, strategy_word, workload_of
 from hubbub.experiment.settings import encryption_of
+from hubbub.factorization import FAMILIES
 from hubbub.factorization.families import Family, default_bands
 from hubbub.mechanism.participation import (
     CyclicPoissonSampling,
-    FixedEpochs,
     MinSeparation,
     Pattern,
     RandomParticipation,
-    SingleParticipation,
     sampling_word,
 )
 from hubbub.mechanism.strategies.dense import Dense
@@ -39,20 +38,9 @@ _SAME = 0.02
 _MOST_BANDS = 512
 _TOO_LONG = "its error takes long to compute for so many rounds"
 # The largest product of rounds and bands of optimized Toeplitz coefficients, for a quick search (tenths of a second) and a
-# thorough one (seconds); the largest number of rounds of families whose time depends on the rounds alone; and the ratio of
-# the band counts that are tried with cyclic Poisson cohorts.
+# thorough one (seconds); and the ratio of the band counts that are tried with cyclic Poisson cohorts.
 _TOEPLITZ = (200_000, 5_000_000)
-_ROUNDS = {
-    "tree-full": (1024, MOST_ROUNDS),
-    "blt": (10_000, 100_000),
-    "banded-inverse": (1024, MOST_ROUNDS),
-    "normalized-toeplitz": (0, MOST_ROUNDS),
-    "banded": (128, 512),
-    "dense": (128, 512),
-    "time-varying": (0, 1024),
-}
 _RATIOS = (4.0, 2**0.5)
-_WITH_OBJECTIVE = ("optimal-toeplitz", "banded", "banded-inverse", "blt", "time-varying", "dense")
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,7 +305,7 @@ def _changed(config: Config, family: Family, cohorts: Layer, stated: PrivacyGuar
             "bands": family.bands,
             "buffers": family.buffers,
             "matrix": None,
-            "objective": config.privacy.objective if family.name in _WITH_OBJECTIVE else None,
+            "objective": config.privacy.objective if "objective" in FAMILIES[family.name].options else None,
             **({} if config.privacy.epsilon is not None else {"epsilon": stated.epsilon}),
             **({"neighboring_relation": stated.neighboring_relation} if cohorts else {}),
             **cohorts.get("privacy", {}),
@@ -356,11 +344,9 @@ def _pattern_families(pattern: Pattern, rounds: int, *, thorough: bool) -> Itera
     for bands in sorted({top, top // 2, top // 4, top // 16} - {0, 1}, reverse=True):
         if rounds * bands <= _TOEPLITZ[thorough]:
             yield Family("optimal-toeplitz", bands)
-    for name, most in _ROUNDS.items():
-        unfit = (name == "dense" and not isinstance(pattern, SingleParticipation | FixedEpochs)) or (
-            name == "time-varying" and pattern != SingleParticipation()
-        )
-        if rounds > most[thorough] or unfit:
+    for name, record in FAMILIES.items():
+        unfit = record.only_for and type(pattern).__name__ not in record.only_for
+        if rounds > record.most_rounds[thorough] or unfit:
             continue
         if name == "blt" and thorough:
             yield Family("blt", buffers=2)

@@ -1,5 +1,7 @@
-"""Strategies of least error with proved lower bounds: one family a file, each with ``optimize``."""
+"""Strategies of least error with proved lower bounds: one family a file, each with ``optimize``; and the table of families."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hubbub._util import lazily
@@ -10,6 +12,8 @@ if TYPE_CHECKING:
     from hubbub.factorization.optimized import Objective, Optimized
 
 __all__ = [
+    "FAMILIES",
+    "FamilyRecord",
     "Objective",
     "Optimized",
     "banded",
@@ -22,12 +26,98 @@ __all__ = [
     "toeplitz",
 ]
 
+
+@dataclass(frozen=True)
+class FamilyRecord:
+    """A family's row in :data:`FAMILIES`.
+
+    Args:
+        description: One line for help and tables.
+        optimizer: The module of this package whose ``optimize`` makes the strategy; ``None`` if ``closed_form`` makes it.
+        options: Those of ``bands``, ``buffers``, ``objective`` and ``matrix`` that it has, and arguments that are the same
+            always, with their values by default. ``bands`` of ``None`` is the separation of the participation.
+        closed_form: ``"file.callable"`` of ``hubbub.mechanism.strategies``; it gets the rounds and the options.
+        only_for: The only participations that the family covers, by the names of their classes; empty for all patterns.
+        most_rounds: The most rounds for which ``hubbub plan`` tries the family, in tenths of a second, and with ``--thorough``
+            in seconds; 0 for never. An error that is computed from the matrix allows 4096.
+
+    Example:
+        >>> FAMILIES["blt"].options
+        {'buffers': 4, 'objective': 'mean'}
+    """
+
+    description: str
+    optimizer: str | None = None
+    options: Mapping[str, int | str | None] = field(default_factory=dict)
+    closed_form: str | None = None
+    only_for: tuple[str, ...] = ()
+    most_rounds: tuple[int, int] = (0, 0)
+
+
+# All families by name. ``hubbub --help`` reads them, too, so that this file imports no mathematics.
+FAMILIES: dict[str, FamilyRecord] = {
+    "identity": FamilyRecord("independent noise: DP-SGD, DP-FedAvg", closed_form="identity.Identity"),
+    "tree": FamilyRecord("tree aggregation, as first published", closed_form="tree.BinaryTree"),
+    "tree-online": FamilyRecord(
+        "tree aggregation with Honaker's estimates, in the same memory",
+        closed_form="tree.BinaryTree",
+        options={"decoder": "online"},
+    ),
+    "tree-full": FamilyRecord(
+        "tree aggregation with the best decoder, in the same memory",
+        closed_form="tree.BinaryTree",
+        options={"decoder": "full"},
+        most_rounds=(1024, 4096),
+    ),
+    "banded-toeplitz": FamilyRecord(
+        "the square root of the prefix sum, cut to bands", options={"bands": None}, closed_form="toeplitz.square_root"
+    ),
+    # How long it takes depends on bands, too: hubbub plan tries several.
+    "optimal-toeplitz": FamilyRecord(
+        "banded Toeplitz of least error", "toeplitz", options={"bands": None, "objective": "mean"}
+    ),
+    "normalized-toeplitz": FamilyRecord(
+        "banded Toeplitz with columns of one norm", "normalized_toeplitz", options={"bands": None}, most_rounds=(0, 4096)
+    ),
+    "banded": FamilyRecord(
+        "banded of least error", "banded", options={"bands": None, "objective": "mean"}, most_rounds=(128, 512)
+    ),
+    "banded-inverse": FamilyRecord(
+        "banded inverse of least error: remembers few rows",
+        "banded_inverse",
+        options={"bands": 16, "objective": "mean"},
+        most_rounds=(1024, 4096),
+    ),
+    "blt": FamilyRecord(
+        "buffered linear Toeplitz of least error: remembers a row a buffer",
+        "blt",
+        options={"buffers": 4, "objective": "mean"},
+        most_rounds=(10_000, 100_000),
+    ),
+    "time-varying": FamilyRecord(
+        "buffers that change over rounds; for one participation",
+        "semiseparable",
+        options={"buffers": 6, "objective": "mean"},
+        only_for=("SingleParticipation",),
+        most_rounds=(0, 1024),
+    ),
+    "dense": FamilyRecord(
+        "least error of all, for one participation or fixed epochs; with a matrix, that matrix",
+        "dense",
+        options={"objective": "mean", "matrix": None},
+        only_for=("SingleParticipation", "FixedEpochs"),
+        most_rounds=(128, 512),
+    ),
+    "fourier": FamilyRecord("the Fourier mechanism with its best decoder", closed_form="fourier.Fourier"),
+    "file": FamilyRecord("a matrix file, or what 'hubbub factorize' wrote", options={"matrix": None}),
+}
+
 # A strategy in closed form loads no optimizer.
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "optimized": ("Objective", "Optimized"),
         "bounds": ("lower_bound",),
-        **dict.fromkeys(("banded", "banded_inverse", "blt", "dense", "normalized_toeplitz", "semiseparable", "toeplitz"), ()),
+        **{record.optimizer: () for record in FAMILIES.values() if record.optimizer},
     },
 )

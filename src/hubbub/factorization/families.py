@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hubbub import factorization
 from hubbub._util.checks import integer, one_of
 from hubbub.errors import ConfigError
-from hubbub.mechanism import strategies
+from hubbub.factorization import FAMILIES
 from hubbub.mechanism.participation import (
     CyclicPoissonSampling,
     FixedEpochs,
@@ -24,53 +25,9 @@ from hubbub.mechanism.workloads import Workload
 if TYPE_CHECKING:
     from hubbub.factorization.optimized import Objective, Optimized
 
-__all__ = ["BY_MATRIX", "DESCRIPTIONS", "Family", "answer_of", "default_bands", "strategy_of"]
+__all__ = ["DESCRIPTIONS", "Family", "answer_of", "default_bands", "strategy_of"]
 
-DESCRIPTIONS = {
-    "identity": "independent noise: DP-SGD, DP-FedAvg",
-    "tree": "tree aggregation, as first published",
-    "tree-online": "tree aggregation with Honaker's estimates, in the same memory",
-    "tree-full": "tree aggregation with the best decoder, in the same memory",
-    "banded-toeplitz": "the square root of the prefix sum, cut to bands",
-    "optimal-toeplitz": "banded Toeplitz of least error",
-    "normalized-toeplitz": "banded Toeplitz with columns of one norm",
-    "banded": "banded of least error",
-    "banded-inverse": "banded inverse of least error: remembers few rows",
-    "blt": "buffered linear Toeplitz of least error: remembers a row a buffer",
-    "time-varying": "buffers that change over rounds; for one participation",
-    "dense": "least error of all, for one participation or fixed epochs; with a matrix, that matrix",
-    "fourier": "the Fourier mechanism with its best decoder",
-    "file": "a matrix file, or what 'hubbub factorize' wrote",
-}
-# Families in closed form; their errors are computed from their matrices in O(rounds³) time.
-BY_MATRIX = ("identity", "tree", "tree-online", "tree-full", "banded-toeplitz", "fourier")
-# Options, and the families that have them.
-_OPTIONS = {
-    "bands": ("banded-toeplitz", "optimal-toeplitz", "normalized-toeplitz", "banded", "banded-inverse"),
-    "buffers": ("blt", "time-varying"),
-    "objective": ("optimal-toeplitz", "banded", "banded-inverse", "blt", "time-varying", "dense"),
-    "matrix": ("dense", "file"),
-}
-_BUFFERS = {"blt": 4, "time-varying": 6}
-# The class of each family in closed form, and its arguments.
-_CLOSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "identity": ("Identity", {}),
-    "tree": ("BinaryTree", {}),
-    "tree-online": ("BinaryTree", {"decoder": "online"}),
-    "tree-full": ("BinaryTree", {"decoder": "full"}),
-    "fourier": ("Fourier", {}),
-}
-# The modules whose ``optimize`` makes them.
-_OPTIMIZED = {
-    "optimal-toeplitz": "toeplitz",
-    "normalized-toeplitz": "normalized_toeplitz",
-    "banded": "banded",
-    "banded-inverse": "banded_inverse",
-    "blt": "blt",
-    "time-varying": "semiseparable",
-    "dense": "dense",
-}
-_INVERSE_BANDS = 16
+DESCRIPTIONS = {name: record.description for name, record in FAMILIES.items()}
 _MOST_BY_MATRIX = 20_000
 
 
@@ -103,11 +60,12 @@ optimal-toeplitz, normalized-toeplitz, banded, banded-inverse
 
     def __post_init__(self) -> None:
         one_of("strategy", self.name, DESCRIPTIONS)
-        for key, families in _OPTIONS.items():
+        for key in ("bands", "buffers", "objective", "matrix"):
             value = getattr(self, key)
-            if value is not None and self.name not in families:
+            if value is not None and key not in FAMILIES[self.name].options:
+                having = [name for name, record in FAMILIES.items() if key in record.options]
                 raise ConfigError(
-                    f"{key} = {value!r}: strategy {self.name!r} has none; leave it out, or use one of {', '.join(families)}"
+                    f"{key} = {value!r}: strategy {self.name!r} has none; leave it out, or use one of {', '.join(having)}"
                 )
             if value is not None and key in ("bands", "buffers"):
                 integer(key, value, at_least=1)
@@ -178,18 +136,23 @@ def answer_of(family: Family, workload: Workload, participation: Participation) 
 
 
 def _closed_form(family: Family, workload: Workload, participation: Participation) -> Strategy | None:
-    rounds = workload.rounds
     if family.matrix is not None:
-        return _from_file(family.matrix, rounds)
-    if family.name == "banded-toeplitz":
-        from hubbub.mechanism.strategies import toeplitz
-
-        return toeplitz.square_root(rounds, family.bands or default_bands(participation, rounds))
-    if family.name not in _CLOSED:
+        return _from_file(family.matrix, workload.rounds)
+    record = FAMILIES[family.name]
+    if record.closed_form is None:
         return None
-    name, arguments = _CLOSED[family.name]
-    closed: Strategy = getattr(strategies, name)(rounds, **arguments)
-    return closed
+    file, name = record.closed_form.split(".")
+    make: Callable[..., Strategy] = getattr(import_module(f"hubbub.mechanism.strategies.{file}"), name)
+    return make(workload.rounds, **_options(family, workload.rounds, participation))
+
+
+def _options(family: Family, rounds: int, participation: Participation) -> dict[str, Any]:
+    """Options of the family, given or by default, but for a matrix."""
+    defaults = {key: value for key, value in FAMILIES[family.name].options.items() if key != "matrix"}
+    options: dict[str, Any] = {key: getattr(family, key, None) or value for key, value in defaults.items()}
+    if "bands" in options and family.bands is None:
+        options["bands"] = min(options["bands"] or default_bands(participation, rounds), rounds)
+    return options
 
 
 def _from_file(matrix: str, rounds: int) -> Strategy:
@@ -209,14 +172,7 @@ def _from_file(matrix: str, rounds: int) -> Strategy:
 
 
 def _optimized(family: Family, workload: Workload, participation: Participation) -> "Optimized[Strategy]":
-    options: dict[str, Any] = {}
-    if family.name in _OPTIONS["objective"]:
-        options["objective"] = family.objective or "mean"
-    if family.name in _BUFFERS:
-        options["buffers"] = family.buffers or _BUFFERS[family.name]
-    if family.name in _OPTIONS["bands"]:
-        few = _INVERSE_BANDS if family.name == "banded-inverse" else default_bands(participation, workload.rounds)
-        options["bands"] = family.bands or min(few, workload.rounds)
+    options = _options(family, workload.rounds, participation)
     if isinstance(participation, CyclicPoissonSampling):
         # Its cost depends on the largest column norm alone, as for one participation.
         participation = SingleParticipation()
@@ -225,5 +181,5 @@ def _optimized(family: Family, workload: Workload, participation: Participation)
             f"strategy = {family.name!r} with {type(participation).__name__}: random cohorts are accounted for independent "
             "noise only; use the identity strategy, cyclic Poisson cohorts, or a participation pattern"
         )
-    optimize: Callable[..., Optimized[Any]] = getattr(factorization, _OPTIMIZED[family.name]).optimize
+    optimize: Callable[..., Optimized[Any]] = import_module(f"hubbub.factorization.{FAMILIES[family.name].optimizer}").optimize
     return optimize(workload, participation=participation, **options)
