@@ -98,6 +98,13 @@ def brute_force_sensitivity(C: Array, pattern: Pattern, *, most_sets: int | None
 
     By definition, in exponential time: over every set of rounds (or ``most_sets`` of them), with all signs for up to 10
     rounds, beyond that with equal signs and a few random ones.
+
+    Example:
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import BinaryTree
+        >>> pattern = MinSeparation(min_separation=2, max_participations=2)
+        >>> round(brute_force_sensitivity(BinaryTree(4).matrix(), pattern) ** 2, 6)
+        8.0
     """
     rounds = C.shape[1]
     sets = _sets(rounds, pattern)

@@ -25,12 +25,22 @@ def canonical(value: Any) -> bytes:
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """The number, with ``None`` for infinity and NaN."""
+    """The number, with ``None`` for infinity and NaN.
+
+    Example:
+        >>> finite_or_none(1.5), finite_or_none(float("inf"))
+        (1.5, None)
+    """
     return value if value is not None and math.isfinite(value) else None
 
 
 def finite_only(value: Any) -> Any:
-    """The value with ``None`` for each infinity and NaN in it, and lists for tuples."""
+    """The value with ``None`` for each infinity and NaN in it, and lists for tuples.
+
+    Example:
+        >>> finite_only({"epsilon": float("inf"), "curve": [1.0, float("nan")]})
+        {'epsilon': None, 'curve': [1.0, None]}
+    """
     if isinstance(value, float):
         return finite_or_none(value)
     if isinstance(value, Mapping):

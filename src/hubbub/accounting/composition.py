@@ -236,7 +236,13 @@ def one_gaussian(events: Events) -> bool:
 
 
 def certain(events: Events) -> bool:
-    """Whether none of the events has random cohorts."""
+    """Whether none of the events has random cohorts.
+
+    Example:
+        >>> from hubbub.accounting.events import PoissonSampled
+        >>> certain([(Gaussian(1.0), 3)]), certain([(Gaussian(1.0), 3), (PoissonSampled(1.0, 0.01), 100)])
+        (True, False)
+    """
     return not any(_has_coins(event) for event, _ in events)
 
 
@@ -307,7 +313,14 @@ def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRel
 
 
 def unamplified_epsilon(events: Events, delta: float, neighboring_relation: NeighboringRelation) -> float:
-    """Epsilon without amplification by sampling: exact without random cohorts and without noise shares."""
+    """Epsilon without amplification by sampling: exact without random cohorts and without noise shares.
+
+    Example:
+        >>> from hubbub.accounting.events import PoissonSampled
+        >>> sampled = [(PoissonSampled(noise_multiplier=4.0, sampling_probability=0.01), 100)]
+        >>> [round(of(sampled, 1e-6, "add-or-remove-one"), 3) for of in (epsilon, unamplified_epsilon)]
+        [0.096, 14.451]
+    """
     own, others = _apart(events)
     mu = unamplified_mu(others, neighboring_relation)
     if mu > _MOST_MU:
@@ -318,7 +331,13 @@ def unamplified_epsilon(events: Events, delta: float, neighboring_relation: Neig
 
 
 def unamplified_delta(events: Events, epsilon: float, neighboring_relation: NeighboringRelation) -> float:
-    """Delta without amplification by sampling: exact without random cohorts and without noise shares."""
+    """Delta without amplification by sampling: exact without random cohorts and without noise shares.
+
+    Example:
+        >>> from hubbub.accounting.events import PoissonSampled
+        >>> f"{unamplified_delta([(PoissonSampled(4.0, 0.01), 4)], 1.0, 'add-or-remove-one'):.2e}"
+        '6.83e-03'
+    """
     own, others = _apart(events)
     mu = unamplified_mu(others, neighboring_relation)
     if mu > _MOST_MU:

@@ -68,6 +68,12 @@ class Gaussian:
 class PoissonSampled:
     """One release of a sum that the unit joins by Poisson sampling, which nobody sees.
 
+    Example:
+        >>> from hubbub.accounting import epsilon
+        >>> event = PoissonSampled(noise_multiplier=1.0, sampling_probability=0.01)
+        >>> [round(epsilon([(event, rounds)], 1e-6, "add-or-remove-one"), 2) for rounds in (1, 100, 10_000)]
+        [0.36, 0.95, 6.91]
+
     Source: Mironov, Talwar and Zhang 2019, https://arxiv.org/abs/1908.10530; Zhu, Dong and Wang 2022, Theorem 11,
     https://arxiv.org/abs/2106.08567.
     """
@@ -85,6 +91,12 @@ class FixedSizeSampled:
 
     Under replace-one the sensitivity is twice the clip norm, and zero-out is not better: in the cohort a present unit takes
     another's place. Both cost the profile q·δ_{2/σ}(ln(1 + (e^ε − 1)/q)).
+
+    Example:
+        >>> from hubbub.accounting import epsilon
+        >>> event = FixedSizeSampled(noise_multiplier=2.0, cohort_size=100, population=10_000)
+        >>> round(epsilon([(event, 1000)], 1e-6, "replace-one"), 2)
+        2.51
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9, https://arxiv.org/abs/1807.01647; Zhu, Dong and Wang 2022,
     Theorem 10, https://arxiv.org/abs/2106.08567.
@@ -111,6 +123,12 @@ class TruncatedPoissonSampled:
 
     Under add-or-remove-one the unit that may be missing is one of the ``population``.
 
+    Example:
+        >>> from hubbub.accounting import epsilon
+        >>> event = TruncatedPoissonSampled(2.0, sampling_probability=0.01, max_cohort_size=150, population=10_000)
+        >>> round(epsilon([(event, 1000)], 1e-6, "add-or-remove-one"), 2)
+        0.72
+
     Source: Ganesh et al. 2025, https://arxiv.org/abs/2508.15089.
     """
 
@@ -130,6 +148,11 @@ class BallsInBins:
     """A whole run of ``rounds`` rounds with independent noise, in which each unit draws one of ``bins`` bins, once and unseen.
 
     A unit of bin s takes part in the rounds s, s + bins, s + 2·bins, …
+
+    Example:
+        >>> from hubbub.accounting import epsilon
+        >>> round(epsilon([(BallsInBins(noise_multiplier=1.0, bins=100, rounds=100), 10)], 1e-6, "add-or-remove-one"), 2)
+        1.96
 
     Source: Chua et al. 2025, https://arxiv.org/abs/2412.16802.
     """
@@ -154,6 +177,11 @@ class TreeAggregation:
         max_participations: Rounds of this tree that one unit may join.
         min_separation: A unit that joins round r may join again in round r + this.
 
+    Example:
+        >>> from hubbub.accounting import epsilon
+        >>> round(epsilon([(TreeAggregation(noise_multiplier=5.0, rounds=1024), 1)], 1e-6, "zero-out"), 2)
+        3.08
+
     Source: Kairouz et al. 2021, Appendix D, https://arxiv.org/abs/2103.00039.
     """
 
@@ -177,6 +205,12 @@ class MixtureOfGaussians:
         noise_multiplier: Standard deviation of the noise over the clip norm.
         sensitivities: Norms that may be drawn, over the clip norm, each at least 0 and one above 0.
         probabilities: Of each; they sum to 1.
+
+    Example:
+        >>> from hubbub.accounting import PoissonSampled, epsilon
+        >>> event = MixtureOfGaussians(noise_multiplier=1.0, sensitivities=(0.0, 1.0), probabilities=(0.9, 0.1))
+        >>> [round(epsilon([(kind, 10)], 1e-6, "zero-out"), 3) for kind in (event, PoissonSampled(1.0, 0.1))]
+        [3.466, 3.466]
 
     Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2310.15526.
     """

@@ -55,7 +55,17 @@ _ACCOUNTANTS = {
 
 @dataclass(frozen=True)
 class Restated:
-    """The same releases under another neighboring relation: its epsilon, or ``None`` and why no theorem gives one."""
+    """The same releases under another neighboring relation: its epsilon, or ``None`` and why no theorem gives one.
+
+    Example:
+        >>> from hubbub.accounting import guarantee
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> stated = guarantee(Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=4.0), delta=1e-5)
+        >>> [(other.neighboring_relation, other.epsilon and round(other.epsilon, 3)) for other in stated.other_relations]
+        [('add-or-remove-one', None), ('replace-one', 2.943)]
+    """
 
     neighboring_relation: NeighboringRelation
     epsilon: float | None

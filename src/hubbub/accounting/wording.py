@@ -130,7 +130,12 @@ def crude_delta(delta: float, units: int, unit: str = "client") -> str:
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption of a guarantee, and who enforces it: ``"ledger"``, ``"devices"``, ``"software"`` or ``"operator"``."""
+    """An assumption of a guarantee, and who enforces it: ``"ledger"``, ``"devices"``, ``"software"`` or ``"operator"``.
+
+    Example:
+        >>> print(Assumption("updates are clipped before they are summed", "software"))
+        updates are clipped before they are summed (software)
+    """
 
     text: str
     enforced_by: Enforcer

@@ -37,7 +37,13 @@ _PATTERN_FLAGS = ("min_separation", "max_participations", "epochs", "rounds_per_
 
 @dataclass(frozen=True)
 class Setting:
-    """A workload and a participation."""
+    """A workload and a participation.
+
+    Example:
+        >>> from hubbub.mechanism.workloads import momentum
+        >>> Setting(momentum(1000, 0.9), MinSeparation(100, 10)).words()["participation"]
+        'each client in at most 10 rounds at least 100 apart'
+    """
 
     workload: Workload
     participation: Participation
@@ -79,6 +85,10 @@ def setting_of(flags: Mapping[str, Any], rounds: int | None = None, stated: Sett
 
     Raises:
         ConfigError: Flags are missing or contradict each other, or the rounds are not those of the file's learning rates.
+
+    Example:
+        >>> setting_of({"rounds": 8, "epochs": 2, "rounds_per_epoch": 4}).participation
+        FixedEpochs(epochs=2, rounds_per_epoch=4)
     """
     workload = None if stated is None else stated.workload
     found = flags.get("rounds", rounds if workload is None else workload.rounds)

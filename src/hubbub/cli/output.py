@@ -40,12 +40,16 @@ def printable(text: str, longest: int | None = None) -> str:
 
 
 def say(screen: Console, text: str = "", *, indent: int | None = None) -> None:
-    """Print a line of text, wrapped at the width of a terminal.
+    r"""Print a line of text, wrapped at the width of a terminal.
 
     Args:
         screen: The console; without a terminal the line is not wrapped.
         text: The line; quotations and commands in it are not broken.
         indent: Of the lines after the first; by default that of the first.
+
+    Example:
+        >>> say(console(), "a run named \x1b[2J")
+        a run named \x1b[2J
     """
     line = printable(text, _LONGEST)
     screen.print("\n".join(_wrapped(line, screen.width, indent)) if screen.is_terminal else line)
@@ -65,12 +69,24 @@ def _wrapped(text: str, width: int, indent: int | None) -> Iterator[str]:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object on standard output."""
+    """Print one JSON object on standard output.
+
+    Example:
+        >>> print_json({"private": False, "epsilon": float("inf")})
+        {"private": false, "epsilon": null}
+    """
     sys.stdout.write(json.dumps(strict_json.finite_only(value), allow_nan=False) + "\n")
 
 
 def print_table(title: str, rows: Mapping[str, str]) -> None:
-    """Print two columns under a title."""
+    """Print two columns under a title.
+
+    Example:
+        >>> print_table("Privacy", {"epsilon": "2.0", "privacy unit": "client"})
+        Privacy
+        epsilon       2.0
+        privacy unit  client
+    """
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
         table.add_row(name, value)
@@ -78,7 +94,14 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
 
 
 def grid(names: Iterable[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
-    """A table of unbroken cells, each column under its name; all but the first ``left`` are aligned to the right."""
+    """A table of unbroken cells, each column under its name; all but the first ``left`` are aligned to the right.
+
+    Example:
+        >>> print_columns(grid(("strategy", "error"), [("tree", "4.25"), ("blt", "3.1")]))
+        strategy  error
+        tree       4.25
+        blt         3.1
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(names):
         table.add_column(name, justify="left" if number < left else "right", no_wrap=True)

@@ -32,6 +32,12 @@ class Dataset:
     Raises:
         DataError: Lengths or shapes differ, an input is not finite, a label is unknown to the test data, or a sequence has
             no target.
+
+    Example:
+        >>> inputs, targets = torch.rand(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+        >>> data = Dataset(inputs, targets, inputs[:3], targets[:3])
+        >>> data.shape, data.classes
+        ((2,), 3)
     """
 
     train_inputs: torch.Tensor

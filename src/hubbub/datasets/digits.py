@@ -20,6 +20,11 @@ def load(path: str | None = None) -> Dataset:
 
     Raises:
         DataError: A path is given.
+
+    Example:
+        >>> data = load()
+        >>> len(data.train_targets), len(data.test_targets), data.shape, data.classes
+        (1437, 360, (1, 8, 8), 10)
     """
     if path is not None:
         raise DataError(f"data.path = {path!r}: the digits come with scikit-learn; leave it out")

@@ -102,6 +102,12 @@ def build(
         DataError: Missing or damaged data.
         RunFolderError: The run to extend does not prove its model.
         LedgerError: It is not finished, or its record is damaged.
+
+    Example:
+        >>> from hubbub.experiment.config import resolve
+        >>> run = build(resolve({"training": {"rounds": 5}, "privacy": {"epsilon": 4.0}}))
+        >>> run.plan.rounds, len(run.population.clients), run.dataset.shape, run.dataset.classes
+        (5, 100, (1, 8, 8), 10)
     """
     if config.heads.command is not None and not allow_import:
         raise ConfigError(f"heads.command = {list(config.heads.command)}: names a program; pass --allow-import to run it")

@@ -364,7 +364,12 @@ class HeadsConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run."""
+    """All settings of a run.
+
+    Example:
+        >>> Config().training.rounds, Config().privacy.delta
+        (50, 1e-05)
+    """
 
     training: TrainingConfig = field(default_factory=TrainingConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
@@ -384,6 +389,13 @@ def load(path: str | Path) -> Layer:
 
     Raises:
         ConfigError: The file is missing, not TOML, or names an unknown section.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "run.toml")
+        >>> _ = path.write_text("privacy.epsilon = 4.0")
+        >>> load(path)
+        {'privacy': {'epsilon': 4.0}}
     """
     file = Path(path)
     try:

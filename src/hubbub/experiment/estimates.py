@@ -106,6 +106,16 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
 
     Returns:
         ``None`` for a run without noise, or if the noise takes long to compute.
+
+    Example:
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> from hubbub.mechanism.workloads import prefix_sum
+        >>> mechanism = Mechanism(Identity(16), PoissonSampling(0.1), noise_multiplier=2.0)
+        >>> plan = RunPlan(16, mechanism.participation, expected_cohort_size=100, mechanism=mechanism, clip_norm=0.5)
+        >>> found = noise_estimate(plan, prefix_sum(16), parameters=10_000)
+        >>> found.sum_stddev, found.mean_stddev, round(found.signal_to_noise, 2), round(found.model_stddev, 3)
+        (1.0, 0.01, 0.5, 0.04)
     """
     clip = plan.clip_norms.first
     if plan.mechanism is None or clip is None:
@@ -135,7 +145,15 @@ def _expected_norm(length: int) -> float:
 
 
 def remembered_rows(plan: RunPlan) -> int:
-    """The largest number of rows of noise in memory, as the strategy says, or found by its first steps."""
+    """The largest number of rows of noise in memory, as the strategy says, or found by its first steps.
+
+    Example:
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> noise = Mechanism(BandedToeplitz(100, (1.0, 0.5, 0.25)), MinSeparation(10, 10), noise_multiplier=2.0)
+        >>> remembered_rows(RunPlan(100, noise.participation, expected_cohort_size=20, mechanism=noise, clip_norm=1.0))
+        2
+    """
     if plan.mechanism is None:
         return 0
     known = memory_rows(plan.mechanism.strategy)
@@ -236,6 +254,14 @@ def deviation(plan: RunPlan, noise_rows: int) -> float:
     Args:
         plan: The plan of the run.
         noise_rows: As for :func:`noise_estimate`.
+
+    Example:
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> noise = Mechanism(Identity(16), PoissonSampling(0.1), noise_multiplier=2.0)
+        >>> plan = RunPlan(16, noise.participation, expected_cohort_size=100, mechanism=noise, clip_norm=0.5)
+        >>> deviation(plan, noise_rows=0), deviation(plan, noise_rows=4)
+        (0.02, 0.04)
     """
     if plan.mechanism is None:
         return 0.0
@@ -255,6 +281,11 @@ class NoiseLevels:
     Args:
         releases: ``(rounds,)``, of the noise that a round's sum gets: the norms of the rows of N.
         models: ``(rounds,)``, of the noise in what the workload makes of all sums so far: the norms of the rows of A·N.
+
+    Example:
+        >>> levels = NoiseLevels(releases=np.array([1.0, 1.0]), models=np.array([1.0, 2.0]))
+        >>> levels.model("max"), round(levels.model("mean"), 3)
+        (2.0, 1.581)
     """
 
     releases: Array

@@ -249,7 +249,13 @@ def strategy_word(config: Config) -> str:
 
 
 def workload_of(config: Config) -> Workload:
-    """The workload of the server's optimizer."""
+    """The workload of the server's optimizer.
+
+    Example:
+        >>> from hubbub.experiment.config import resolve
+        >>> workload_of(resolve({"training": {"rounds": 8, "server_optimizer": "fedavgm", "server_momentum": 0.9}})).momentum
+        0.9
+    """
     return server_of(config).workload(config.training.rounds)
 
 

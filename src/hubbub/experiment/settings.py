@@ -63,6 +63,13 @@ def participation_of(config: Config, clients: int, size: int) -> tuple[Participa
 
     Raises:
         ConfigError: Numbers of another pattern, or numbers that contradict each other.
+
+    Example:
+        >>> from hubbub.experiment.config import resolve
+        >>> participation_of(resolve({"privacy": {"mode": "dp-ftrl"}, "training": {"rounds": 20}}), clients=100, size=10)
+        (MinSeparation(min_separation=10, max_participations=2), 10.0)
+        >>> participation_of(resolve({}), clients=100, size=10)
+        (PoissonSampling(sampling_probability=0.1), 10.0)
     """
     privacy, wanted, rounds = config.privacy, config.participation, config.training.rounds
     pattern = wanted.pattern or (
@@ -181,6 +188,14 @@ def require_fitting_unit(config: Config) -> None:
 
     Raises:
         ConfigError: Such a setting is not at its default, or an engine or an encryption needs clients.
+
+    Example:
+        >>> from hubbub.experiment.config import resolve
+        >>> settings = resolve({"privacy": {"unit": "example"}, "training": {"local_epochs": 2}})
+        >>> require_fitting_unit(settings)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        hubbub.errors.ConfigError: training.local_epochs = 2 with privacy.unit = "example": ...
     """
     if config.privacy.unit != "example":
         return
@@ -212,7 +227,13 @@ def require_fitting_unit(config: Config) -> None:
 
 
 def server_of(config: Config) -> ServerOptimizer:
-    """The server's optimizer; for single examples SGD or Adam with ``learning_rate`` and ``momentum``."""
+    """The server's optimizer; for single examples SGD or Adam with ``learning_rate`` and ``momentum``.
+
+    Example:
+        >>> from hubbub.experiment.config import resolve
+        >>> server_of(resolve({"training": {"server_optimizer": "fedavgm", "server_momentum": 0.9}}))
+        ServerOptimizer(name='fedavgm', learning_rate=1.0, momentum=0.9)
+    """
     training = config.training
     name, rate, momentum = training.server_optimizer, training.server_learning_rate, training.server_momentum
     if config.privacy.unit == "example":
@@ -233,6 +254,12 @@ def evaluation_of(config: Config) -> PrivateEvaluation | None:
     Raises:
         ConfigError: Fewer rounds than one evaluation needs, a share without a budget, or a run without noise.
         BudgetError: No noise meets the share.
+
+    Example:
+        >>> from hubbub.experiment.config import resolve
+        >>> said = {"statistics": ["accuracy"], "every": 5, "noise_multiplier": 10.0}
+        >>> evaluation_of(resolve({"evaluation": said, "training": {"rounds": 20}})).times(20)
+        4
     """
     said, privacy = config.evaluation, config.privacy
     if said.statistics is None:

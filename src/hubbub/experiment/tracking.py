@@ -63,7 +63,12 @@ def scalars(result: RoundResult | Mapping[str, Any], *, private: bool = False) -
 
 
 def log(result: RoundResult | Mapping[str, Any], write: Write, *, private: bool = False) -> None:
-    """Write the numbers of a round; see :func:`scalars`."""
+    """Write the numbers of a round; see :func:`scalars`.
+
+    Example:
+        >>> log({"round_index": 0, "epsilon": 0.5, "clients": 3}, lambda name, value, number: print(number, name, value))
+        1 public/epsilon 0.5
+    """
     round_index = result.round_index if isinstance(result, RoundResult) else result["round_index"]
     for name, value in scalars(result, private=private).items():
         write(name, value, round_index + 1)

@@ -104,6 +104,10 @@ class Terms:
     Raises:
         ValueError: A number out of range.
         TypeError: A value of another type.
+
+    Example:
+        >>> Terms.of({"clip_norm": 0.5, "expected_cohort_size": 100}).clip_norm
+        0.5
     """
 
     expected_cohort_size: float | None = None

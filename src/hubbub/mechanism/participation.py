@@ -333,6 +333,14 @@ def require_pattern(participation: Participation) -> Pattern:
     Raises:
         ValueError: The participation is random.
         TypeError: The value is not one of the participations.
+
+    Example:
+        >>> require_pattern(FixedEpochs(epochs=2, rounds_per_epoch=4))
+        FixedEpochs(epochs=2, rounds_per_epoch=4)
+        >>> require_pattern(PoissonSampling(0.1))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        ValueError: participation = PoissonSampling(sampling_probability=0.1): ...
     """
     require_participation(participation)
     if isinstance(participation, RandomParticipation):

@@ -41,6 +41,14 @@ class Mean:
 
     Raises:
         ValueError: An invalid name, or bounds that are not finite and increasing.
+
+    Example:
+        >>> Mean("loss", low=0.0, high=10.0)
+        Mean(name='loss', low=0.0, high=10.0)
+        >>> Mean("loss", low=1.0, high=0.0)
+        Traceback (most recent call last):
+            ...
+        ValueError: loss: low = 1.0 and high = 0.0: must be increasing
     """
 
     name: str

@@ -58,6 +58,12 @@ class Sensitivity:
         exact: Whether some client moves C·x this far.
         source: The theorem or the search behind it.
         square: The squared value, if it is a whole number by construction.
+
+    Example:
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> found = of_matrix(np.eye(4), MinSeparation(min_separation=1, max_participations=2))
+        >>> found.value == 2**0.5, found.exact, found.stated() ** 2 >= 2
+        (True, True, True)
     """
 
     value: float
@@ -339,12 +345,22 @@ def is_balanced(X: Array) -> bool:
 
 
 def count_sets(n: int, separation: int, most: int) -> int:
-    """The number of sets of at most ``most`` indices below n are pairwise at least ``separation`` apart."""
+    """The number of sets of at most ``most`` indices below n are pairwise at least ``separation`` apart.
+
+    Example:
+        >>> count_sets(4, separation=2, most=2), list(every_set(4, separation=2, most=2))
+        (7, [[3], [2], [1], [1, 3], [0], [0, 3], [0, 2]])
+    """
     return sum(math.comb(max(n - (m - 1) * (separation - 1), 0), m) for m in range(1, most + 1))
 
 
 def every_set(n: int, separation: int, most: int) -> Iterator[list[int]]:
-    """Every set of at most ``most`` indices below n that are pairwise at least ``separation`` apart."""
+    """Every set of at most ``most`` indices below n that are pairwise at least ``separation`` apart.
+
+    Example:
+        >>> [chosen for chosen in every_set(5, separation=3, most=2) if len(chosen) == 2]
+        [[1, 4], [0, 4], [0, 3]]
+    """
     stack: list[list[int]] = [[i] for i in range(n)]
     while stack:
         rounds = stack.pop()

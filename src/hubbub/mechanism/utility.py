@@ -167,10 +167,23 @@ def mean_squared_error(workload: Workload, strategy: Strategy) -> float:
 
 
 def max_squared_error(workload: Workload, strategy: Strategy) -> float:
-    """The largest of :func:`squared_errors`."""
+    """The largest of :func:`squared_errors`.
+
+    Example:
+        >>> from hubbub.mechanism.workloads import prefix_sum
+        >>> max_squared_error(prefix_sum(4), Identity(4)), mean_squared_error(prefix_sum(4), Identity(4))
+        (4.0, 2.5)
+    """
     return float(squared_errors(workload, strategy).max())
 
 
 def root_mean_squared_error(workload: Workload, strategy: Strategy) -> float:
-    """The root of :func:`mean_squared_error`."""
+    """The root of :func:`mean_squared_error`.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import BinaryTree
+        >>> from hubbub.mechanism.workloads import prefix_sum
+        >>> [round(root_mean_squared_error(prefix_sum(64), strategy), 2) for strategy in (Identity(64), BinaryTree(64))]
+        [5.7, 1.74]
+    """
     return math.sqrt(mean_squared_error(workload, strategy))

@@ -42,6 +42,11 @@ class Strength:
         rounds: ``(releases,)``, from 1.
         released: ``(releases,)``, the L2 norm of the noisy sum.
         noise: ``(releases,)``, the expected norm of its noise.
+
+    Example:
+        >>> found = Strength(rounds=np.array([1.0]), released=np.array([5.0]), noise=np.array([3.0]))
+        >>> found.signal.tolist()
+        [4.0]
     """
 
     rounds: Array

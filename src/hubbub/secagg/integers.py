@@ -38,6 +38,10 @@ def flatten(name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
 
     Raises:
         TypeError: An entry is no whole number; the message says where, not what.
+
+    Example:
+        >>> flatten("numbers", [[1, 2], [3, 4]])
+        ([1, 2, 3, 4], (2, 2))
     """
     if isinstance(values, np.ndarray) and values.dtype.kind not in "iuO":
         raise TypeError(f"{name} has dtype {values.dtype}: must be whole numbers, such as int64")
@@ -62,7 +66,12 @@ def where(name: str, index: int, shape: tuple[int, ...]) -> str:
 
 
 def nest(flat: Iterable[int], shape: Sequence[int]) -> Any:
-    """Lists of lists of the given shape; for the shape ``()`` the only number."""
+    """Lists of lists of the given shape; for the shape ``()`` the only number.
+
+    Example:
+        >>> nest([1, 2, 3, 4], (2, 2))
+        [[1, 2], [3, 4]]
+    """
     array = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=object)
     array[:] = list(flat)
     return array.reshape(shape).tolist()

@@ -158,12 +158,24 @@ def counts_on_list(participation: Participation) -> bool:
 
     Random cohorts are drawn from the list, and a rotation assigns places of the list. For other patterns the ledger knows by
     name who took part when.
+
+    Example:
+        >>> from hubbub.mechanism.participation import MinSeparation, PoissonSampling
+        >>> counts_on_list(PoissonSampling(0.1)), counts_on_list(MinSeparation(2, 2))
+        (True, False)
     """
     return isinstance(participation, RandomParticipation | FixedEpochs)
 
 
 def require_distinct(clients: Sequence[Hashable]) -> None:
-    """Refuse a client that is listed twice, also under names that are equal as text: it would be sampled twice as often."""
+    """Refuse a client that is listed twice, also under names that are equal as text: it would be sampled twice as often.
+
+    Example:
+        >>> require_distinct(["ann", "bob", "ann"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        hubbub.errors.ParticipationError: clients: 'ann', at place 2, is listed at place 0, too, as ...
+    """
     if not isinstance(clients, range):
         _require_distinct(tuple(clients))
 

@@ -143,6 +143,13 @@ def fairness(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_si
     Raises:
         DataError: No client has an example.
 
+    Example:
+        >>> inputs = torch.eye(4)
+        >>> first, second = (inputs, torch.tensor([0, 1, 2, 3])), (inputs, torch.tensor([0, 1, 0, 0]))
+        >>> found = fairness(nn.Identity(), [first, second], nn.functional.cross_entropy)
+        >>> found.clients, found.accuracy.mean, found.accuracy.worst_tenth
+        (2, 0.75, 0.5)
+
     Source: Li et al. 2020, "Fair Resource Allocation in Federated Learning", Table 1 (average, worst and best tenth),
     https://arxiv.org/abs/1905.10497.
     """

@@ -125,6 +125,13 @@ class RunPlan:
             noise than can be added exactly; adaptive clipping without a mechanism or under correlated noise; or noise by
             holders that the promise refuses.
         ValueError: A number out of range.
+
+    Example:
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> mechanism = Mechanism(Identity(8), MinSeparation(min_separation=4, max_participations=2), noise_multiplier=3.0)
+        >>> plan = RunPlan(8, mechanism.participation, expected_cohort_size=50, mechanism=mechanism, clip_norm=1.0, delta=1e-6)
+        >>> round(plan.promised.epsilon, 3), plan.promised.neighboring_relation
+        (2.113, 'zero-out')
     """
 
     rounds: int

@@ -77,6 +77,11 @@ class Verdict:
         head: The hash of the ledger's last record; ``None`` if the ledger cannot be read.
         epsilon: The cost of the recorded rounds; ``None`` if it cannot be computed from the record.
         delta: The delta of that epsilon.
+
+    Example:
+        >>> found = Verdict((Check("ledger", True, "12 records"), Check("model", False, "was changed")), "ab12", 2.0, 1e-5)
+        >>> found.ok, [check.name for check in found.checks if not check.ok]
+        (False, ['model'])
     """
 
     checks: tuple[Check, ...]

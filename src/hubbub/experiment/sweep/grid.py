@@ -214,6 +214,11 @@ class SweepRecord:
         here: The folder in which their relative paths begin.
         allow_import: Whether code that the settings name may be imported.
         version: Of the library that began it.
+
+    Example:
+        >>> record = SweepRecord("run.toml", {"training": {"rounds": 5}}, {"privacy.epsilon": [2.0, 8.0]}, "/", False)
+        >>> [(dict(cell.settings), cell.config.training.rounds) for cell in record.cells()]
+        [({'privacy.epsilon': 2.0}, 5), ({'privacy.epsilon': 8.0}, 5)]
     """
 
     source: str

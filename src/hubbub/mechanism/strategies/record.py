@@ -15,7 +15,13 @@ __all__ = ["from_parts", "strategy_arrays", "strategy_numbers"]
 
 
 def strategy_arrays(strategy: Strategy) -> dict[str, Array]:
-    """The arrays of a strategy: its coefficients or its matrix; for a class of others, the matrix."""
+    """The arrays of a strategy: its coefficients or its matrix; for a class of others, the matrix.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import BandedToeplitz
+        >>> strategy_arrays(BandedToeplitz(4, (1.0, 0.5)))
+        {'coefficients': array([1. , 0.5])}
+    """
     if type(strategy) not in OWN:
         return {"C": np.ascontiguousarray(strategy.matrix(), dtype=np.float64)}
     return {name: np.asarray(v, dtype=np.float64) for name, v in _values(strategy).items() if isinstance(v, tuple | np.ndarray)}

@@ -83,7 +83,13 @@ class Description(NamedTuple):
 
 
 def memory_rows(strategy: Strategy) -> int | None:
-    """The most rows that a strategy's steps remember, by its ``memory_rows``; ``None`` if it has no such attribute."""
+    """The most rows that a strategy's steps remember, by its ``memory_rows``; ``None`` if it has no such attribute.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import BandedToeplitz, Identity
+        >>> memory_rows(Identity(100)), memory_rows(BandedToeplitz(100, (1.0, 0.5, 0.25)))
+        (0, 2)
+    """
     stated: int | None = getattr(strategy, "memory_rows", None)
     return stated
 
@@ -98,7 +104,13 @@ class Progress:
 
 
 def progress(strategy: Strategy, rounds: int) -> Progress:
-    """Rows drawn and remembered by the first rounds, measured on rows of one number."""
+    """Rows drawn and remembered by the first rounds, measured on rows of one number.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import BandedToeplitz
+        >>> progress(BandedToeplitz(100, (1.0, 0.5, 0.25)), rounds=10)
+        Progress(drawn=10, remembered=2, most_remembered=2)
+    """
     drawn, most, memory = 0, 0, ()
 
     def draw(index: int) -> Array:
@@ -134,7 +146,12 @@ def require_round(round_index: int, rounds: int) -> None:
 
 
 def bands_of(C: Array) -> int:
-    """The number of diagonals of a lower-triangular matrix up to the last that is not 0, the main one counted."""
+    """The number of diagonals of a lower-triangular matrix up to the last that is not 0, the main one counted.
+
+    Example:
+        >>> bands_of(np.eye(4)), bands_of(np.tril(np.ones((4, 4))))
+        (1, 4)
+    """
     return max(d for d in range(len(C)) if d == 0 or np.diagonal(C, -d).any()) + 1
 
 

@@ -156,7 +156,12 @@ def _exposition(run: str, numbers: Mapping[str, float | None]) -> str:
 
 
 def unknown_releases(kept: Iterable[int], states: Sequence[str]) -> list[int]:
-    """The rounds of kept releases that are neither committed nor under way by the states on record, in order."""
+    """The rounds of kept releases that are neither committed nor under way by the states on record, in order.
+
+    Example:
+        >>> unknown_releases([0, 1, 2], ["committed", "aborted"])
+        [1, 2]
+    """
     known = {round_index for round_index, state in enumerate(states) if state != "aborted"}
     return sorted(set(kept) - known)
 

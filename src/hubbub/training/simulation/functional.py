@@ -101,7 +101,14 @@ def difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_buffers(module: nn.Module) -> None:
-    """Refuse buffers: statistics of clients' data in them would be released without clipping or noise."""
+    """Refuse buffers: statistics of clients' data in them would be released without clipping or noise.
+
+    Example:
+        >>> refuse_buffers(nn.BatchNorm1d(2))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        hubbub.errors.ConfigError: model: the model is BatchNorm1d, whose running statistics ...
+    """
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
             raise ConfigError(

@@ -160,7 +160,12 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def flat_parameters(module: nn.Module) -> torch.Tensor:
-    """The trainable parameters as one vector, ``(dim,)``, a copy."""
+    """The trainable parameters as one vector, ``(dim,)``, a copy.
+
+    Example:
+        >>> flat_parameters(nn.Linear(3, 2)).shape
+        torch.Size([8])
+    """
     return torch.cat([p.detach().reshape(-1) for p in trainable(module).values()])
 
 
