@@ -3,23 +3,22 @@
 import os
 import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from hubbub._util.checks import one_of
-from hubbub.accounting import rounded_up
 from hubbub.audit import Audit, Effort
 from hubbub.audit import audit as audit_run
-from hubbub.cli.output import console, print_json, print_table, say
+from hubbub.cli.output import console, grid, print_columns, print_json, print_table, say
 from hubbub.cli.training import new_folder
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
 from hubbub.experiment.engine.apps import require_flower
 from hubbub.experiment.engine.folder import RunInFolder, resolved
-from hubbub.report.audit import write_audit
+from hubbub.report.audit import audit_rows, write_audit
 from hubbub.training.aggregate import Population
 
 __all__ = ["audit"]
@@ -66,21 +65,15 @@ def audit(
     if as_json:
         print_json({**findings, "folder": str(folder)})
     else:
-        _show(found, folder)
+        _show(found, audit_rows(findings), folder)
     return 0 if found.holds else 1
 
 
-def _show(found: Audit, folder: Path) -> None:
+def _show(found: Audit, bounds: Sequence[Sequence[str]], folder: Path) -> None:
     screen = console()
     say(screen)
-    for one in found.comparisons:
-        rows = {
-            "stated, at most": rounded_up(one.stated),
-            "proved, at least (95 %)": f"{one.shown.epsilon:.4f}",
-            "proved, at least (1 − 10⁻⁶)": f"{one.certain.epsilon:.4f}" + ("" if one.holds else "   BROKEN"),
-        }
-        print_table(f"Epsilon at delta = {found.stated.delta:g}, {one.what}", rows)
-        say(screen)
+    print_columns(grid(("epsilon", "stated", "proved (95 %)", "proved (1 − 10⁻⁶)", ""), bounds))
+    say(screen)
     tests = {check.name: f"{check.value:<12.4g}{'passed' if check.passed else 'FAILED'}" for check in found.checks}
     print_table("Tests of the system", tests)
     say(screen)

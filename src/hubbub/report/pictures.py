@@ -30,16 +30,10 @@ __all__ = [
     "draw_operation_times",
     "largest_by_block",
     "signed_image",
-    "smoothed",
 ]
 
 _SUBTITLE: dict[str, Any] = {"loc": "left", "fontsize": 10, "color": QUIET}
 _OUTSIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0, "fontsize": 9}
-# The errors of a tree jump from round to round. A curve whose steps add up to more than this many times its range is drawn
-# faintly, behind its mean over a window of this share of the rounds.
-_JUMPS, _WINDOW = 6.0, 1 / 16
-# The first rounds of a strategy without past noise would take half of a logarithmic axis.
-_FIRST = 0.02
 # A panel of the picture has about this many dots a side.
 _MOST_DOTS = 1000
 # Colors cover this many powers of ten below the largest entry, then fade to white.
@@ -61,8 +55,6 @@ def _plain(axis: Any, subs: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
 def draw_errors(title: str, subtitle: str, curves: Mapping[str, Array]) -> bytes:
     """A PNG of the root squared error of each strategy over rounds, at sensitivity 1; the legend has the RMSE of each.
 
-    Errors that jump from round to round, as those of trees, are drawn faintly behind their running mean.
-
     Args:
         title: Its first line.
         subtitle: Its second, such as the setting.
@@ -74,38 +66,18 @@ def draw_errors(title: str, subtitle: str, curves: Mapping[str, Array]) -> bytes
     axes = figure.subplots()
     ordered = sorted(curves, key=lambda name: float(np.square(curves[name]).mean()))
     rounds = np.arange(1, len(curves[ordered[0]]) + 1)
-    lines = {name: smoothed(curves[name]) for name in ordered}
-    for number, (name, line) in enumerate(lines.items()):
+    for number, name in enumerate(ordered):
         rmse = float(np.sqrt(np.square(curves[name]).mean()))
-        axes.plot(rounds, line, label=f"{name}  {rmse:.4g}", linewidth=1.8, zorder=3, **look(number))
-        if line is not curves[name]:
-            axes.plot(rounds, curves[name], color=look(number)["color"], linewidth=0.5, alpha=0.3, zorder=1)
-    lowest = min(float(np.quantile(line, _FIRST)) for line in lines.values()) / 1.1
-    highest = max(float(curve.max()) for curve in curves.values()) * 1.08
+        axes.plot(rounds, curves[name], label=f"{name}  {rmse:.4g}", **look(number))
     axes.set_yscale("log")
-    axes.set_ylim(lowest, highest)
     axes.set_xlim(1, max(2, len(rounds)))
-    # More marks if the errors span little.
-    _plain(axes.yaxis, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if highest < 30 * lowest else (1.0, 2.0, 5.0))
+    _plain(axes.yaxis)
     axes.set_xlabel("round")
     axes.set_ylabel("root squared error at sensitivity 1")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    jumps = any(line is not curves[name] for name, line in lines.items())
-    axes.set_title(subtitle + ("\nfaint: single rounds, behind their running mean" if jumps else ""), **_SUBTITLE)
+    axes.set_title(subtitle, **_SUBTITLE)
     axes.legend(title="RMSE", **_OUTSIDE)
     return png(figure, title)
-
-
-def smoothed(curve: Array) -> Array:
-    """The curve, or if it jumps its root mean square over a window of rounds, ``(rounds,)``."""
-    if float(np.abs(np.diff(curve)).sum()) <= _JUMPS * float(np.ptp(curve)):
-        return curve
-    half = max(1, round(len(curve) * _WINDOW / 2))
-    total = np.concatenate([[0.0], np.cumsum(np.square(curve))])
-    first = np.maximum(np.arange(len(curve)) - half, 0)
-    last = np.minimum(np.arange(len(curve)) + half + 1, len(curve))
-    means: Array = np.sqrt((total[last] - total[first]) / (last - first))
-    return means
 
 
 @styled
