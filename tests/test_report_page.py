@@ -82,7 +82,7 @@ def plain(text: str) -> str:
 def test_a_public_page_has_nothing_of_clients_in_it(runs: dict[str, Path]) -> None:
     for name in ("correlated", "held out", "adaptive"):
         open_page, full = page([summary(runs[name])], public=True), (runs[name] / "report.html").read_text()
-        for private in ("Clipped.", "Time and traffic", "Updates clipped over rounds"):
+        for private in ("Updates clipped.", "Time and traffic", "Updates clipped over rounds"):
             assert private in full
             assert private not in open_page
         assert ("Participation" in full) == ("promised: at most 2" in full) == (name == "correlated")

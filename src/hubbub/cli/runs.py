@@ -231,7 +231,7 @@ def _row(run: Recorded, cost: Spent, promise: Promise) -> dict[str, Any]:
         "rounds": begun,
         "planned_rounds": planned,
         "rounds_left": run.rounds_left,
-        "state": "closed" if run.history.closed else "interrupted" if run.rounds_left else "finished",
+        "state": run.state,
         "ledger_alone": run.alone,
         "simulation": run.promise.simulation,
         "epsilon": cost.guarantee.epsilon,

@@ -56,6 +56,11 @@ class Recorded:
         """The rounds that it may still do; 0 after it was closed."""
         return 0 if self.history.closed else max(0, self.promise.rounds - len(self.history.rounds))
 
+    @property
+    def state(self) -> str:
+        """``"closed"``, ``"interrupted"`` (with rounds left) or ``"finished"``."""
+        return "closed" if self.history.closed else "interrupted" if self.rounds_left else "finished"
+
 
 @dataclass(frozen=True)
 class Spent:

@@ -77,12 +77,11 @@ def _quality(runs: Sequence[RunSummary]) -> Iterator[Chart]:
 
 def _private(runs: Sequence[RunSummary]) -> Iterator[Chart]:
     about = "Share of each round's updates that were clipped."
-    yield from _over_rounds(runs, "clipped_fraction", "Clipped", about, percent=True, private=True, y="updates clipped")
+    yield from _over_rounds(runs, "clipped_fraction", "Updates clipped", about, percent=True, private=True)
     for run in runs:
         of = f" of {run.name}" if len(runs) > 1 else ""
         if run.mechanism is not None and run.counts.size:
-            gap = "" if run.least_gap is None else f" No client came again before {run.least_gap} rounds were over."
-            about = f"Promised: {run.guarantee.cohorts}.{gap}"
+            about = f"Promised: {run.guarantee.cohorts}."
             yield _chart(f"Participation{of}", partial(_draw_counts, run=run), about, private=True)
         if run.audit is not None:
             from hubbub.report.audit import draw_scores
@@ -107,13 +106,12 @@ def _over_rounds(
     *,
     percent: bool = False,
     private: bool = False,
-    y: str = "",
 ) -> Iterator[Chart]:
     """A chart of one number of each round's metrics, if any run has it."""
     if any(_points(run, key) for run in runs):
 
         def draw(axes: Any) -> str:
-            return draw_over_rounds(axes, runs, key, y or title.lower(), percent=percent)
+            return draw_over_rounds(axes, runs, key, title.lower(), percent=percent)
 
         yield _chart(title, draw, about, private=private)
 

@@ -144,17 +144,13 @@ def signed_image(figure: Any, axes: Any, matrix: Array, most: int = _MOST_DOTS) 
 
     shown = largest_by_block(matrix, most)
     top = float(np.abs(shown).max())
-    norm = SymLogNorm(linthresh=top * 10.0**-_DECADES, linscale=0.3, vmin=-top, vmax=top, base=10)
+    norm = SymLogNorm(linthresh=top * 10.0**-_DECADES, vmin=-top, vmax=top, base=10)
     extent = (0, matrix.shape[1], matrix.shape[0], 0)
     image = axes.imshow(shown, cmap="RdBu_r", norm=norm, interpolation="nearest", extent=extent, aspect="auto")
     axes.set_box_aspect(1)
     axes.grid(visible=False)
     axes.tick_params(labelsize=8)
-    ticks = [0.0, *(top * 10.0**-decade for decade in reversed(range(_DECADES + 1)))]
-    marks = [*(-tick for tick in ticks[:0:-1]), *ticks]
     bar = figure.colorbar(image, ax=axes, shrink=0.9, aspect=25, pad=0.02)
-    bar.set_ticks(marks, labels=[f"{mark:.2g}" for mark in marks])
-    bar.ax.minorticks_off()
     bar.ax.tick_params(labelsize=7)
     bar.ax.set_ylim(-top if shown.min() < 0 else 0, top)
 

@@ -107,13 +107,6 @@ class RunSummary:
         return self.recorded.promise.mechanism
 
     @property
-    def state(self) -> str:
-        """``"closed"``, ``"interrupted"`` or ``"finished"``."""
-        if self.recorded.history.closed:
-            return "closed"
-        return "interrupted" if self.recorded.rounds_left else "finished"
-
-    @property
     def aborted(self) -> list[int]:
         """The aborted rounds, from 1."""
         return [i + 1 for i, entry in enumerate(self.recorded.history.rounds) if entry.state == "aborted"]
@@ -127,12 +120,6 @@ class RunSummary:
     def counts(self) -> npt.NDArray[np.int32]:
         """How many rounds each client took part in, aborted ones included; empty if the ledger has no list of them. Private."""
         return self.recorded.history.participations.counts
-
-    @property
-    def least_gap(self) -> int | None:
-        """The least number of rounds between two participations of a client, if above 1."""
-        gaps = self.recorded.history.participations.gaps()
-        return int(gaps.min()) if len(gaps) and gaps.min() > 1 else None
 
     @property
     def most_participations(self) -> int | None:
