@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from hubbub._util import files
 from hubbub._util.checks import open_unit, rounds_count, scale
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.accounting.statement import RunFacts, zcdp_standing
-from hubbub.cli.factorize import pattern_of, require_output
+from hubbub.cli.factorize import PATTERN_FLAGS, pattern_of, require_output
 from hubbub.cli.flags import number, whole
 from hubbub.cli.output import console, grid, print_columns, print_json, print_table, say
 from hubbub.errors import ConfigError
@@ -24,15 +24,10 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism import gaussian as releases
 from hubbub.mechanism.gaussian.closed_forms import Calibration, shown, why_not_proved
 from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedSizeSampling,
     MinSeparation,
     Participation,
-    PoissonSampling,
     RandomParticipation,
     SingleParticipation,
-    TruncatedPoissonSampling,
     every_round,
 )
 from hubbub.mechanism.strategies import Columns, Strategy
@@ -50,16 +45,11 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "matrix": str,
     "column-norm-squared": number,
 }
-# Random cohorts by the flags that name them.
+# The flags of random cohorts, which are the fields of each kind.
+_COHORT_FLAGS = tuple(dict.fromkeys(field.name for kind in get_args(RandomParticipation) for field in fields(kind)))
 _COHORTS: dict[frozenset[str], Callable[..., RandomParticipation]] = {
-    frozenset({"sampling_probability"}): PoissonSampling,
-    frozenset({"sampling_probability", "max_cohort_size", "population"}): TruncatedPoissonSampling,
-    frozenset({"sampling_probability", "cycle_length"}): CyclicPoissonSampling,
-    frozenset({"bins"}): BallsInBinsSampling,
-    frozenset({"cohort_size", "population"}): FixedSizeSampling,
+    frozenset(field.name for field in fields(kind)): kind for kind in get_args(RandomParticipation)
 }
-_COHORT_FLAGS = ("sampling_probability", "cohort_size", "population", "max_cohort_size", "cycle_length", "bins")
-_PATTERN_FLAGS = ("min_separation", "max_participations", "epochs", "rounds_per_epoch")
 _PARTS = ("strategy", "bands", "buffers", "column_norm_squared", "matrix")
 _STATED = ("delta", "neighboring_relation", "accountant")
 
@@ -77,7 +67,7 @@ def account(flags: Flags, *, as_json: bool, in_full: bool) -> None:
     if relative is not None:
         promise = replace(promise, mechanism=replace(mechanism, noise_multiplier=relative))
     answer = promise.after(promise.rounds, promise.delta)
-    of_run = run is not None and own_noise and not _given(flags, *_PATTERN_FLAGS, *_COHORT_FLAGS)
+    of_run = run is not None and own_noise and not _given(flags, *PATTERN_FLAGS, *_COHORT_FLAGS)
     if as_json:
         print_json(answer.as_json())
     elif in_full:
@@ -119,7 +109,7 @@ def calibrate(flags: Flags, epsilon: float, *, as_json: bool) -> None:
 def _print(answer: PrivacyGuarantee, participation: Participation, flags: Flags, run: Path | None) -> None:
     """Print a guarantee as a table and a sentence."""
     screen = console()
-    unnamed = run is None and not _given(flags, *_PATTERN_FLAGS, *_COHORT_FLAGS)
+    unnamed = run is None and not _given(flags, *PATTERN_FLAGS, *_COHORT_FLAGS)
     say(screen, f"Participation: {answer.cohorts}{', since no flag names another' if unnamed else ''}")
     print_table("Guarantee", guarantee_rows(answer))
     say_guarantee(answer)
@@ -281,7 +271,7 @@ def _parsed(named: str) -> tuple[str, dict[str, Any]]:
 
 def _participation(flags: Flags, rounds: int) -> Participation | None:
     """The participation that the flags describe, if any."""
-    pattern, random = _given(flags, *_PATTERN_FLAGS), _given(flags, *_COHORT_FLAGS)
+    pattern, random = _given(flags, *PATTERN_FLAGS), _given(flags, *_COHORT_FLAGS)
     if pattern and random:
         raise ConfigError(
             f"{_as_flags(pattern)} and {_as_flags(random)}: say one of them; random cohorts and patterns do not combine"

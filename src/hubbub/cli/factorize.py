@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["Outputs", "Setting", "compare", "factorize", "pattern_of", "require_output", "setting_of"]
+__all__ = ["PATTERN_FLAGS", "Outputs", "Setting", "compare", "factorize", "pattern_of", "require_output", "setting_of"]
 
 # Beyond this the dense matrices behind a picture, or behind the error of a strategy that is not optimized, take minutes.
 _MOST_DENSE = 4096
@@ -32,7 +32,7 @@ _MOST_DENSE = 4096
 _SAME = 1e-6
 _LONGEST = 400
 _TABLE = 90
-_PATTERN_FLAGS = ("min_separation", "max_participations", "epochs", "rounds_per_epoch")
+PATTERN_FLAGS = tuple(field.name for kind in (MinSeparation, FixedEpochs) for field in fields(kind))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def setting_of(flags: Mapping[str, Any], rounds: int | None = None, stated: Sett
     elif rates is not None and len(rates) != n:
         raise ConfigError(f"--rounds {n}: the file states {len(rates)} learning rates; say --learning-rates, too")
     momentum = flags.get("momentum", 0.0 if workload is None else workload.momentum)
-    pattern = {name: flags[name] for name in _PATTERN_FLAGS if name in flags}
+    pattern = {name: flags[name] for name in PATTERN_FLAGS if name in flags}
     participation = pattern_of(n, pattern) if pattern or stated is None else stated.participation
     return Setting(Workload(n, momentum, rates), participation)
 

@@ -19,9 +19,11 @@ from pydantic.dataclasses import dataclass
 from hubbub._util import checks as _checks
 from hubbub._util import files
 from hubbub.accounting.composition import ACCOUNTANTS
+from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.wording import UNITS
 from hubbub.errors import ConfigError
-from hubbub.factorization.families import DESCRIPTIONS
+from hubbub.factorization import FAMILIES
+from hubbub.mechanism.participation import SAMPLING_WORDS
 from hubbub.training.simulation import clients_at_once
 
 __all__ = [
@@ -60,23 +62,20 @@ MODELS = {
     "linear": "hubbub.models:Linear",
     "mlp": "hubbub.models:Mlp",
 }
-STRATEGIES = tuple(DESCRIPTIONS)
+STRATEGIES = tuple(FAMILIES)
 # Other names of strategies.
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
 _PATTERNS = ("min-separation", "fixed-epochs", "single", "every-round")
 ENGINES = ("process", "flower")
 SCHEDULES = ("constant", "linear", "cosine")
 SCHEMES = ("none", "paillier")
-SAMPLINGS = ("poisson", "truncated-poisson", "cyclic-poisson", "balls-in-bins", "fixed-size", "pattern")
+SAMPLINGS = (*SAMPLING_WORDS.values(), "pattern")
 # The word that resets a setting; no setting has a value of this name.
 _DEFAULT = "default"
 # The type of each setting that is a list.
 _TEXTS = tuple[str, ...]
 _LARGEST_FILE = 1_000_000
 _LARGEST_NUMBER = 10**300
-
-
-RELATIONS = ("zero-out", "add-or-remove-one", "replace-one")
 
 
 def _rule(check: Callable[..., Any], *args: Any, **bounds: Any) -> AfterValidator:

@@ -22,6 +22,7 @@ from hubbub._util.checks import integer, one_of, probability
 
 __all__ = [
     "PARTICIPATIONS",
+    "SAMPLING_WORDS",
     "BallsInBinsSampling",
     "CyclicPoissonSampling",
     "FixedEpochs",
@@ -399,12 +400,13 @@ def participation_of(record: Mapping[str, Any]) -> Participation:
     return participation
 
 
-_WORDS = {
+# Random participations by their names in settings.
+SAMPLING_WORDS: dict[type, str] = {
     PoissonSampling: "poisson",
-    FixedSizeSampling: "fixed-size",
     TruncatedPoissonSampling: "truncated-poisson",
     CyclicPoissonSampling: "cyclic-poisson",
     BallsInBinsSampling: "balls-in-bins",
+    FixedSizeSampling: "fixed-size",
 }
 
 
@@ -415,7 +417,7 @@ def sampling_word(participation: Participation) -> str:
         >>> sampling_word(FixedEpochs(2, 50)), sampling_word(BallsInBinsSampling(bins=10))
         ('pattern', 'balls-in-bins')
     """
-    return _WORDS.get(type(participation), "pattern")
+    return SAMPLING_WORDS.get(type(participation), "pattern")
 
 
 def require_participation(value: object) -> None:
