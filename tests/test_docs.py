@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from hubbub import flower
 from hubbub.experiment.build import build
-from hubbub.experiment.config import load, resolve
+from hubbub.experiment.config import DATASETS, MODELS, load, resolve
 from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Banded
 
@@ -127,6 +128,12 @@ def test_numbers_on_choosing_a_strategy_come_out_again(most: float) -> None:
 
 def test_the_readme_fits_on_two_screens() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 90
+
+
+def test_pages_name_every_data_set_model_and_mod() -> None:
+    data, settings, federations = ((ROOT / "docs" / name).read_text() for name in ("data.md", "settings.md", "flower.md"))
+    assert [name for name in (*DATASETS, *MODELS) if f"\n| `{name}`" not in data or f'`"{name}"`' not in settings] == []
+    assert [name for name in flower.__all__ if name.endswith("_mod") and name not in federations] == []
 
 
 def test_every_public_module_lists_what_it_offers() -> None:

@@ -15,11 +15,8 @@ from scipy.linalg import solve_banded, solve_triangular
 from hubbub._util.checks import Array
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.sensitivity import is_triangular
-from hubbub.mechanism.strategies import Identity, Strategy
-from hubbub.mechanism.strategies.banded_inverse import BandedInverse
-from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
+from hubbub.mechanism.strategies import Identity, Strategy, own
 from hubbub.mechanism.strategies.strategy import memory_rows, progress
-from hubbub.mechanism.strategies.toeplitz import BandedToeplitz
 from hubbub.mechanism.utility import largest_deviation, noising_matrix
 from hubbub.mechanism.workloads import Workload
 from hubbub.training.encryption import Encryption
@@ -310,7 +307,8 @@ def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
     """
     if workload.rounds != strategy.rounds:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
-    if workload.toeplitz and isinstance(strategy, Identity | BandedToeplitz | BufferedLinearToeplitz | BandedInverse):
+    said = own(strategy)
+    if workload.toeplitz and said is not None and said.toeplitz:
         first = _response(strategy)
         models = _models(workload, first)
         return NoiseLevels(np.sqrt(np.cumsum(np.square(first[:, 0]))), np.sqrt(np.cumsum(np.square(models[:, 0]))))

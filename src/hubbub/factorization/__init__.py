@@ -73,38 +73,34 @@ FAMILIES: dict[str, FamilyRecord] = {
         "the square root of the prefix sum, cut to bands", options={"bands": None}, closed_form="toeplitz.square_root"
     ),
     # How long it takes depends on bands, too: hubbub plan tries several.
-    "optimal-toeplitz": FamilyRecord(
-        "banded Toeplitz of least error", "toeplitz", options={"bands": None, "objective": "mean"}
-    ),
+    "optimal-toeplitz": FamilyRecord("banded Toeplitz of least error", "toeplitz", {"bands": None, "objective": "mean"}),
     "normalized-toeplitz": FamilyRecord(
-        "banded Toeplitz with columns of one norm", "normalized_toeplitz", options={"bands": None}, most_rounds=(0, 4096)
+        "banded Toeplitz with columns of one norm", "normalized_toeplitz", {"bands": None}, most_rounds=(0, 4096)
     ),
-    "banded": FamilyRecord(
-        "banded of least error", "banded", options={"bands": None, "objective": "mean"}, most_rounds=(128, 512)
-    ),
+    "banded": FamilyRecord("banded of least error", "banded", {"bands": None, "objective": "mean"}, most_rounds=(128, 512)),
     "banded-inverse": FamilyRecord(
         "banded inverse of least error: remembers few rows",
         "banded_inverse",
-        options={"bands": 16, "objective": "mean"},
+        {"bands": 16, "objective": "mean"},
         most_rounds=(1024, 4096),
     ),
     "blt": FamilyRecord(
         "buffered linear Toeplitz of least error: remembers a row a buffer",
         "blt",
-        options={"buffers": 4, "objective": "mean"},
+        {"buffers": 4, "objective": "mean"},
         most_rounds=(10_000, 100_000),
     ),
     "time-varying": FamilyRecord(
         "buffers that change over rounds; for one participation",
         "semiseparable",
-        options={"buffers": 6, "objective": "mean"},
+        {"buffers": 6, "objective": "mean"},
         only_for=("SingleParticipation",),
         most_rounds=(0, 1024),
     ),
     "dense": FamilyRecord(
         "least error of all, for one participation or fixed epochs; with a matrix, that matrix",
         "dense",
-        options={"objective": "mean", "matrix": None},
+        {"objective": "mean", "matrix": None},
         only_for=("SingleParticipation", "FixedEpochs"),
         most_rounds=(128, 512),
     ),

@@ -59,7 +59,7 @@ class BandedInverse:
     @property
     def description(self) -> Description:
         """Words, bands and sources, for statements and reports."""
-        return Description(f"banded inverse, {self.bands} bands", self.rounds, ("kalinin2025back",))
+        return Description(f"banded inverse, {self.bands} bands", self.rounds, ("kalinin2025back",), toeplitz=True)
 
     @property
     def memory_rows(self) -> int:

@@ -106,9 +106,8 @@ class BufferedLinearToeplitz:
     @property
     def description(self) -> Description:
         """Words, bands and sources, for statements and reports."""
-        return Description(
-            f"buffered linear Toeplitz, {self.buffers} buffers", self.rounds, ("dvijotham2024efficient", "mcmahan2024hassle")
-        )
+        sources = ("dvijotham2024efficient", "mcmahan2024hassle")
+        return Description(f"buffered linear Toeplitz, {self.buffers} buffers", self.rounds, sources, toeplitz=True)
 
     @property
     def memory_rows(self) -> int:

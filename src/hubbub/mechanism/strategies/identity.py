@@ -37,7 +37,7 @@ class Identity:
     @property
     def description(self) -> Description:
         """Words, bands and sources, for statements and reports."""
-        return Description("Identity", 1, ())
+        return Description("Identity", 1, (), toeplitz=True)
 
     @property
     def memory_rows(self) -> int:

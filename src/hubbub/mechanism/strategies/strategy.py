@@ -75,11 +75,13 @@ class Description(NamedTuple):
         words: Its name, for a statement.
         matrix_bands: The most diagonals that C has, the main one counted; ``None`` if C is not square and lower triangular.
         sources: Keys of its papers, in a report's references.
+        toeplitz: Whether C is square, lower triangular and Toeplitz, so that its first column says all of it.
     """
 
     words: str
     matrix_bands: int | None
     sources: tuple[str, ...]
+    toeplitz: bool = False
 
 
 def memory_rows(strategy: Strategy) -> int | None:

@@ -76,7 +76,8 @@ class BandedToeplitz(_Coefficients):
     @property
     def description(self) -> Description:
         """Words, bands and sources, for statements and reports."""
-        return Description(f"banded Toeplitz, {self.bands} bands", self.bands, ("kalinin2024banded", "mckenna2025scaling"))
+        sources = ("kalinin2024banded", "mckenna2025scaling")
+        return Description(f"banded Toeplitz, {self.bands} bands", self.bands, sources, toeplitz=True)
 
     def leading(self, rounds: int) -> "BandedToeplitz":
         """The first ``rounds`` rounds."""
