@@ -28,15 +28,26 @@ from hubbub.mechanism import utility
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
 from hubbub.mechanism.strategies import Strategy, stamped
 from hubbub.mechanism.workloads import Workload, prefix_sum
-from hubbub.report.pictures import smoothed
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE, RESULTS, IMAGES = (ROOT / "docs" / part for part in ("choosing-a-strategy.md", "strategies.json", "images"))
 BANDED = ("banded", "banded-toeplitz", "optimal-toeplitz", "normalized-toeplitz")
 FAMILIES = ("identity", "tree", "tree-online", "tree-full", "fourier", *BANDED, "banded-inverse", "blt", "dense")
 DRAWN = ("identity", "tree", "tree-full", "banded-inverse", "blt", "optimal-toeplitz", "banded", "time-varying", "dense")
-# Of each curve in a picture, so many points are kept.
-POINTS = 250
+# Of each curve in a picture, so many points are kept. A curve whose steps add up to more than JUMPS times its range, as of a
+# tree, is drawn as its mean over a window of this share of the rounds.
+POINTS, JUMPS, WINDOW = 250, 6.0, 1 / 16
+
+
+def smoothed(curve: np.ndarray) -> np.ndarray:
+    """The curve, or if it jumps its root mean square over a window of rounds, ``(rounds,)``."""
+    if float(np.abs(np.diff(curve)).sum()) <= JUMPS * float(np.ptp(curve)):
+        return curve
+    half = max(1, round(len(curve) * WINDOW / 2))
+    total = np.concatenate([[0.0], np.cumsum(np.square(curve))])
+    first = np.maximum(np.arange(len(curve)) - half, 0)
+    last = np.minimum(np.arange(len(curve)) + half + 1, len(curve))
+    return np.sqrt((total[last] - total[first]) / (last - first))
 
 
 @dataclass(frozen=True)
