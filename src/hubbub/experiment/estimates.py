@@ -147,6 +147,7 @@ def remembered_rows(plan: RunPlan) -> int:
     Example:
         >>> from hubbub.mechanism import Mechanism
         >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import BandedToeplitz
         >>> noise = Mechanism(BandedToeplitz(100, (1.0, 0.5, 0.25)), MinSeparation(10, 10), noise_multiplier=2.0)
         >>> remembered_rows(RunPlan(100, noise.participation, expected_cohort_size=20, mechanism=noise, clip_norm=1.0))
         2
