@@ -75,6 +75,18 @@ def compose_runs(
         ConfigError: Different units, different relations and none given, or a relation that does not cover a run.
         ValueError: No run, or a number out of range.
 
+    Example:
+        >>> from hubbub.ledger import Ledger, Promise
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> mechanism = Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0)
+        >>> ledgers = [Ledger(Promise(4, mechanism, simulation=True), secret=bytes([n]) * 32) for n in (1, 2)]
+        >>> _ = [ledger.commit(ledger.begin(0, ["anna"], digest="sum", clip_norm=1.0), b"") for ledger in ledgers]
+        >>> charges = [cost_of_run(ledger.chain, ledger.promise, ledger.history) for ledger in ledgers]
+        >>> [round(compose_runs(some, delta=1e-5).epsilon, 3) for some in (charges[:1], charges)]
+        [1.271, 1.866]
+
     Source: Dong, Roth and Su 2022, Corollary 2 (Gaussians), https://arxiv.org/abs/1905.02383; Zhu, Dong and Wang 2022, Theorem
     10, https://arxiv.org/abs/2106.08567.
     """

@@ -107,6 +107,20 @@ class ReleasePath:
             the reverse.
         ValueError: More numbers than the lattice has room for; or a user's strategy whose stream does not invert its matrix or
             draws noise ahead.
+
+    Example:
+        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> from hubbub.training.aggregate import PlainSum
+        >>> mechanism = Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0)
+        >>> path = ReleasePath(Promise(4, mechanism, simulation=True), dim=2, clients=2)
+        >>> path.start()
+        >>> total = PlainSum(torch.tensor([0.5, 0.5], dtype=torch.float64), statistics={})
+        >>> ticket = path.begin(["anna", "ben"], total, clip_norm=1.0)
+        >>> release = total.open(path.row(ticket))
+        >>> path.commit(ticket, release)
+        >>> path.ledger.rounds, path.ledger.may_join("anna", 1)
+        (('committed',), False)
     """
 
     def __init__(

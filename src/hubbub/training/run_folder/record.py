@@ -244,7 +244,19 @@ def ledger_of(folder: Path) -> Path:
 
 
 def read_run(folder: Path) -> Recorded:
-    """A run's promise and history. Nothing is written, and no code is imported."""
+    """A run's promise and history. Nothing is written, and no code is imported.
+
+    Example:
+        >>> import tempfile, torch, hubbub
+        >>> mechanism = hubbub.calibrate(rounds=2, participation=hubbub.PoissonSampling(0.5), epsilon=4.0, delta=1e-5)
+        >>> clients = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long)) for _ in range(20)]
+        >>> population = hubbub.SimulatedPopulation(clients, torch.nn.functional.cross_entropy)
+        >>> store = hubbub.RunStore(Path(tempfile.mkdtemp()) / "run")
+        >>> first = next(hubbub.train(hubbub.Plan(mechanism, 1.0, 1e-5), population, torch.nn.Linear(3, 2), store))
+        >>> recorded = read_run(store.folder)
+        >>> recorded.state, recorded.rounds_left, recorded.chain.head == first.head
+        ('interrupted', 1, True)
+    """
     path, store = ledger_of(folder), RunStore(folder)
     traces = Traces.of(store)
     chain = read_chain(path)
