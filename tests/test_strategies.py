@@ -66,12 +66,9 @@ STRATEGIES = [
 ]
 
 
-def test_every_family_is_tested() -> None:
+def test_every_family_is_tested_and_in_the_package_the_import_contract_and_the_page() -> None:
     # Columns have no matrix.
     assert {type(strategy) for strategy in STRATEGIES} | {Columns} == set(OWN)
-
-
-def test_every_file_of_a_family_is_in_the_package_the_import_contract_and_the_page() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     contract = next(one["modules"] for one in contracts if one["type"] == "independence")
 

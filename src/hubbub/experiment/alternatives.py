@@ -334,7 +334,7 @@ def assignments(changes: Layer) -> list[str]:
 
 
 def _pattern_families(pattern: Pattern, rounds: int, *, thorough: bool) -> Iterator[Family]:
-    """Families for a pattern that together are optimized in about a second; with ``thorough`` in a minute.
+    """Families for a pattern that together are optimized in about a second; with ``thorough`` in a minute. Some refuse it.
 
     Example:
         >>> [family.name for family in _pattern_families(MinSeparation(20, 100), 2000, thorough=False)]
@@ -345,8 +345,7 @@ def _pattern_families(pattern: Pattern, rounds: int, *, thorough: bool) -> Itera
         if rounds * bands <= _TOEPLITZ[thorough]:
             yield Family("optimal-toeplitz", bands)
     for name, record in FAMILIES.items():
-        unfit = record.only_for and type(pattern).__name__ not in record.only_for
-        if rounds > record.most_rounds[thorough] or unfit:
+        if rounds > record.most_rounds[thorough]:
             continue
         if name == "blt" and thorough:
             yield Family("blt", buffers=2)

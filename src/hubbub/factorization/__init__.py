@@ -37,7 +37,6 @@ class FamilyRecord:
         options: Those of ``bands``, ``buffers``, ``objective`` and ``matrix`` that it has, and arguments that are the same
             always, with their values by default. ``bands`` of ``None`` is the separation of the participation.
         closed_form: ``"file.callable"`` of ``hubbub.mechanism.strategies``; it gets the rounds and the options.
-        only_for: The only participations that the family covers, by the names of their classes; empty for all patterns.
         most_rounds: The most rounds for which ``hubbub plan`` tries the family, in tenths of a second, and with ``--thorough``
             in seconds; 0 for never. An error that is computed from the matrix allows 4096.
 
@@ -50,7 +49,6 @@ class FamilyRecord:
     optimizer: str | None = None
     options: Mapping[str, int | str | None] = field(default_factory=dict)
     closed_form: str | None = None
-    only_for: tuple[str, ...] = ()
     most_rounds: tuple[int, int] = (0, 0)
 
 
@@ -94,14 +92,12 @@ FAMILIES: dict[str, FamilyRecord] = {
         "buffers that change over rounds; for one participation",
         "semiseparable",
         {"buffers": 6, "objective": "mean"},
-        only_for=("SingleParticipation",),
         most_rounds=(0, 1024),
     ),
     "dense": FamilyRecord(
         "least error of all, for one participation or fixed epochs; with a matrix, that matrix",
         "dense",
         {"objective": "mean", "matrix": None},
-        only_for=("SingleParticipation", "FixedEpochs"),
         most_rounds=(128, 512),
     ),
     "fourier": FamilyRecord("the Fourier mechanism with its best decoder", closed_form="fourier.Fourier"),
