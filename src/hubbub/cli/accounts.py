@@ -15,7 +15,7 @@ from hubbub.accounting import PrivacyGuarantee
 from hubbub.accounting.statement import RunFacts, zcdp_standing
 from hubbub.cli.factorize import PATTERN_FLAGS, pattern_of, require_output
 from hubbub.cli.flags import number, whole
-from hubbub.cli.output import console, grid, print_columns, print_json, print_table, say
+from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, say
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import strategy_name
 from hubbub.factorization.families import Family, strategy_of
@@ -297,8 +297,8 @@ def _as_flags(names: Iterable[str]) -> str:
 
 # One release
 
-# The width of the table, and points of a curve.
-_TABLE, _POINTS = 100, 121
+# Points of a curve.
+_POINTS = 121
 
 
 def gaussian(epsilon: float, delta: float, sensitivity: float, *, plot: Path | None, as_json: bool) -> None:
@@ -332,7 +332,7 @@ def gaussian(epsilon: float, delta: float, sensitivity: float, *, plot: Path | N
     # By their noise; what has no value comes last.
     rows = sorted(found.items(), key=lambda row: row[1][0].noise_multiplier if row[1][0] else math.inf)
     columns = ("calibration", "noise", "delta attained", "noise over analytic", "verdict")
-    print_columns(grid(columns, [_cells(name, *row, least) for name, row in rows]), _TABLE)
+    print_columns(grid(columns, [_cells(name, *row, least) for name, row in rows]), WIDE)
     reasons = [refused for _, (_, refused) in rows if refused is not None]
     if reasons:
         say(screen)

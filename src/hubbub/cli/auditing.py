@@ -11,7 +11,7 @@ import torch
 from hubbub._util.checks import one_of
 from hubbub.audit import Audit, Effort
 from hubbub.audit import audit as audit_run
-from hubbub.cli.output import console, grid, print_columns, print_json, print_table, say
+from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, say
 from hubbub.cli.training import new_folder
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
@@ -72,7 +72,7 @@ def audit(
 def _show(found: Audit, bounds: Sequence[Sequence[str]], folder: Path) -> None:
     screen = console()
     say(screen)
-    print_columns(grid(("epsilon", "stated", "proved (95 %)", "proved (1 − 10⁻⁶)", ""), bounds))
+    print_columns(grid(("epsilon", "stated", "proved (95 %)", "proved (1 − 10⁻⁶)", ""), bounds), WIDE)
     say(screen)
     tests = {check.name: f"{check.value:<12.4g}{'passed' if check.passed else 'FAILED'}" for check in found.checks}
     print_table("Tests of the system", tests)

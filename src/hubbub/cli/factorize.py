@@ -12,7 +12,7 @@ from typing import Any
 from hubbub._util import files
 from hubbub._util.checks import Array, integer, one_of, rounds_count
 from hubbub.accounting.wording import cohort_words
-from hubbub.cli.output import console, grid, print_columns, print_json, print_table, printable, say
+from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, printable, say
 from hubbub.errors import ConfigError, DataError, HubbubError
 from hubbub.factorization import FAMILIES, published, strategy_file
 from hubbub.factorization.bounds import lower_bound
@@ -31,7 +31,6 @@ _MOST_DENSE = 4096
 # The relative difference of errors that were computed on two machines.
 _SAME = 1e-6
 _LONGEST = 400
-_TABLE = 90
 PATTERN_FLAGS = tuple(field.name for kind in (MinSeparation, FixedEpochs) for field in fields(kind))
 
 
@@ -339,7 +338,7 @@ def _print_compared(rows: Sequence[Mapping[str, Any]], bound: float, objective: 
     )
     say(screen)
     columns = ("strategy", "RMSE", "largest", "over best", "over bound", "rows kept", "CPU s")
-    print_columns(grid(columns, map(_cells, rows)), _TABLE)
+    print_columns(grid(columns, map(_cells, rows)), WIDE)
     if not all(row["sensitivity_exact"] for row in rows):
         say(screen, "≤: the sensitivity is an upper bound, and so is the error.")
 

@@ -14,9 +14,11 @@ from hubbub._util import strict_json
 from hubbub.accounting.statement import PrivacyGuarantee
 from hubbub.accounting.wording import crude_delta
 
-__all__ = ["console", "grid", "print_columns", "print_json", "print_table", "printable", "promised_words", "say"]
+__all__ = ["WIDE", "console", "grid", "print_columns", "print_json", "print_table", "printable", "promised_words", "say"]
 
 _LONGEST = 2000
+# The width of a table of figures.
+WIDE = 100
 # Quotations and commands are not broken at their blanks, so that they can be copied.
 _COPIED = r"(?<!\w)'[^']+'(?!\w)|(?:^|(?<=\()|(?<=: ))(?:hubbub|python|pip|cd) [^();]+"
 _PARTS = re.compile(rf"( *)((?:{_COPIED}|[^ ])+)")

@@ -16,7 +16,7 @@ from hubbub._util import files
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.cli.factorize import require_output
-from hubbub.cli.output import console, grid, print_columns, print_json, print_table, printable, promised_words, say
+from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, printable, promised_words, say
 from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
 from hubbub.experiment import estimates
@@ -35,7 +35,7 @@ __all__ = ["Asked", "plan"]
 # Clients, or examples, whose training is timed: as many as are trained at once.
 _TRIED = 40
 _TRIED_EXAMPLES = 512
-_LONGEST, _TABLE = 300, 90
+_LONGEST = 300
 # Points of the curve of epsilon.
 _PARTS = 24
 
@@ -329,7 +329,7 @@ def _show(among: Alternatives, made: _Planned, file: Path, assignments: Sequence
         ]
         say(screen)
         say(screen, f"Alternatives, all calibrated to the same epsilon ({rounded_up(epsilon)}) and delta, by their error")
-        print_columns(grid(("strategy", "cohorts", "noise\nmultiplier", "error", "change", "memory", ""), rows, left=2), _TABLE)
+        print_columns(grid(("strategy", "cohorts", "noise\nmultiplier", "error", "change", "memory", ""), rows, left=2), WIDE)
         say(
             screen,
             "error: standard deviation of the noise in a coordinate of the model, over rounds, in clip norms and for steps of "
