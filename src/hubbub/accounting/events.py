@@ -51,6 +51,9 @@ def _checked(event: object, **checks: Callable[[str, object], float]) -> None:
 class Gaussian:
     """One release of a sum to which the unit contributes for certain.
 
+    Args:
+        noise_multiplier: Standard deviation of the noise over the clip norm; above 0.
+
     Example:
         >>> Gaussian(noise_multiplier=2)
         Gaussian(noise_multiplier=2.0)
@@ -67,6 +70,10 @@ class Gaussian:
 @dataclass(frozen=True)
 class PoissonSampled:
     """One release of a sum that the unit joins by Poisson sampling, which nobody sees.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the clip norm; above 0.
+        sampling_probability: That the unit is in the round, above 0 and at most 1, whoever else is.
 
     Example:
         >>> from hubbub.accounting import epsilon
@@ -91,6 +98,11 @@ class FixedSizeSampled:
 
     Under replace-one the sensitivity is twice the clip norm, and zero-out is not better: in the cohort a present unit takes
     another's place. Both cost the profile q·δ_{2/σ}(ln(1 + (e^ε − 1)/q)).
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the clip norm; above 0.
+        cohort_size: Units in the round, from 1 to ``population``.
+        population: Units in all; the same number whoever they are.
 
     Example:
         >>> from hubbub.accounting import epsilon
@@ -123,6 +135,12 @@ class TruncatedPoissonSampled:
 
     Under add-or-remove-one the unit that may be missing is one of the ``population``.
 
+    Args:
+        noise_multiplier: Standard deviation of the noise over the clip norm; above 0.
+        sampling_probability: That a unit is in the cohort before it is cut, above 0 and at most 1.
+        max_cohort_size: The most members that are kept, at least 1.
+        population: Units in all, at least 1.
+
     Example:
         >>> from hubbub.accounting import epsilon
         >>> event = TruncatedPoissonSampled(2.0, sampling_probability=0.01, max_cohort_size=150, population=10_000)
@@ -148,6 +166,11 @@ class BallsInBins:
     """A whole run of ``rounds`` rounds with independent noise, in which each unit draws one of ``bins`` bins, once and unseen.
 
     A unit of bin s takes part in the rounds s, s + bins, s + 2·bins, …
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the clip norm; above 0.
+        bins: From 1 to ``rounds``; each is equally likely.
+        rounds: Of the whole run, at least 1.
 
     Example:
         >>> from hubbub.accounting import epsilon
@@ -249,6 +272,12 @@ class DiscreteGaussianShares:
         shares: How many are in the sum, or fewer.
         share_stddev: Standard deviation of a share in steps, or less: a whole number.
         dim: Numbers in the sum, or more.
+
+    Example:
+        >>> from hubbub.accounting import epsilon
+        >>> event = DiscreteGaussianShares(noise_multiplier=2.0, shares=100, share_stddev=20, dim=1000)
+        >>> [round(epsilon([(kind, 10)], 1e-6, "zero-out"), 2) for kind in (Gaussian(2.0), event)]
+        [8.31, 8.85]
 
     Source: Kairouz, Liu and Steinke 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure
     Aggregation", Proposition 14 (for a ``share_stddev`` of at least 1/2), https://arxiv.org/abs/2102.06387.

@@ -121,7 +121,17 @@ def planned(
 
 
 def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *arguments: Any) -> Any:
-    """The object that a known name or ``"pkg.mod:Name"`` makes of the arguments."""
+    """The object that a known name or ``"pkg.mod:Name"`` makes of the arguments.
+
+    Example:
+        >>> from hubbub.experiment.config import DATASETS
+        >>> made("digits", DATASETS, "data.name", allow_import=False).classes
+        10
+        >>> made("mine:Data", DATASETS, "data.name", allow_import=False)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        hubbub.errors.ConfigError: data.name = 'mine:Data': names code of your own; pass ...
+    """
     module, _, attribute = known.get(name, name).partition(":")
     own = name not in known
     if own and not allow_import:

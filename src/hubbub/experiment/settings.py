@@ -309,6 +309,11 @@ def clipping_of(config: Config) -> Clipping | None:
 
     Raises:
         ConfigError: Numbers that contradict each other.
+
+    Example:
+        >>> from hubbub.experiment.config import resolve
+        >>> clipping_of(resolve({"privacy": {"clip_norm": 0.5}}))
+        0.5
     """
     privacy = config.privacy
     own = ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev")

@@ -19,9 +19,15 @@ _NAME = re.compile(r"(state/)?[A-Za-z]+\.[a-z]+")
 
 @dataclass(slots=True)
 class Round:
-    """A round that was begun: ``state`` is ``"begun"``, ``"committed"`` or ``"aborted"``; the cost of each is spent.
+    """A round that was begun; its cost is spent, whatever its state.
 
-    ``clients``: how many took part; ``None`` of a random cohort, whose size is secret.
+    Args:
+        state: ``"begun"``, ``"committed"`` or ``"aborted"``.
+        epoch: The number of the incarnation that began it, from 0; ``None`` without one.
+        clients: How many took part; ``None`` of a random cohort, whose size is secret.
+        total: The HMAC of the sum, under a key of the run.
+        clip_norm: The largest L2 norm of an update; ``None`` if nothing was clipped.
+        release: The SHA-256 of the release; ``None`` if none was committed.
     """
 
     state: str
@@ -34,9 +40,13 @@ class Round:
 
 @dataclass(frozen=True)
 class Epoch:
-    """An incarnation of the run: its first row of z, the HMAC of its key (simulation: ``None``), the sampler's fingerprint.
+    """An incarnation of a run: one start of its process, with a key of its own.
 
-    ``ranks`` is the number of processes that shared its rounds.
+    Args:
+        first_row: The first row of z that it may draw.
+        key: The HMAC of its key; ``None`` in a simulation.
+        sampler: The fingerprint of the sampler; rows are drawn again only where it is the same.
+        ranks: The number of processes that shared its rounds.
     """
 
     first_row: int

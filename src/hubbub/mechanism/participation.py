@@ -114,6 +114,10 @@ class FixedEpochs(_Participation):
 
     A client that skips an epoch keeps its place: rounds r, r + 2b are allowed.
 
+    Args:
+        epochs: The most rounds of one client, at least 1.
+        rounds_per_epoch: b: the rounds from one participation to the next, at least 1.
+
     Example:
         >>> FixedEpochs(epochs=3, rounds_per_epoch=10).allows([4, 14, 24])
         True
@@ -144,6 +148,10 @@ class MinSeparation(_Participation):
     ``min_separation`` is b: a client that joins round r may join again in round r + b. Google's accounting notebook and
     tensorflow-privacy count the rounds *between* two participations, which is one less: their 484 is 485 here.
 
+    Args:
+        min_separation: b, at least 1.
+        max_participations: k: the most rounds of one client, at least 1.
+
     Example:
         >>> MinSeparation(min_separation=3, max_participations=2).allows([1, 4])
         True
@@ -171,6 +179,9 @@ class MinSeparation(_Participation):
 class PoissonSampling(_Participation):
     """Poisson sampling: in every round each client takes part with the same probability, independently.
 
+    Args:
+        sampling_probability: That a client takes part in a round, above 0 and at most 1.
+
     Example:
         >>> PoissonSampling(0.1).expected_cohort_size(clients=500, rounds=20)
         50.0
@@ -189,6 +200,10 @@ class PoissonSampling(_Participation):
 @dataclass(frozen=True)
 class FixedSizeSampling(_Participation):
     """Fixed-size sampling: every round has ``cohort_size`` of the ``population`` clients, each subset equally likely.
+
+    Args:
+        cohort_size: Clients in each round, from 1 to ``population``.
+        population: Clients in all, which the draw knows: as many as the run has.
 
     Example:
         >>> FixedSizeSampling(cohort_size=10, population=9)
@@ -211,6 +226,11 @@ class FixedSizeSampling(_Participation):
 @dataclass(frozen=True)
 class TruncatedPoissonSampling(_Participation):
     """Truncated Poisson sampling: a cohort above ``max_cohort_size`` is cut to that size, each subset equally likely.
+
+    Args:
+        sampling_probability: That a client is in the cohort before it is cut, above 0 and at most 1.
+        max_cohort_size: The most clients of a round, at least 1.
+        population: Clients in all, at least 1.
 
     Example:
         >>> TruncatedPoissonSampling(0.1, max_cohort_size=40, population=500).expected_cohort_size(clients=500, rounds=20)
@@ -273,6 +293,9 @@ class BallsInBinsSampling(_Participation):
 
     A client's bin does not depend on the other clients. A round has 1/``bins`` of the clients on average, and every client
     takes part once in ``bins`` rounds.
+
+    Args:
+        bins: b: the rounds from one participation of a client to the next, from 1 to 10⁷.
 
     Example:
         >>> BallsInBinsSampling(bins=10).allows([4, 14, 34]), BallsInBinsSampling(bins=10).allows([4, 15])

@@ -269,7 +269,12 @@ def _digest(key: bytes, total: torch.Tensor) -> str:
 
 
 def lattice_of(clip_norm: float, split: CountSplit | None = None, bits: int = 24) -> Lattice:
-    """The lattice of sums of updates of this clip norm, each with its indicator if there is a split."""
+    """The lattice of sums of updates of this clip norm, each with its indicator if there is a split.
+
+    Example:
+        >>> lattice_of(clip_norm=1.0).step, lattice_of(clip_norm=0.5, bits=8).step
+        (5.960464477539063e-08, 0.001953125)
+    """
     return Lattice(clip_norm if split is None else split.joint_norm(clip_norm), bits)
 
 

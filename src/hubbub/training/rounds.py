@@ -41,13 +41,21 @@ CHECKPOINT_EVERY = 10
 
 @dataclass(frozen=True)
 class RoundResult:
-    """One round: released, or aborted because its sum could not be opened; then ``fault`` has the reason.
+    """The result of a round: released, or aborted because its sum could not be opened.
 
-    ``clip_norm`` is that of the round's updates. ``head`` is that of the ledger: kept elsewhere, it reveals a ledger that was
-    rolled back. Private, for the operator alone, are ``statistics``, computed from clients' updates; ``fault``, which may name
-    clients; ``seconds``, and ``phases``, the same by phase (``sample``, ``aggregate``, ``record``, ``noise``, ``persist``,
-    ``update``, ``account``), which show how many took part. ``evaluation`` has the released estimates of the private
-    evaluation after the round; empty if none was due.
+    Args:
+        round_index: t, from 0.
+        clients: The size of the cohort, which is secret where cohorts are random: private, for the operator alone.
+        epsilon: Spent by all rounds so far at the plan's delta; that of an aborted round stays spent.
+        head: The hash of the ledger's last record: kept elsewhere, it reveals a ledger that was rolled back.
+        seconds: Of the round; private, since it shows how many took part.
+        statistics: Numbers computed from clients' updates; private.
+        released: Whether there was a release, by which the model was updated.
+        fault: The reason of an abort, which may name clients; private.
+        clip_norm: The largest L2 norm of an update in this round; ``None`` if nothing was clipped.
+        phases: The seconds of each phase (``sample``, ``aggregate``, ``record``, ``noise``, ``persist``, ``update``,
+            ``account``); private.
+        evaluation: The released estimates of the private evaluation after the round; empty if none was due.
     """
 
     round_index: int

@@ -278,7 +278,15 @@ def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
 
 
 def resolved(run: Run) -> configs.Config:
-    """Settings that repeat the run on their own: absolute paths, and every derived value."""
+    """Settings that repeat the run on their own: absolute paths, and every derived value.
+
+    Example:
+        >>> from hubbub.experiment.build import build
+        >>> asked = configs.resolve({"privacy": {"epsilon": 4.0}, "training": {"rounds": 5}})
+        >>> written = resolved(build(asked))
+        >>> asked.privacy.noise_multiplier, round(written.privacy.noise_multiplier, 3), written.training.cohort_size
+        (None, 0.777, 10)
+    """
     config, plan, terms = configs.absolute(run.config, Path.cwd()), run.plan, run.encryption
     sampling, participation = _named(plan.participation, config.participation)
     privacy = replace(
