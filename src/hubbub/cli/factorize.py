@@ -150,7 +150,14 @@ def _require_picture(plot: Path | None, rounds: int) -> None:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files and the form of an answer, and the command line to record with it."""
+    """The files and the form of an answer, and the command line to record with it.
+
+    Args:
+        file: For the strategy, as ``.safetensors``; ``None`` writes none.
+        plot: For the picture, as ``.png``; ``None`` draws none.
+        as_json: Whether to print one JSON object.
+        command: The command line, which the file states.
+    """
 
     file: Path | None
     plot: Path | None

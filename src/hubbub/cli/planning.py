@@ -42,7 +42,16 @@ _PARTS = 24
 
 @dataclass(frozen=True)
 class Asked:
-    """The flags of the command."""
+    """The flags of ``hubbub plan``.
+
+    Args:
+        alternatives: Whether to compare with other strategies and cohorts.
+        thorough: Whether to try those that take some seconds, too.
+        plot: The file of a picture of them; ``None`` draws none.
+        measure: Whether to load data and model, and time a few clients.
+        allow_import: Whether code that the settings name may be imported, which runs it.
+        as_json: Whether to print one JSON object.
+    """
 
     alternatives: bool
     thorough: bool

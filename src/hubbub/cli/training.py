@@ -37,7 +37,16 @@ _BUDGET_SPENT = 3
 
 @dataclass(frozen=True)
 class How:
-    """The flags on how a run is computed and tracked; ``None`` leaves it to the settings."""
+    """The flags on how a run is computed and tracked; ``None`` leaves it to the settings.
+
+    Args:
+        engine: ``"process"`` or ``"flower"``.
+        plan: How many clients are trained at once.
+        nproc: The processes of this machine that share the run.
+        tracked: The trackers.
+        allow_import: Whether code that the settings name may be imported, which runs it.
+        as_json: Whether to print one JSON object.
+    """
 
     engine: str | None
     plan: str | None

@@ -57,7 +57,14 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class ClientSide:
-    """The part of a run that its clients know: their data, and the model before the first round."""
+    """The part of a run that its clients know: their data, and the model before the first round.
+
+    Args:
+        dataset: All data.
+        population: Its clients.
+        model: The module, with its initial parameters.
+        examples: The examples of each client; empty where each example is a unit by itself.
+    """
 
     dataset: Dataset
     population: "SimulatedPopulation | ExamplePopulation"

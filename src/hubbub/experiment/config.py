@@ -363,7 +363,17 @@ class HeadsConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run.
+    """All settings of a run, one field for each section of the TOML file; docs/settings.md describes each key.
+
+    Args:
+        training: Rounds, local training, the server's step, the engine, and what is kept and evaluated.
+        privacy: Mode, budget or noise, clip norm, strategy, sampling, accountant, and the earlier runs that count.
+        participation: The numbers of a pattern or of random cohorts.
+        data: The data set, and how its examples are divided among clients.
+        model: The name of the module.
+        secagg: Encrypted sums: scheme, keys, and who adds the noise.
+        evaluation: What clients measure under noise.
+        heads: The hook that gets the head of each round.
 
     Example:
         >>> Config().training.rounds, Config().privacy.delta

@@ -185,9 +185,12 @@ def adversarial_update(adversary: Adversary, model: nn.Module, round_index: int)
 
 @dataclass(frozen=True)
 class LatticeSum:
-    """A sum of clipped updates in whole steps of a lattice, ``(dim,)`` int64, independent of the order of its terms.
+    """A sum of clipped updates in whole steps of a lattice, independent of the order of its terms.
 
-    ``statistics`` are private.
+    Args:
+        total: ``(dim,)`` int64, in steps; secret.
+        lattice: Says how long a step is.
+        statistics: Numbers computed from updates; private.
 
     Raises:
         ValueError: ``total`` is no vector of int64.
@@ -217,9 +220,11 @@ class LatticeSum:
 
 @dataclass(frozen=True)
 class PlainSum:
-    """A sum in floating point, ``(dim,)`` float64: for simulations, and for runs that promise nothing.
+    """A sum in floating point: for simulations, and for runs that promise nothing.
 
-    ``statistics`` are private.
+    Args:
+        total: ``(dim,)`` float64; secret.
+        statistics: Numbers computed from updates; private.
 
     Example:
         >>> total = PlainSum(torch.tensor([1.0, 2.0], dtype=torch.float64), statistics={})
@@ -247,7 +252,12 @@ class PlainSum:
 
 @dataclass(frozen=True)
 class NoSum:
-    """The place of a sum that was not formed, such as for lack of contributions; its cost is recorded all the same."""
+    """The place of a sum that was not formed, such as for lack of contributions; its cost is recorded all the same.
+
+    Args:
+        lattice: That of the sum that was planned; ``None`` in floating point.
+        fault: Why there is none.
+    """
 
     lattice: Lattice | None
     fault: SumNotOpenedError

@@ -233,7 +233,13 @@ def _spread(point: PointSummary, name: str, pattern: str) -> str:
 
 @dataclass(frozen=True)
 class Known:
-    """A run that has begun: its settings, and its record, ``None`` if that cannot be read."""
+    """A run that has begun: its settings, and its record, ``None`` if that cannot be read.
+
+    Args:
+        name: Of its folder.
+        config: Its settings.
+        recorded: Its promise and rounds.
+    """
 
     name: str
     config: Config
