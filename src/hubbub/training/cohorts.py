@@ -195,11 +195,8 @@ def _require_distinct(clients: tuple[Hashable, ...]) -> None:
 
 def _require_counted(participation: Participation, clients: int) -> None:
     """Refuse a number of clients other than the planned one."""
-    match participation:
-        case FixedSizeSampling(population=counted) | TruncatedPoissonSampling(population=counted) if counted != clients:
-            raise ParticipationError(f"population = {counted}: there are {clients} clients")
-        case _:
-            return
+    if (counted := getattr(participation, "population", clients)) != clients:
+        raise ParticipationError(f"population = {counted}: there are {clients} clients")
 
 
 def require_feasible(participation: Participation, rounds: int, clients: int, size: float) -> None:
