@@ -186,6 +186,8 @@ def _require_theorem(strategy: Strategy, participation: Participation) -> None:
                 f"{named}: random cohorts that may ask a client in any round are accounted for independent noise only; use "
                 "the identity strategy, a banded one with cyclic Poisson cohorts, or a participation pattern"
             )
+        case _:
+            return
 
 
 def _bands(strategy: Strategy) -> int | None:
