@@ -281,13 +281,6 @@ def test_a_tie_is_settled_by_the_words_that_come_next() -> None:
                 assert found == [expected if i == place else values for i in range(5)]
 
 
-def test_a_sampler_that_settles_no_ties_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    tie, beyond, own, other = tie_of(BUCKETS[3])
-    assert drawn([tie], [beyond - 1] * module._SETTLED, TABLE) == [own]
-    monkeypatch.setattr(module, "_SETTLED", 0)
-    assert drawn([tie], [], TABLE) == [other]
-
-
 # The same work, whatever is drawn.
 
 
@@ -339,21 +332,6 @@ def test_lines_words_and_shapes_are_the_same_for_every_key(stddev: int, count: i
     assert all(other == done[0] for other in done[1:])
     tables, chunks = len(module._ladder(Fraction(stddev**2))), -(-count // module._CHUNK)
     assert sum(done[0][1]) == tables * (count + chunks * module._SETTLED * module._MORE_WORDS)
-
-
-def by_rejection(key: bytes, stddev: int, count: int) -> np.ndarray:
-    """Numbers that are drawn until they are taken."""
-    generator = np.random.default_rng(list(key))
-    taken = np.empty(0)
-    while taken.size < count:
-        x = generator.integers(-6 * stddev, 6 * stddev + 1, 4 * count)
-        taken = np.append(taken, x[generator.random(x.size) < np.exp(-(x**2) / (2 * stddev**2))])
-    return taken[:count]
-
-
-def test_a_sampler_by_rejection_is_told_by_its_work() -> None:
-    one, other = (work(by_rejection, __file__, seed_key(key), 40, 300) for key in (1, 2))
-    assert one != other
 
 
 def test_a_share_is_the_least_whole_number_that_suffices() -> None:

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from hubbub.datasets import Dataset, cifar10, mnist, published, shakespeare
-from hubbub.datasets.published import decoded, standardized
+from hubbub.datasets.published import decoded
 from hubbub.errors import ConfigError, DataError
 from hubbub.experiment.build import client_side
 from hubbub.experiment.config import resolve
@@ -116,13 +116,6 @@ def test_what_comes_damaged_from_the_network_is_not_kept(home: Path, monkeypatch
         with pytest.raises(DataError, match="came damaged; try again"):
             load()
     assert not [path for path in home.rglob("*") if path.is_file()]
-
-
-def test_images_are_standardized_channel_by_channel() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (250, 2, 3, 4), dtype=np.uint8)
-    images = standardized(pixels, [0.25, 0.5], [0.5, 2.0]).numpy()
-    for channel, (mean, deviation) in enumerate([(0.25, 0.5), (0.5, 2.0)]):
-        np.testing.assert_allclose(images[:, channel], (pixels[:, channel] / 255 - mean) / deviation, atol=1e-6)
 
 
 # --- CIFAR-10 ---
@@ -231,7 +224,6 @@ def test_images_in_jpeg_files_are_decoded_once_and_dealt_by_their_split(home: Pa
 # --- Shakespeare ---
 
 
-ROOT = Path(__file__).parent.parent
 SCENE = """\
 First Citizen:
 Speak, speak.
