@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
 
 from hubbub._util import strict_json
-from hubbub.cli import main
 from hubbub.errors import ConfigError, KeyFileError, LedgerError
 from hubbub.ledger.chain import read_chain
 from hubbub.mechanism import Mechanism
@@ -30,6 +29,7 @@ from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import HeadHook, Plan, RoundResult, RunStore, SimulatedPopulation, head_hook, train
 from hubbub.verification import verify
+from recorded_runs import hubbub
 from release_paths import ROUNDS, plan, silent
 from simulated_disk import NOTHING, Disk, Image, Killed
 
@@ -68,12 +68,6 @@ def key_pair(folder: Path, name: str = "key") -> tuple[Path, Path]:
     public = private.with_suffix(".pub")
     public.write_bytes(key.public_key().public_bytes(*open_ssh) + b" somebody\n")
     return private, public
-
-
-def hubbub(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return ended.value.code or 0
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from hubbub import accounting
-from hubbub.cli import main
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
 from hubbub.experiment.engine import folder as engine_folder
@@ -23,6 +22,7 @@ from hubbub.mechanism.participation import (
 )
 from hubbub.mechanism.strategies import Banded, BandedToeplitz, Identity
 from hubbub.training import evaluate
+from recorded_runs import hubbub
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits.toml"
 QUICK = (
@@ -89,13 +89,6 @@ def test_optimized_strategies_are_made_for_cyclic_cohorts() -> None:
     assert mechanism is not None
     assert isinstance(mechanism.strategy, Banded)
     assert mechanism.strategy.bands == 2
-
-
-def hubbub(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,22 +7,16 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from hubbub.cli import main
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.ledger.ledger import end_run
 from hubbub.ledger.multi_run import costs_of_ended_runs, run_charges
 from hubbub.mechanism.strategies import toeplitz
 from hubbub.training import RunStore, train
 from hubbub.training.run_folder.record import read_run
+from recorded_runs import hubbub
 from release_paths import ROUNDS, plan, silent, some_rounds
 
 SECOND = 2
-
-
-def hubbub(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return ended.value.code or 0
 
 
 def lines_of(folder: Path) -> list[bytes]:
