@@ -21,10 +21,8 @@ workplace, refused = refusals.workplace, refusals.refused
         ("trainin.rounds=3", ["[trainin]", "did you mean 'training'"]),
         ("training.rounds=0", ["training.rounds = 0", "at least 1"]),
         ("training.rounds=2.5", ["training.rounds = 2.5", "whole number"]),
-        ("training.rounds=true", ["training.rounds = True", "whole number"]),
         ("training.rounds=1000000000000", ["training.rounds = 1000000000000", "at most"]),
         ("training.rounds=many", ["training.rounds = 'many'", "whole number"]),
-        ("training.rounds=[2]", ["training.rounds = [2]", "whole number"]),
         ("training.rounds", ["--set", "training.rounds", "section.key=value"]),
         ("rounds=3", ["--set", "rounds=3", "section.key=value"]),
         ("training.rounds=" + "9" * 5000, ["training.rounds"]),
@@ -39,17 +37,13 @@ workplace, refused = refusals.workplace, refusals.refused
         ("training.cohort_size=11", ["training.cohort_size = 11", "10 clients"]),
         ("privacy.mode=dp-fedvg", ["privacy.mode = 'dp-fedvg'", "did you mean 'dp-fedavg'"]),
         ("privacy.clip_norm=0", ["privacy.clip_norm = 0.0", "above 0"]),
-        ("privacy.clip_norm=nan", ["privacy.clip_norm = nan", "finite"]),
         ("privacy.clip_norm=true", ["privacy.clip_norm = True", "a number"]),
         ("privacy.noise_multiplier=0", ["privacy.noise_multiplier = 0.0", 'mode = "none"']),
-        ("privacy.noise_multiplier=-1", ["privacy.noise_multiplier = -1.0", "above 0"]),
-        ("privacy.noise_multiplier=inf", ["privacy.noise_multiplier = inf", "finite"]),
         ("privacy.noise_multiplier=1e-200", ["noise_multiplier", "1e-200"]),
         ('privacy.noise_multiplier="1"', ["privacy.noise_multiplier = '1'", "a number"]),
         ("privacy.epsilon=-1", ["privacy.epsilon = -1.0", "above 0"]),
         ("privacy.stop_epsilon=1e-6", ["privacy.stop_epsilon = 1e-06", "first round"]),
         ("privacy.delta=1", ["privacy.delta = 1.0", "between 0 and 1"]),
-        ("privacy.delta=nan", ["privacy.delta = nan", "finite"]),
         ("privacy.strategy=tre", ["privacy.strategy = 'tre'", "did you mean 'tree'"]),
         ("privacy.noise=none", ["privacy.noise = 'none'", "secure"]),
         ("data.clients=2000", ["data.clients = 2000", "1437"]),
@@ -73,28 +67,11 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(refused: Refused, assig
         ("good.toml", ["privacy.bands=3"], ["bands = 3"]),
         ("good.toml", ["privacy.strategy=tree"], ["privacy.strategy = 'tree'", "dp-ftrl"]),
         ("good.toml", ["privacy.matrix=C.npy"], ["C.npy", "dense"]),
-        ("good.toml", ["privacy.sampling=poisson", "privacy.mode=dp-ftrl"], ["random cohorts", "independent noise"]),
         ("good.toml", ["privacy.sampling=truncated-poisson"], ["participation.max_cohort_size", "is missing"]),
         (
             "good.toml",
             ["privacy.sampling=cyclic-poisson", "participation.cycle_length=4", "training.cohort_size=3"],
             ["participation.cycle_length = 4", "cohorts of 3", "lower it to 3", "cohort_size to 2"],
-        ),
-        (
-            "good.toml",
-            [
-                "training.rounds=4",
-                "privacy.sampling=cyclic-poisson",
-                "participation.cycle_length=2",
-                "privacy.mode=dp-ftrl",
-                "privacy.bands=3",
-            ],
-            ["3 bands", "cycle_length = 2", "at most 2 bands"],
-        ),
-        (
-            "good.toml",
-            ["privacy.sampling=balls-in-bins", "participation.bins=5", "privacy.mode=dp-ftrl"],
-            ["BallsInBinsSampling", "independent noise only"],
         ),
         (
             "good.toml",
@@ -106,14 +83,12 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(refused: Refused, assig
             ["participation.max_cohort_size=3"],
             ["participation.max_cohort_size = 3", "'truncated-poisson'", "participation.pattern = 'min-separation'"],
         ),
-        ("correlated.toml", ["privacy.neighboring_relation=add-or-remove-one"], ["'add-or-remove-one'", "zero-out"]),
         ("correlated.toml", ["privacy.sampling=poisson"], ["privacy.sampling = 'poisson'", "participation", "leave one"]),
         ("correlated.toml", ["privacy.bands=5"], ["privacy.bands = 5", "4"]),
         ("correlated.toml", ["training.rounds=20", "participation.min_separation=6"], ["min_separation = 6", "10"]),
         ("pattern.toml", ["participation.pattern=every-round"], ["training.cohort_size = 2", "every-round"]),
         ("correlated.toml", ["participation.rounds_per_epoch=100"], ["min_separation = 2", "leave it out"]),
         ("pattern.toml", ["participation.rounds_per_epoch=100"], ["training.cohort_size = 2", "100"]),
-        ("correlated.toml", ["privacy.strategy=dense"], ["MinSeparation", "banded"]),
         ("correlated.toml", ["privacy.strategy=file"], ["needs matrix"]),
         ("correlated.toml", ["privacy.buffers=3"], ["buffers = 3", "blt"]),
         ("correlated.toml", ["privacy.strategy=dense", "privacy.matrix=good.toml"], ["good.toml", "NumPy"]),
@@ -125,11 +100,6 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     refused(settings(config, *assignments), *words)
     assert not Path("new").exists()
-
-
-def test_one_layer_with_both_noise_and_budget_is_refused(refused: Refused) -> None:
-    Path("both.toml").write_text(GOOD.replace("noise_multiplier = 1.0", "noise_multiplier = 1.0\nepsilon = 2.0"))
-    refused(settings("both.toml"), "noise_multiplier = 1.0", "epsilon = 2.0", "give one")
 
 
 def test_a_config_with_neither_noise_nor_budget_is_refused(refused: Refused) -> None:
