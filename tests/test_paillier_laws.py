@@ -178,14 +178,6 @@ def test_any_holders_in_any_order_read_the_same_of_any_computation(data: st.Data
             threshold.combine(public, group, ciphertext=sums)
 
 
-def test_the_whole_key_and_the_holders_read_the_same() -> None:
-    private = PrivateKey.from_primes(*SAFE)
-    public, shares = threshold.deal(*SAFE, holders=4, threshold=2)
-    sums = public.encrypt([[1, -2], [3, -(2**300)]]) * -5 + private.public_key.encrypt([[1, 1], [1, 1]])
-    opened = threshold.combine(public, [shares[3].partial(sums), shares[0].partial(sums)])
-    assert opened == private.decrypt(sums) == [[-4, 11], [-14, 5 * 2**300 + 1]]
-
-
 # 47 = 2·23 + 1 and 59 = 2·29 + 1: small enough to try everything.
 TINY = 47, 59
 TINY_ORDER = 23 * 29

@@ -174,6 +174,3 @@ def test_a_result_beyond_the_modulus_is_none_even_when_it_is_proved() -> None:
         results = (good.integers[0], good.integers[1] + more)
         statement = _statement(public, 1, good.ciphertexts, results)
         assert holds(statement, prove(statement, exponent)) == stands
-
-
-# Sums.
