@@ -38,7 +38,7 @@ def test_cra_1_prt_3_flw_5_pai_17_a_run_that_is_killed_at_random_keeps_its_promi
 
 
 RELEASE = "hubbub.training.release.ReleasePath"
-STORE, LEDGER = "hubbub.training.run_folder.RunStore", "hubbub.ledger.ledger.Ledger"
+STORE, LEDGER = "hubbub.training.run_folder.store.RunStore", "hubbub.ledger.ledger.Ledger"
 # What becomes of the round in which a start dies there: it is charged, and aborted or released.
 MOMENTS = {
     f"after {LEDGER}.begin": "aborted",

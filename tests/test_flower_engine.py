@@ -29,7 +29,8 @@ from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.population import GridPopulation, load, trained
 from hubbub.ledger.chain import read_chain
 from hubbub.testing import check_population
-from hubbub.training import LocalTraining, SimulatedPopulation, release, run_folder
+from hubbub.training import LocalTraining, SimulatedPopulation, release
+from hubbub.training.run_folder import store
 from hubbub.training.run_folder.record import read_metrics
 from small_runs import CLIENTS, linear, population
 
@@ -87,7 +88,7 @@ def test_a_secure_run_on_flower_releases_the_same_under_the_same_keys(tmp_path: 
     file = run_file(tmp_path, "secure")
     for engine in ("process", "flower"):
         numbers = itertools.count(1)
-        for module in (release, run_folder):
+        for module in (release, store):
             monkeypatch.setattr(module, "fresh_key", lambda numbers=numbers: next(numbers).to_bytes(32, "big"))
         hubbub("train", file, "--out", tmp_path / engine, "--set", f"training.engine={engine}")
         hubbub("verify", tmp_path / engine)

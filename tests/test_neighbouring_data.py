@@ -15,7 +15,8 @@ from hubbub._util.prf import derive
 from hubbub.cli.app import main
 from hubbub.experiment import tracking
 from hubbub.experiment.engine import flower_app
-from hubbub.training import release, run_folder
+from hubbub.training import release
+from hubbub.training.run_folder import store
 from hubbub.training.run_folder.record import read_metrics
 
 MODULE = """
@@ -101,7 +102,7 @@ def told(folder: Path, way: list[str], capsys: pytest.CaptureFixture[str], monke
     Path("run.toml").write_text(SETTINGS)
     flower_app._client_side.cache_clear()
     numbers = itertools.count(1)
-    for module in (release, run_folder):
+    for module in (release, store):
         monkeypatch.setattr(module, "fresh_key", lambda: derive(bytes(32), next(numbers)))
     changes = [part for change in way for part in ("--set", change)]
     found: dict[str, Any] = {"train": command(capsys, "train", "run.toml", "--out", "run", "--allow-import", *changes)}

@@ -34,8 +34,9 @@ from hubbub.mechanism.participation import MinSeparation, PoissonSampling
 from hubbub.mechanism.sensitivity import of_sets
 from hubbub.mechanism.strategies import BandedInverse, BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
 from hubbub.noise.lattice import Lattice
-from hubbub.training import RunPlan, RunStore, release, run_folder, train
+from hubbub.training import RunPlan, RunStore, release, train
 from hubbub.training.clipping import AdaptiveClipping
+from hubbub.training.run_folder import store
 from replays import CLIENTS, DIM, VECTORS, Replayed, Transcript, crafted, fixed, simulated, single_examples
 from small_runs import linear
 
@@ -177,7 +178,7 @@ def test_no_hostile_client_that_encrypts_by_our_code_does(pairs: int) -> None:
 
 def same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = itertools.count(1)
-    for module in (release, run_folder):
+    for module in (release, store):
         monkeypatch.setattr(module, "fresh_key", lambda: next(numbers).to_bytes(32, "big"))
 
 

@@ -154,7 +154,7 @@ a hash binds its own record alone @ chain._bound
 - head.encode() + content
 + content
 
-a key that others may read is used @ run_folder._key
+a key that others may read is used @ store._key
 - path.stat().st_mode & 63
 + not path.stat().st_mode
 ? test_interruptions.py::test_cra_14_a_key_that_is_lost_or_damaged_ends_the_run_and_draws_no_noise[epoch-0-others may read it]

@@ -1,0 +1,475 @@
+"""The keys, releases and checkpoints of a run's folder, read and written by a process that holds its lock."""
+
+import fcntl
+import hashlib
+import itertools
+import logging
+import os
+import re
+import shutil
+import stat
+import struct
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.numpy import save as save_arrays
+from safetensors.torch import save as save_tensors
+
+from hubbub._util import files, strict_json
+from hubbub._util.checks import Array, non_negative
+from hubbub._util.prf import KEY_BYTES, fresh_key, sealed, unsealed
+from hubbub.errors import LedgerError, ParticipationError, RunFolderError
+from hubbub.ledger.chain import Chain
+from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.participations import cohorts_path
+from hubbub.noise import NoiseStream
+from hubbub.training.run_folder.state import Checkpoint, parse, refusing
+
+if TYPE_CHECKING:
+    from hubbub.training.head_hook import HeadHook
+
+__all__ = ["EVALUATION", "RunStore"]
+
+# The folder of a run in a folder: the ledger, keys and releases of its private evaluations.
+EVALUATION = "evaluation"
+
+_LOG = logging.getLogger("hubbub")
+_LARGEST = 2**36
+_LOST = "restore it, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
+_SEALED = "noise.sealed"
+# The round, the rows of z that were drawn, and the ledger's head.
+_STATE = struct.Struct("<2Q32s")
+_RELEASE = re.compile(r"(0|[1-9][0-9]*)\.safetensors")
+_KEY = re.compile(r"epoch-(0|[1-9][0-9]*)")
+
+
+class RunStore:
+    """The folder of a run.
+
+    Args:
+        folder: Created when a run begins in it; private to the user.
+        keep_releases: Whether all releases stay, so that anybody can verify them; otherwise those since the last checkpoint.
+        free_share: The share of the disk that must stay free for releases to be kept; 0 keeps them while anything fits.
+        head_hook: Receives the head of each round and of each private evaluation, before its release leaves.
+
+    Attributes:
+        keep_releases: As given; false once the ledger records that releases were removed.
+        heads_waiting: How many heads the hook has not taken; ``None`` without a hook.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     store = RunStore(Path(place) / "run")
+        ...     with store.locked():
+        ...         content = store.save_release(0, torch.ones(2))
+        ...     store.released(), store.parse_release(0, content).tolist()
+        ([0], [1.0, 1.0])
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keep_releases: bool = True,
+        free_share: float = 0.0,
+        head_hook: "HeadHook | None" = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self._free_share = non_negative("free_share", free_share)
+        self._hook = head_hook
+        self.heads_waiting: int | None = None
+        self.keep_releases = keep_releases
+        self._state = self.folder / "state"
+        self._keys = self._state / "keys"
+        self._releases = self._state / "releases"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Create missing folders, and keep other processes out while this one works.
+
+        Raises:
+            RunFolderError: The folder cannot be written, or another process works in it.
+        """
+        try:
+            for part in (self.folder, self._state, self._keys, self._releases):
+                files.make_folder(part)
+            if self.folder.stat().st_uid != os.getuid():
+                raise RunFolderError(f"{self.folder}: belongs to another user; copy it to a folder of your own")
+            self.folder.chmod(0o700)
+        except OSError as error:
+            raise RunFolderError(
+                f"{error.filename or self.folder}: cannot be written ({error.strerror}); choose another folder (--out, "
+                "or state= of a strategy)"
+            ) from error
+        path = self._state / "lock"
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            raise RunFolderError(f"{path}: cannot be opened ({error.strerror}); remove it if no process is at work") from error
+        try:
+            if not stat.S_ISREG(os.fstat(lock).st_mode):
+                raise RunFolderError(f"{path}: is no regular file; remove it")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                holder = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
+                raise RunFolderError(f"{self.folder}: process {holder} is at work on this run; wait for it") from error
+            try:
+                os.ftruncate(lock, 0)
+                os.write(lock, f"{os.getpid()}\n".encode())
+            except OSError as error:
+                raise RunFolderError(f"{path}: cannot be written ({error.strerror})") from error
+            yield
+        finally:
+            os.close(lock)
+
+    def evaluation(self) -> "RunStore":
+        """The folder of the run's private evaluations, whose heads the same hook receives."""
+        return RunStore(self.folder / EVALUATION, head_hook=self._hook)
+
+    @property
+    def ledger_path(self) -> Path:
+        """The ledger's file."""
+        return self.folder / "ledger.jsonl"
+
+    def make_durable(self) -> None:
+        """Sync what a killed process left behind, before anything relies on it."""
+        parts = (self.folder.parent, self.folder, self._state, self._keys, self._releases)
+        for path in (self.ledger_path, cohorts_path(self.ledger_path), *parts):
+            # To open a pipe would wait for whoever writes to it; who reads it refuses it.
+            if path.is_file() or path.is_dir():
+                files.sync(path)
+
+    def require_room(self, noise: int) -> None:
+        """Refuse a run of which two checkpoints, with that many bytes of noise each, do not fit: one replaces the other.
+
+        Raises:
+            RunFolderError: They do not fit.
+        """
+        free = shutil.disk_usage(self.folder).free
+        if 2 * noise > free:
+            raise RunFolderError(
+                f"{self.folder}: has {free / 2**30:,.1f} GiB of room, and the noise of two checkpoints, one of which is "
+                f"written before the other is removed, needs {2 * noise / 2**30:,.1f} GiB; choose another folder, or a "
+                "strategy that remembers fewer rows"
+            )
+
+    @property
+    def short_of_room(self) -> bool:
+        """Whether releases are kept and less of the disk is free than ``free_share``."""
+        if not self.keep_releases or not self._free_share:
+            return False
+        disk = shutil.disk_usage(self.folder)
+        return disk.free < self._free_share * disk.total
+
+    def give_heads(self, ledger: Ledger) -> None:
+        """Send the hook each head that it has not taken, in order; they are on disk.
+
+        Raises:
+            LedgerError: A required hook did not take one.
+        """
+        if self._hook is None:
+            return
+        heads = ledger.chain.round_heads(self._taken())
+        self.heads_waiting = len(heads)
+        for rounds, head in heads:
+            if why := self._hook.give(ledger.run, rounds, head):
+                said = f"the head after {rounds} rounds was not taken ({why})"
+                if self._hook.required:
+                    raise LedgerError(
+                        f"head hook: {said}, and it is required: no release leaves before; mend the hook and resume the run, "
+                        "which gives the head again"
+                    )
+                _LOG.warning("head hook: %s; it is given again with the next one", said)
+                return
+            files.write_atomic(self._state / "heads", head.encode())
+            self.heads_waiting -= 1
+
+    def require_taken(self, chain: Chain) -> None:
+        """Refuse a ledger that lacks the last head that the hook took, and so was rolled back."""
+        if taken := self._taken():
+            chain.require_head(taken)
+
+    def _taken(self) -> str | None:
+        path = self._state / "heads"
+        return _read(path, 64).decode("ascii", "replace") if os.path.lexists(path) else None
+
+    # Keys.
+
+    def secret(self) -> bytes:
+        """The run's secret, drawn from the operating system the first time."""
+        path = self._keys / "run"
+        if not self.has_keys():
+            if self.ledger_path.exists():
+                raise RunFolderError(
+                    f"{path}: is missing; without its key this run cannot be resumed (a closed run has none); {_LOST}"
+                )
+            files.write_atomic(path, fresh_key())
+        return _key(path)
+
+    def noise_key(self, epoch: int) -> bytes:
+        """The key of an incarnation."""
+        path = self._keys / f"epoch-{epoch}"
+        if not os.path.lexists(path):
+            raise RunFolderError(f"{path}: is missing; without it the noise of earlier rounds cannot be drawn again; {_LOST}")
+        return _key(path)
+
+    def add_noise_key(self, epoch: int, key: bytes) -> None:
+        """Keep the key of a new incarnation, before the ledger names it."""
+        files.write_atomic(self._keys / f"epoch-{epoch}", key)
+
+    def secret_files(self) -> list[Path]:
+        """The files of keys and rows of noise, those that a crash left half written included."""
+        rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith(("noise-", "noise."))]
+        # Of simulated share holders.
+        of_holders = [
+            path
+            for path in (self._state / "holders").rglob("*")
+            if (path.parent.name == "keys" or path.name.lstrip(".").startswith(("share-", "private-key"))) and not path.is_dir()
+        ]
+        own = self.evaluation()
+        of_evaluations = own.secret_files() if own.folder.is_dir() and not own.folder.is_symlink() else []
+        return sorted(_listed(self._keys)) + sorted(rows) + sorted(of_holders) + of_evaluations
+
+    def has_keys(self) -> bool:
+        """Whether the run's secret is in the folder."""
+        return os.path.lexists(self._keys / "run")
+
+    def epochs(self) -> int:
+        """One more than the last incarnation that has a key."""
+        numbers = [int(m[1]) for path in _listed(self._keys) if (m := _KEY.fullmatch(path.name))]
+        return max(numbers, default=-1) + 1
+
+    # Strategy.
+
+    def save_strategy(self, arrays: Mapping[str, Array]) -> None:
+        """Keep the arrays of the strategy, so that its sensitivity can be computed from the folder alone."""
+        if arrays:
+            content = save_arrays({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+            files.write_atomic(self.folder / "strategy.safetensors", content)
+
+    def load_strategy(self) -> dict[str, Array]:
+        """The arrays of the strategy; their digests stand in the ledger's promise."""
+        path = self.folder / "strategy.safetensors"
+        if not os.path.lexists(path):
+            return {}
+        with refusing(path, "holds no arrays"):
+            return {name: array.to(torch.float64).numpy() for name, array in parse(_read(path)).items()}
+
+    def digest(self, name: str) -> str:
+        """The SHA-256 of a file of the folder.
+
+        Raises:
+            RunFolderError: It cannot be read.
+        """
+        return hashlib.sha256(_read(self.folder / name)).hexdigest()
+
+    def changed(self, bound: Mapping[str, str]) -> Iterator[str]:
+        """In words, each file that is not the one that the ledger binds."""
+        for name, digest in sorted(bound.items()):
+            try:
+                if self.digest(name) != digest:
+                    yield f"{name} is not the file that the ledger binds"
+            except RunFolderError as error:
+                yield str(error)
+
+    # Releases.
+
+    def released(self) -> list[int]:
+        """The rounds whose releases are kept, in order."""
+        return sorted(int(m[1]) for path in _listed(self._releases) if (m := _RELEASE.fullmatch(path.name)))
+
+    def save_release(self, round_index: int, release: torch.Tensor, step: float | None = None) -> bytes:
+        """Write a release to disk, durably; returns the file's content.
+
+        Args:
+            round_index: Of the round.
+            release: ``(dim,)``, finite.
+            step: Of the lattice; the file then holds whole steps, in 32 bits if they fit. ``None`` writes float64.
+        """
+        tensors = {"release": release.detach().to("cpu", torch.float64).contiguous()}
+        if step is not None:
+            steps = (tensors["release"] / step).to(torch.int64)
+            fits = not len(steps) or int(steps.abs().max()) < 2**31
+            tensors = {"steps": steps.to(torch.int32) if fits else steps, "step": torch.tensor(step, dtype=torch.float64)}
+        content = save_tensors(tensors)
+        files.write_atomic(self._release_path(round_index), content)
+        return content
+
+    def release_content(self, round_index: int) -> bytes:
+        """The file of a release."""
+        return _read(self._release_path(round_index))
+
+    def load_release(self, round_index: int, digest: str, dim: int) -> torch.Tensor:
+        """A release that the ledger says was committed, ``(dim,)`` float64."""
+        path, content = self._release_path(round_index), self.release_content(round_index)
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise RunFolderError(f"{path}: is not what the ledger says was released; the file is damaged: restore it")
+        return self.parse_release(round_index, content, dim)
+
+    def parse_release(self, round_index: int, content: bytes, dim: int | None = None) -> torch.Tensor:
+        """The release in a file's content, ``(dim,)`` float64."""
+        path = self._release_path(round_index)
+        with refusing(path, "is no release"):
+            tensors = parse(content)
+        if set(tensors) == {"steps", "step"}:
+            steps, step = tensors["steps"], tensors["step"]
+            if steps.dtype not in (torch.int32, torch.int64) or step.dtype != torch.float64 or step.ndim:
+                raise RunFolderError(f"{path}: holds steps of {steps.dtype} and a step of {step.dtype} {tuple(step.shape)}")
+            tensors = {"release": steps.to(torch.float64) * step}
+        if list(tensors) != ["release"]:
+            raise RunFolderError(f"{path}: holds tensors {sorted(tensors)[:3]}, a release is 'release', or 'steps' and 'step'")
+        release = tensors["release"]
+        if release.dtype != torch.float64 or release.ndim != 1 or dim not in (None, len(release)):
+            raise RunFolderError(f"{path}: holds {release.dtype} {tuple(release.shape)}, this run releases float64 ({dim},)")
+        return release
+
+    def discard_release(self, round_index: int) -> None:
+        """Remove a release, if it is there: of an aborted round, or from before the last checkpoint."""
+        files.remove(self._release_path(round_index))
+
+    # Checkpoints.
+
+    def require_same_clients(self, clients: Sequence[Hashable]) -> None:
+        """Refuse a list of clients other than the one that the run began with; a new run writes the digest of its list.
+
+        Clients that are numbered from 0 need no digest: the ledger's promise has their number.
+
+        Raises:
+            ParticipationError: The clients or their order differ.
+        """
+        names = [str(client) for client in clients]
+        if all(name == str(place) for place, name in enumerate(names)):
+            return
+        path, digest = self._state / "clients", hashlib.sha256(strict_json.canonical(names)).hexdigest().encode()
+        if not self.ledger_path.exists():
+            files.write_atomic(path, digest)
+        elif os.path.lexists(path) and _read(path, len(digest)) != digest:
+            raise ParticipationError(
+                f"{path}: the run began with other clients than the {len(names)} that are listed now, or with the same in "
+                "another order, and what it promises counts on one list that stays: resume with the clients of before, or "
+                "start a new run"
+            )
+
+    def save_checkpoint(
+        self,
+        rounds: int,
+        vector: torch.Tensor,
+        optimizer: Mapping[str, torch.Tensor],
+        noise: NoiseStream | None,
+        head: str,
+        *,
+        clip_norm: float | None = None,
+    ) -> None:
+        """Write the state after ``rounds`` rounds and the head of the ledger; ``clip_norm`` is the next round's if it moves.
+
+        ``optimizer`` is the state of the server's optimizer, by name.
+        """
+        tensors = {"model": vector.detach()}
+        if clip_norm is not None:
+            tensors["clip_norm"] = torch.tensor(clip_norm, dtype=torch.float64)
+        tensors |= {f"optimizer.{name}": value for name, value in optimizer.items()}
+        parts = {f"checkpoint-{rounds}.safetensors": tensors}
+        if noise:
+            state = noise.state_dict()
+            rows = {f"memory.{i:06d}": row for i, row in enumerate(state["memory"])}
+            parts[f"noise-{rounds}.safetensors"] = {"drawn": torch.tensor(state["drawn"]), **rows}
+        manifest: dict[str, Any] = {"schema": 1, "rounds": rounds, "head": head, "files": {}}
+        for name, part in parts.items():
+            content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in part.items()})
+            files.write_atomic(self._state / name, content)
+            manifest["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        files.write_atomic(self._state / "checkpoint.json", strict_json.canonical(manifest))
+        self._forget_before(rounds)
+
+    def load_checkpoint(self, ledger: Ledger) -> Checkpoint | None:
+        """The last checkpoint, if there is one.
+
+        Raises:
+            RunFolderError: It is damaged, or belongs to another ledger.
+        """
+        path = self._state / "checkpoint.json"
+        if not os.path.lexists(path):
+            return None
+        checkpoint = Checkpoint(path, again=self.keep_releases)
+        if ledger.chain.rounds_at(checkpoint.head) != checkpoint.rounds:
+            raise RunFolderError(
+                f"{path}: goes with a ledger of {checkpoint.rounds} rounds and head {checkpoint.head[:80]!r}, which this one "
+                "never had: it was rolled back, or is another run's; restore the ledger"
+            )
+        return checkpoint
+
+    def seal_noise(self, noise: NoiseStream, key: bytes, head: str) -> None:
+        """Write the rows of noise that later rounds need, with the ledger's head, sealed under a key."""
+        parts = itertools.chain([_STATE.pack(noise.round_index, noise.drawn, bytes.fromhex(head))], noise.remembered())
+        files.write_atomic(self._state / _SEALED, sealed(key, parts))
+
+    def unseal_noise(self, noise: NoiseStream, key: bytes, ledger: Ledger) -> None:
+        """Restore a stream to the state of :meth:`seal_noise`, if there is one.
+
+        Args:
+            noise: At its beginning.
+            key: Of the run.
+            ledger: Must have had the head in the file after as many rounds; that of a forked copy of the run did not.
+
+        Raises:
+            RunFolderError: The file was changed, or belongs to another ledger.
+        """
+        path = self._state / _SEALED
+        if not os.path.lexists(path):
+            return
+        with refusing(path, "is no noise of this run", f"remove {path.name}, and it is drawn again from the keys"):
+            content = unsealed(key, files.read(path, at_most=_LARGEST))
+            round_index, drawn, head = _STATE.unpack_from(content)
+            if ledger.chain.rounds_at(head.hex()) != round_index:
+                raise ValueError(f"it is of {round_index} rounds, with a head that this ledger never had after them")
+            noise.take_up(round_index, drawn, memoryview(content)[_STATE.size :])
+
+    def _forget_before(self, rounds: int) -> None:
+        """Remove what the checkpoint of these rounds replaces: older ones, their noise, and releases that are not kept."""
+        for round_index in [] if self.keep_releases else self.released():
+            if round_index < rounds:
+                self.discard_release(round_index)
+        for path in _listed(self._state):
+            kind, _, last = path.name.lstrip(".").partition("-")
+            if last != f"{rounds}.safetensors" or path.name.startswith("."):
+                if kind == "noise":
+                    files.wipe(path)
+                elif kind == "checkpoint":
+                    files.remove(path)
+
+    def destroy_secrets(self) -> None:
+        """Overwrite and remove every key and every row of noise."""
+        for path in self.secret_files():
+            files.wipe(path)
+
+    def _release_path(self, round_index: int) -> Path:
+        """The file of a round's release."""
+        return self._releases / f"{round_index}.safetensors"
+
+
+def _listed(folder: Path) -> list[Path]:
+    """The files in a folder of a run; none if it is missing."""
+    if folder.is_symlink():
+        raise RunFolderError(f"{folder}: is a symbolic link; the parts of a run are folders in it")
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _read(path: Path, at_most: int = _LARGEST) -> bytes:
+    """The content of a file of a run."""
+    with refusing(path, "cannot be read"):
+        return files.read(path, at_most=at_most)
+
+
+def _key(path: Path) -> bytes:
+    """A key of 32 bytes that nobody else may read."""
+    key = _read(path, KEY_BYTES)
+    if len(key) != KEY_BYTES:
+        raise RunFolderError(f"{path}: holds {len(key)} bytes, a key has {KEY_BYTES}; restore it")
+    if path.stat().st_mode & 0o077:
+        raise RunFolderError(f"{path}: may be read by others; change its mode to 0600 if nobody has, or start a new run")
+    return key
