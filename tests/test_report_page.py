@@ -1,5 +1,6 @@
 """The report as a page: complete, in one piece, true to the ledger, and legible wherever it is opened."""
 
+import importlib
 import json
 import re
 import shutil
@@ -19,7 +20,7 @@ from hubbub.cli.app import app
 from hubbub.errors import RunFolderError
 from hubbub.report import draw, markdown
 from hubbub.report.citations import bibtex, cited
-from hubbub.report.page import costs, page
+from hubbub.report.page import Fact, costs, page
 from hubbub.report.summary import Strength, summary
 
 SETTINGS = {
@@ -90,6 +91,19 @@ def test_a_public_page_has_nothing_of_clients_in_it(runs: dict[str, Path]) -> No
         held_out = summary(runs[name]).rows[-1]["accuracy"]
         assert (f"{100 * held_out:.2f} %" in open_page) == (name != "held out")
         assert "For the operator" not in open_page
+
+
+def test_each_fact_says_whether_it_is_for_publication_and_a_public_page_has_no_other(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TypeError, match="public"):
+        Fact("most rounds of a client", "2")  # type: ignore[call-arg]
+    both = [Fact("rounds", "six of six", public=True), Fact("most rounds of a client", "two of two", public=False)]
+    monkeypatch.setattr(importlib.import_module("hubbub.report.page"), "facts", lambda run: iter(both))
+    run = summary(runs["independent"])
+    full, open_page = page([run]), page([run], public=True)
+    assert ("six of six" in full, "two of two" in full) == (True, True)
+    assert ("six of six" in open_page, "two of two" in open_page) == (True, False)
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def markdown(run: RunSummary) -> str:
         what = f"Round {aborted[0]} was" if len(aborted) == 1 else f"Rounds {', '.join(aborted)} were"
         lines += [f"{what} aborted: the privacy cost stays spent, and the model did not change.", ""]
     lines += [f"![accuracy{' and epsilon' if guarantee.private else ''} over rounds](report.png)", "", "## The guarantee", ""]
-    lines += [*(f"- {name}: {value}" for name, value in facts(run)), ""]
+    lines += [*(f"- {fact.name}{'' if fact.public else ' (private)'}: {fact.value}" for fact in facts(run)), ""]
     if guarantee.private:
         lines += ["It assumes (in brackets who enforces it):", "", *(f"- {each}" for each in guarantee.assumptions), ""]
         lines += ["It does not cover:", "", *(f"- {each}" for each in guarantee.not_covered), ""]

@@ -1,7 +1,7 @@
 """The report of one or several runs as one HTML page: no other file, no network; light, dark and in print."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -11,7 +11,7 @@ from hubbub.report.charts import Chart, charts
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.summary import RunSummary, some, whose
 
-__all__ = ["Chart", "costs", "evaluations", "facts", "page", "rendered"]
+__all__ = ["Chart", "Fact", "costs", "evaluations", "facts", "page", "rendered"]
 
 # The tables of rounds have at most this many rows.
 _MOST_ROWS = 12
@@ -32,6 +32,21 @@ _PHASES = {
     "account": "compute epsilon",
     "evaluate": "evaluate the model",
 }
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A line of a report about a run's guarantee.
+
+    Args:
+        name: Its label.
+        value: In words.
+        public: Whether it is for publication: it follows from settings and releases alone. A public page leaves others out.
+    """
+
+    name: str
+    value: str
+    public: bool
 
 
 def page(runs: Sequence[RunSummary], *, public: bool = False) -> str:
@@ -84,7 +99,7 @@ def _run(run: RunSummary, *, public: bool) -> dict[str, Any]:
         "measured_on": "test data" if run.public else f"held-out {whose(run.guarantee)}",
         "evaluations": evaluations(run, _MOST_ROWS) if last else [],
         "costs": [] if public else list(costs(run)),
-        "facts": list(facts(run)),
+        "facts": [fact for fact in facts(run) if fact.public or not public],
         "audit": run.audit and _audit(run, run.audit),
         "config": "" if public else run.config.strip(),
     }
@@ -107,33 +122,37 @@ def _audit(run: RunSummary, found: Any) -> dict[str, Any]:
     }
 
 
-def facts(run: RunSummary) -> Iterator[tuple[str, str]]:
-    """The facts of a run's guarantee, each with its name."""
+def facts(run: RunSummary) -> Iterator[Fact]:
+    """The facts of a run's guarantee."""
     guarantee, settings = run.guarantee, run.recorded.promise.settings
-    yield "unit", f"one {guarantee.privacy_unit}"
+    yield Fact("unit", f"one {guarantee.privacy_unit}", public=True)
     if not guarantee.private:
         return
-    yield "neighboring relation", guarantee.neighboring_relation
-    yield "mechanism", guarantee.mechanism
-    yield "accountant", guarantee.accountant
+    yield Fact("neighboring relation", guarantee.neighboring_relation, public=True)
+    yield Fact("mechanism", guarantee.mechanism, public=True)
+    yield Fact("accountant", guarantee.accountant, public=True)
     if guarantee.noise_multiplier is not None:
         over = f"(noise over clip norm {guarantee.clip_noise_multiplier:.6g})"
-        yield "noise multiplier", f"{guarantee.noise_multiplier:.6g} {over}"
+        yield Fact("noise multiplier", f"{guarantee.noise_multiplier:.6g} {over}", public=True)
     if guarantee.l2_sensitivity is not None:
         standing = "exact" if guarantee.sensitivity_exact else "an upper bound"
-        yield f"sensitivity of {guarantee.sensitivity_of}", f"{no_less(guarantee.l2_sensitivity)} clip norms, {standing}"
+        yield Fact(
+            f"sensitivity of {guarantee.sensitivity_of}",
+            f"{no_less(guarantee.l2_sensitivity)} clip norms, {standing}",
+            public=True,
+        )
     if "adaptive_clipping" in settings:
-        yield "clip norm", "follows a quantile of the updates' norms, by a noised count in the same sum"
+        yield Fact("clip norm", "follows a quantile of the updates' norms, by a noised count in the same sum", public=True)
     elif isinstance(settings.get("clip_norm"), int | float):
-        yield "clip norm", f"{settings['clip_norm']:g}"
+        yield Fact("clip norm", f"{settings['clip_norm']:g}", public=True)
     if isinstance(settings.get("expected_cohort_size"), int | float):
-        yield "divisor of the sums", f"{settings['expected_cohort_size']:g}"
+        yield Fact("divisor of the sums", f"{settings['expected_cohort_size']:g}", public=True)
     if guarantee.amplified:
-        yield "without amplification", f"epsilon {rounded_up(guarantee.unamplified_epsilon)}"
+        yield Fact("without amplification", f"epsilon {rounded_up(guarantee.unamplified_epsilon)}", public=True)
     if (rho := guarantee.unamplified_zcdp_rho) is not None:
-        yield "zero-concentrated DP", f"ρ = {rounded_up(rho)}{zcdp_standing(guarantee)}"
+        yield Fact("zero-concentrated DP", f"ρ = {rounded_up(rho)}{zcdp_standing(guarantee)}", public=True)
     if guarantee.setting:
-        yield "trust model", guarantee.setting
+        yield Fact("trust model", guarantee.setting, public=True)
 
 
 def evaluations(run: RunSummary, most: int) -> list[tuple[str, str, str, str]]:
