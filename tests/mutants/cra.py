@@ -58,7 +58,7 @@ a model that the ledger does not bind is written anew and bound @ RunInFolder._w
 + bound is None and name == digest
 ? test_verification.py::test_cra_18_a_run_that_was_changed_after_its_end_is_not_made_whole_by_resuming_it[model.safetensors]
 
-a model without a record passes @ verification._files
+a model without a record passes @ claims._files
 - if unbound:
 -     again = f'hubbub resume {folder}' if unbound == [_MODEL] else 'start its ServerApp again'
 -     yield f'{unbound[0]} is bound by no record of the ledger; {again} makes the record'
@@ -374,7 +374,7 @@ the heads of evaluations are given to nobody @ RunStore.evaluation
 ? test_head_hook.py::test_cra_19_a_required_hook_that_fails_stops_an_evaluation_before_it_leaves
 ! DID NOT RAISE
 
-kept heads that the ledger does not have pass @ kept_heads.compared
+kept heads that the ledger does not have pass @ verdict._compared
 - faults.append(f'line {number} of the kept heads: {error}')
 + continue
 ? test_head_hook.py::test_cra_19_a_folder_that_was_rolled_back_is_found_by_the_kept_list_and_cannot_go_on
