@@ -110,7 +110,7 @@ a finished run may be charged less than its ledger says @ warm_start._origin
 + cost_of_run(then, own, History.of_chain(then)).first != charge.first
 ? test_extending.py::test_acc_12_a_charge_that_is_smaller_than_the_ledger_says_is_seen_by_verify
 
-a model file is gone on from that the releases do not make @ warm_start._require_model
+a model file is gone on from that the releases do not make @ extending._require_model
 - if wrong:
 -     raise RunFolderError(
 -         f"{path}: its {wrong[0]!r} is not what the releases in the ledger make, so that nothing says what it was made of; make it anew (hubbub resume {folder}), on the machine that trained it"

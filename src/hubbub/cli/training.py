@@ -138,7 +138,7 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
         head: A head of the finished run's ledger that you kept.
         how: As for ``train``.
     """
-    from hubbub.experiment.warm_start import extension
+    from hubbub.experiment.extending import extension
 
     integer("--rounds", rounds, at_least=1)
     named = configs.overrides(assignments)

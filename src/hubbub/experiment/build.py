@@ -119,7 +119,7 @@ def build(
     if config.heads.command is not None and not allow_import:
         raise ConfigError(f"heads.command = {list(config.heads.command)}: names a program; pass --allow-import to run it")
     if config.training.extends is not None and extends is None:
-        from hubbub.experiment.warm_start import require_same
+        from hubbub.experiment.extending import require_same
 
         require_same(config)
     side = client_side(config, allow_import=allow_import, ranks=ranks)
@@ -131,7 +131,7 @@ def build(
         )
     start = None
     if config.training.extends is not None and extends is None:
-        from hubbub.experiment.warm_start import start_from
+        from hubbub.experiment.extending import start_from
 
         extends, start = start_from(config, plan, side.model, len(side.population.clients))
     if extends is not None:

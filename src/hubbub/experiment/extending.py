@@ -1,4 +1,4 @@
-"""Warm start from settings: the final model of the run that ``training.extends`` names, and the settings of an extension."""
+"""Extending a run by settings: the model of the run that ``training.extends`` names, and the settings of its extension."""
 
 import math
 import os
