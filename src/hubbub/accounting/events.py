@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 NeighboringRelation = Literal["zero-out", "add-or-remove-one", "replace-one"]
+RELATIONS: tuple[NeighboringRelation, ...] = get_args(NeighboringRelation)
 # More would not be distinguished by the numbers that they are computed with.
 MOST_ROUNDS = 10**12
 _MOST_SHARES, _MOST_DIM = 10**9, 10**12
@@ -38,7 +39,6 @@ _MOST_SHARES, _MOST_DIM = 10**9, 10**12
 _TERMS = 10**5
 # Of it e is less than the least float.
 _LEAST_EXPONENT = -750.0
-RELATIONS: tuple[NeighboringRelation, ...] = get_args(NeighboringRelation)
 
 
 def _checked(event: object, **checks: Callable[[str, object], float]) -> None:

@@ -72,8 +72,6 @@ SCHEMES = ("none", "paillier")
 SAMPLINGS = (*SAMPLING_WORDS.values(), "pattern")
 # The word that resets a setting; no setting has a value of this name.
 _DEFAULT = "default"
-# The type of each setting that is a list.
-_TEXTS = tuple[str, ...]
 _LARGEST_FILE = 1_000_000
 _LARGEST_NUMBER = 10**300
 
@@ -120,6 +118,7 @@ def _known_strategy(name: str, value: str) -> str:
     return value
 
 
+Texts = tuple[str, ...]
 Count = Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**7)]
 Positive = Annotated[int, _rule(_checks.integer, at_least=1)]
 Scale = Annotated[float, _rule(_checks.scale)]
@@ -234,7 +233,7 @@ class PrivacyConfig:
     neighboring_relation: Annotated[str, _rule(_checks.one_of, RELATIONS)] | None = None
     accountant: Annotated[str, _rule(_checks.one_of, ACCOUNTANTS)] = "tight"
     stop_epsilon: Scale | None = None
-    earlier_runs: tuple[str, ...] | None = None
+    earlier_runs: Texts | None = None
 
 
 @dataclass(frozen=True, config=_strict("participation"))
@@ -313,7 +312,7 @@ class EvaluationConfig:
     Give ``noise_multiplier``, or the noise follows from a ``share`` of the budget ``privacy.epsilon``, in ρ.
     """
 
-    statistics: tuple[str, ...] | None = None
+    statistics: Texts | None = None
     every: Count = 10
     sampling_probability: PositiveFraction = 1.0
     share: Annotated[float, _rule(_within, above=0.0, below=1.0, words="above 0 and below 1")] | None = None
@@ -347,7 +346,7 @@ class HeadsConfig:
     is published only once its head was accepted. A command runs only if the caller allows code that the settings name.
     """
 
-    command: tuple[str, ...] | None = None
+    command: Texts | None = None
     url: str | None = None
     key: str | None = None
     required: bool = False
@@ -602,7 +601,7 @@ def _words(hint: Any) -> str:
         int: "a whole number",
         float: "a number",
         str: "text",
-        _TEXTS: 'a list such as ["runs/one"]',
+        Texts: 'a list such as ["runs/one"]',
     }
     return " or ".join(names[option] for option in ((hint,) if hint in names else get_args(hint)) if option in names)
 
