@@ -167,7 +167,10 @@ def report(
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="Leave out numbers computed from clients' data.")] = False,
 ) -> None:
-    """Write the report of one or several runs as one page that opens offline."""
+    """Write the report of one or several runs as one page that opens offline.
+
+    report.md and report.png in a run's folder stay as its training wrote them.
+    """
     from hubbub.cli import runs as command
 
     command.report(runs, output, audit, public=public)
