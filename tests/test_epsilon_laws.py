@@ -321,10 +321,9 @@ def test_acc_2_a_loss_distribution_on_a_mesh_is_never_below_the_gaussian_and_div
 
 # --- monotone in all arguments ---
 
-# How far two answers on different meshes may be apart.
-
 
 def slack(epsilon: float) -> float:
+    """How far two answers on different meshes may be apart."""
     return 2 * max(1e-4, 1e-5 * epsilon)
 
 
