@@ -43,9 +43,13 @@ bench: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || status=1; done; exit $${status:-0}
 
-# How large the library is, and how far it is from what it should be.
-house: setup
-	$(BIN)/python scripts/house.py
+# How large the library is, and how far it is from what it should be: by any Python that has what it needs, else by .venv.
+house:
+	@for python in $(BIN)/python python3 $(PYTHON); do \
+		PYTHONPATH=src $$python -c 'import grimp, rich, sklearn, torch, hubbub.cli' 2>/dev/null || continue; \
+		PYTHONPATH=src exec $$python scripts/house.py; \
+	done; \
+	$(MAKE) setup && $(BIN)/python scripts/house.py
 
 # In place, outputs and pictures.
 notebooks: setup
