@@ -49,11 +49,25 @@ def test_features_are_of_each_example_alone_and_are_kept(tmp_path: Path) -> None
     whole = with_scattering(Dataset(given, targets, given, targets), tmp_path)
     alone = with_scattering(Dataset(given[2:], targets[2:], given, targets))
     torch.testing.assert_close(whole.train_inputs[2:], alone.train_inputs, rtol=1e-4, atol=1e-4)
-    groups = whole.train_inputs.reshape(3, 27, -1)
-    torch.testing.assert_close(groups.mean(dim=2), torch.zeros(3, 27), rtol=0, atol=1e-5)
+    torch.testing.assert_close(whole.train_inputs.square().mean(dim=(1, 2, 3)), torch.ones(3), rtol=1e-5, atol=0)
     assert len(list(tmp_path.iterdir())) == 1
     again = with_scattering(Dataset(given, targets, given, targets), tmp_path)
     assert torch.equal(again.train_inputs, whole.train_inputs)
+
+
+def test_channels_of_other_random_images_are_less_correlated_than_those_of_the_transform() -> None:
+    draw = torch.Generator().manual_seed(1)
+    # Overlapping rectangles, which the features were not made with.
+    given = torch.zeros(200, 1, 28, 28)
+    for image in given:
+        for _ in range(20):
+            top, left = (int(torch.randint(0, 24, (), generator=draw)) for _ in range(2))
+            image[:, top : top + 8, left : left + 6] = torch.rand((), generator=draw)
+    targets = torch.arange(200) % 10
+    features = with_scattering(Dataset(given, targets, given[:10], targets[:10])).train_inputs
+    spread = [torch.linalg.eigvalsh(x.movedim(1, 3).flatten(0, 2).double().T.cov()) for x in (features, scattering(given))]
+    condition = [float(values[-1] / values.median()) for values in spread]
+    assert condition[0] < condition[1] / 10
 
 
 @pytest.mark.parametrize("inputs", [torch.rand(2, 28, 28), torch.rand(2, 1, 30, 28), torch.zeros(2, 1, 28, 28).long()])

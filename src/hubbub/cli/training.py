@@ -22,7 +22,7 @@ from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment import engine
-from hubbub.experiment.build import build
+from hubbub.experiment.build import build, data_of
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain
@@ -61,6 +61,9 @@ class How:
         Without a launcher and with more than one process, the command is started again under torch's.
         """
         if not many.launched() and config.training.nproc > 1:
+            if config.data.features != "none":
+                # Once, on all cores, and not by each process.
+                data_of(config, allow_import=self.allow_import)
             many.launch(config.training.nproc, sys.argv[1:])
         ranks = many.ranks_of(config.training.rank_timeout, config.training.shard)
         if not ranks.leads:

@@ -1,12 +1,16 @@
 """Scattering features: fixed mathematics in place of learnt layers, so that a linear model on them is accurate under noise.
 
 An image is convolved with wavelets of several scales and angles; moduli of the results, and of their own wavelet transforms,
-are averaged and subsampled. No data and no weights are in it. As each example's features are a function of that example alone,
-they cost no privacy.
+are averaged and subsampled. Channels are normalized in groups by each example's own mean and variance, then decorrelated, and
+the features of each example are made of one length. The covariance of the channels is that of random images, ellipses of random
+gray or color that overlap ("dead leaves"), whose wavelets have much the same statistics as those of photographs. So there are
+no data and no learnt weights in it: the features are a function of the example alone and cost no privacy.
 
 Source: Oyallon and Mallat 2015, https://arxiv.org/abs/1412.8659 (the transform); Andreux et al. 2020,
 https://arxiv.org/abs/1812.11214 (kymatio, whose filters and boundaries these are); Tramèr and Boneh 2021,
-https://arxiv.org/abs/2011.11660 (under differential privacy).
+https://arxiv.org/abs/2011.11660 (under differential privacy); Lee, Mumford and Huang 2001, "Occlusion Models for Natural
+Images", https://doi.org/10.1023/A:1011109015675 (dead leaves); Baradad et al. 2021, https://arxiv.org/abs/2106.05963 (images of
+random processes in place of data).
 """
 
 import hashlib
@@ -34,7 +38,11 @@ _CHANNELS = 1 + _SCALES * _ANGLES + _ANGLES**2 * _SCALES * (_SCALES - 1) // 2
 GROUPS = 27
 # Images at a time.
 _BATCH = 500
-_VERSION = 1
+# Random images, and the discs on each.
+_LEAVES, _DISCS = 2000, 30
+# The power of the covariance by which channels are decorrelated: halfway to whitening, which would lift what is mostly noise.
+_POWER = -0.25
+_VERSION = 2
 
 
 def _gabor(size: tuple[int, int], sigma: float, theta: float, xi: float, slant: float) -> Array:
@@ -138,13 +146,53 @@ def _normalized(features: torch.Tensor) -> torch.Tensor:
     return F.group_norm(features, features.shape[1] // _CHANNELS * GROUPS)
 
 
+def _dead_leaves(channels: int, height: int, width: int) -> torch.Tensor:
+    """Random images, the same each time, ``(_LEAVES, channels, height, width)``: ellipses that overlap."""
+    draw = np.random.default_rng(0)
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    found = np.empty((_LEAVES, channels, height, width), np.float32)
+    for image in found:
+        image[:] = draw.uniform(0, 1, (channels, 1, 1))
+        for _ in range(_DISCS):
+            # Areas of a law that is the same at all scales, from 1.5 pixels up.
+            radius, flatness, turn = 1.5 / math.sqrt(draw.uniform(0.01, 1)), draw.uniform(0.3, 1), draw.uniform(0, math.pi)
+            right, down = x - draw.uniform(-4, width + 4), y - draw.uniform(-4, height + 4)
+            along, across = right * math.cos(turn) + down * math.sin(turn), down * math.cos(turn) - right * math.sin(turn)
+            inside = np.clip(radius + 0.5 - np.sqrt(along**2 * flatness + across**2 / flatness), 0, 1)
+            color = np.clip(draw.uniform(0, 1) + draw.normal(0, 0.15, (channels, 1, 1)), 0, 1)
+            image += inside * (color - image)
+    return torch.from_numpy(found)
+
+
+@cache
+def _decorrelation(channels: int, height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of images of this shape the mean of each channel of features, ``(K,)``, and a map of the channels, ``(K, K)``.
+
+    The map is a power of the covariance over random images.
+    """
+    leaves = _dead_leaves(channels, height, width)
+    rows = torch.cat([_normalized(scattering(part)).movedim(1, 3).flatten(0, 2) for part in leaves.split(_BATCH)]).double()
+    mean = rows.mean(0)
+    values, vectors = torch.linalg.eigh(rows.T.cov())
+    powers = (values + 1e-3 * values[-1]) ** _POWER
+    return mean.float(), ((vectors * powers) @ vectors.T).float()
+
+
+def _decorrelated(features: torch.Tensor, mean: torch.Tensor, channels: torch.Tensor) -> torch.Tensor:
+    """Features after the map of their channels, those of each example as long as if each were 1."""
+    found = torch.einsum("nkij,lk->nlij", features - mean[:, None, None], channels)
+    return F.normalize(found.flatten(1)).reshape(found.shape) * math.sqrt(found[0].numel())
+
+
 def _features(images: torch.Tensor, folder: Path | None) -> torch.Tensor:
-    """Normalized features, from the cache if they are there."""
+    """Normalized and decorrelated features, from the cache if they are there."""
     digest = hashlib.sha256(f"{_VERSION} {tuple(images.shape)}".encode() + images.contiguous().numpy().tobytes()).hexdigest()
     file = None if folder is None else folder / f"{digest}.npy"
     if file is not None and file.is_file():
         return torch.from_numpy(np.load(file))
     found = torch.cat([_normalized(scattering(part)) for part in images.split(_BATCH)])
+    for part in found.split(_BATCH):
+        part.copy_(_decorrelated(part, *_decorrelation(*images.shape[1:])))
     if file is not None:
         with published.replacing(file) as place:
             np.save(place, found.numpy())
@@ -152,7 +200,7 @@ def _features(images: torch.Tensor, folder: Path | None) -> torch.Tensor:
 
 
 def with_scattering(dataset: Dataset, folder: Path | None = None) -> Dataset:
-    """A data set of images with their normalized scattering features as inputs.
+    """A data set of images with their normalized, decorrelated scattering features as inputs.
 
     Args:
         dataset: Of images.

@@ -141,14 +141,17 @@ def build(
     return Run(config, plan, side.population, side.model, side.dataset, side.examples, start)
 
 
-def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | None = None) -> ClientSide:
-    """Data, clients and model of a run, from its settings.
+def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
+    """The data set of a run, with the features that its settings name; those are kept in the cache.
 
     Raises:
-        ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
-        DataError: Missing or damaged data.
+        ConfigError: A name that may not or cannot be imported.
+        DataError: Missing or damaged data, or inputs of which there are no such features.
+
+    Example:
+        >>> data_of(Config()).shape
+        (1, 8, 8)
     """
-    require_fitting_unit(config)
     dataset = made(config.data.name, DATASETS, "data.name", allow_import, config.data.path)
     if not isinstance(dataset, Dataset):
         raise ConfigError(f"data.name = {config.data.name!r}: made a {type(dataset).__name__}, not a hubbub.datasets.Dataset")
@@ -157,6 +160,18 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
         from hubbub.datasets.scattering import with_scattering
 
         dataset = with_scattering(dataset, cache("scattering"))
+    return dataset
+
+
+def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | None = None) -> ClientSide:
+    """Data, clients and model of a run, from its settings.
+
+    Raises:
+        ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
+        DataError: Missing or damaged data.
+    """
+    require_fitting_unit(config)
+    dataset = data_of(config, allow_import=allow_import)
     if config.training.validation:
         dataset = dataset.without_test(config.training.validation, config.training.seed)
     training = config.training
