@@ -57,7 +57,13 @@ def tables(text: str) -> list[list[list[str]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "further"),
-    [("mnist_central", ONE_EPSILON), ("federated_mnist", ()), ("cifar10", ONE_EPSILON), ("shakespeare", ONE_EPSILON)],
+    [
+        ("mnist_central", ONE_EPSILON),
+        ("federated_mnist", ()),
+        ("cifar10", ONE_EPSILON),
+        ("shakespeare", ONE_EPSILON),
+        ("records", ()),
+    ],
 )
 def test_a_script_prints_its_tables_and_computes_nothing_twice(
     name: str, further: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -143,7 +149,7 @@ def test_the_epsilons_of_the_grid_are_those_of_the_accountant(clip_norm: float, 
 
 @pytest.mark.parametrize(
     ("name", "further"),
-    [("mnist_central", ()), ("federated_mnist", ()), ("cifar10", ("--part", "noise"))],
+    [("mnist_central", ()), ("federated_mnist", ()), ("cifar10", ("--part", "noise")), ("records", ("--seeds", "5"))],
 )
 def test_the_page_shows_the_tables_of_the_recorded_runs(
     name: str, further: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,0 +1,142 @@
+"""Accuracy at equal epsilon on fixed features: the files of ``examples/records``, five seeds each, next to published figures.
+
+    python examples/headlines/records.py --data FOLDER --seeds 5
+
+A run is a file of settings with a few changed ones, as ``hubbub train FILE --set …``, with its secret noise. Finished runs are
+kept, so that an interrupted script goes on where it was.
+"""
+
+import statistics
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from _comparison import draw
+from _runs import Runs, Settings, accuracies, markdown, parsed, parser, show
+
+FOLDER = Path(__file__).parent.parent / "records"
+TRAMER_BONEH = "[Tramèr and Boneh 2021](https://arxiv.org/abs/2011.11660)"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Rows of the table.
+
+    Args:
+        name: What is learnt, and where.
+        mechanism: In words.
+        file: In ``examples/records``.
+        changes: Changed settings, by epsilon.
+        published: A published figure, by epsilon.
+    """
+
+    name: str
+    mechanism: str
+    file: str
+    changes: Mapping[float, Settings]
+    published: Mapping[float, str] = field(default_factory=dict)
+
+    def tests(self, epsilon: float, seeds: int, quick: Settings) -> list[Settings]:
+        """The runs of a row."""
+        layer = tomllib.loads((FOLDER / self.file).read_text())
+        own = {f"{section}.{key}": value for section, keys in layer.items() for key, value in keys.items()}
+        settings = {**own, "privacy.epsilon": epsilon, **self.changes[epsilon], **quick}
+        return [{**settings, "training.seed": seed} for seed in range(seeds)]
+
+    def command(self, epsilon: float) -> str:
+        """What makes one of them."""
+        layer = tomllib.loads((FOLDER / self.file).read_text())
+        own = {} if layer["privacy"]["epsilon"] == epsilon else {"privacy.epsilon": epsilon}
+        changes = {**own, **self.changes[epsilon]}.items()
+        flags = "".join(f" --set {key}={value if isinstance(value, str) else format(value, 'g')}" for key, value in changes)
+        return f"`{self.file}{flags}`"
+
+
+CENTRAL, FEDERATED = "MNIST, each image a unit", "MNIST, 1,000 clients"
+BUFFERS = {"privacy.strategy": "blt", "privacy.bands": "default"}
+TASKS = (
+    Task(
+        CENTRAL, "DP-SGD, Poisson", "mnist.toml",
+        {1.0: {"training.rounds": 100}, 2.5: {}, 8.0: {}},
+        {2.5: f"98.7 % at epsilon 3, {TRAMER_BONEH}"},
+    ),
+    Task(
+        CENTRAL, "banded, fixed order", "mnist_ftrl.toml",
+        {1.0: {"training.learning_rate": 2.0}, 2.5: {}, 3.0: {}, 8.0: {}},
+    ),
+    Task(CENTRAL, "BLT, fixed order", "mnist_ftrl.toml", {3.0: BUFFERS}),
+    Task(CENTRAL, "banded, cyclic Poisson", "mnist_cyclic.toml", {3.0: {}}),
+    Task(
+        FEDERATED, "DP-FedAvg, Poisson", "mnist_clients.toml",
+        {1.0: {"privacy.clip_norm": 0.04, "training.learning_rate": 0.05}, 2.0: {}, 8.0: {"privacy.clip_norm": 0.15}},
+    ),
+    Task(
+        FEDERATED, "banded, fixed rotation", "mnist_rotation.toml",
+        {1.0: {"privacy.clip_norm": 0.02}, 2.0: {}, 8.0: {"privacy.clip_norm": 0.06, "training.learning_rate": 0.1}},
+    ),
+    Task(
+        "CIFAR-10 (lossy copy), each image a unit", "DP-SGD, Poisson", "cifar10.toml", {3.0: {}},
+        {3.0: f"67.0 % on the lossless images, {TRAMER_BONEH}"},
+    ),
+)  # fmt: skip
+QUICK = {
+    "data.name": "digits", "training.rounds": 4, "training.evaluate_every": 4, "training.cohort_size": None,
+    "participation.epochs": None, "participation.rounds_per_epoch": None, "participation.cycle_length": None,
+    "privacy.mode": "dp-fedavg", "privacy.sampling": None, "privacy.strategy": None, "privacy.bands": None,
+    "privacy.epsilon": 50.0,
+}  # fmt: skip
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation in percent, and of how many seeds."""
+    if not values:
+        return "not computed"
+    deviation = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{100 * statistics.mean(values):.2f}{deviation} % ({len(values)})"
+
+
+def table(tasks: Sequence[Task], runs: Runs, seeds: int, quick: Settings) -> str:
+    """A row for each task, mechanism and epsilon."""
+    rows = []
+    for task in tasks:
+        for epsilon in task.changes:
+            tests = task.tests(epsilon, seeds, quick)
+            seconds = [record["cpu_seconds"] for settings in tests if (record := runs.get(settings)) is not None]
+            took = f"{statistics.mean(seconds):.0f} s" if seconds else ""
+            rows.append((
+                task.name, f"{epsilon:g}", task.mechanism, spread(accuracies(runs, tests)), took, task.command(epsilon),
+                task.published.get(epsilon, ""),
+            ))  # fmt: skip
+    header = ("task", "epsilon", "mechanism", "accuracy (seeds)", "one core", "`hubbub train examples/records/…`", "published")
+    return markdown(header, rows)
+
+
+def main() -> None:
+    arguments = parsed(parser(__doc__.splitlines()[0], "records.json", "records.png"))
+    tasks, quick = (TASKS[:1], QUICK) if arguments.quick else (TASKS, {})
+    runs = Runs(arguments.results)
+    if not arguments.table:
+        wanted = [task.tests(epsilon, arguments.seeds, quick) for task in tasks for epsilon in task.changes]
+        runs.finish([settings for tests in wanted for settings in tests], arguments)
+    show("records", table(tasks, runs, arguments.seeds, quick), arguments)
+    curves = {
+        f"{'central' if task.name == CENTRAL else '1,000 clients'}: {task.mechanism}": {
+            epsilon: accuracies(runs, task.tests(epsilon, arguments.seeds, quick)) for epsilon in task.changes
+        }
+        for task in tasks
+        if task.name.startswith("MNIST")
+    }
+    curves["central: Tramèr and Boneh 2021 (see text)"] = {3.0: [0.987]}
+    draw(
+        arguments.picture,
+        curves,
+        "MNIST, linear model on scattering features",
+        "epsilon at delta 1e-5",
+        "test accuracy",
+        share=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
