@@ -22,7 +22,8 @@ from hubbub.experiment import config as configs
 from hubbub.experiment import estimates
 from hubbub.experiment.alternatives import Alternative, Alternatives, alternatives
 from hubbub.experiment.alternatives import assignments as flags_of
-from hubbub.experiment.config import Config
+from hubbub.experiment.cohort_sizes import NEAR, CohortSize, cohort_sizes, proposed
+from hubbub.experiment.config import Config, Layer
 from hubbub.experiment.planner import parameters_of, planned, units_of, workload_of
 from hubbub.experiment.settings import encryption_of
 from hubbub.training.plan import RunPlan
@@ -98,15 +99,18 @@ def plan(file: Path, assignments: list[str], asked: Asked) -> None:
     made = _planned(configs.resolve(layer, named), allow_import=asked.allow_import, measure=asked.measure)
     promised, costs = made.plan.promised, _costs(made)
     among = _found(made, asked) if asked.alternatives else None
+    sizes = cohort_sizes(made.config, made.clients, made.plan) if asked.alternatives else ()
     if among is not None and asked.plot is not None:
         _draw(asked.plot, file.stem, among, made)
     if asked.as_json:
-        compared = {} if among is None else _compared_json(among, made, file, assignments)
+        compared = {} if among is None else _compared_json(among, made, file, assignments) | _sizes_json(sizes)
         print_json({**promised.as_json(), **costs, **compared})
         return
     _print(promised, costs, made)
     if among is not None:
         _show(among, made, file, assignments)
+    if sizes:
+        _show_sizes(sizes, made, file, assignments)
     if not asked.measure:
         say(console())
         say(console(), "With --measure: how long the run takes, from the data and the model.")
@@ -303,15 +307,15 @@ def _compared_json(among: Alternatives, made: _Planned, file: Path, assignments:
     ]
     return {
         "neighbours": facts,
-        "recommended": best and {"set": flags_of(best.changes), "command": _command(best, file, assignments)},
+        "recommended": best and {"set": flags_of(best.changes), "command": _command(best.changes, file, assignments)},
         "why": why,
         "left_out": dict(among.left_out),
     }
 
 
-def _command(one: Alternative, file: Path, assignments: Sequence[str]) -> str:
-    """The command that trains with an alternative."""
-    changes = flags_of(one.changes)
+def _command(changed: Layer, file: Path, assignments: Sequence[str]) -> str:
+    """The command that trains with changed settings."""
+    changes = flags_of(changed)
     keys = {flag.partition("=")[0] for flag in changes}
     if "privacy.epsilon" in keys:
         keys.add("privacy.noise_multiplier")
@@ -355,7 +359,57 @@ def _show(among: Alternatives, made: _Planned, file: Path, assignments: Sequence
         say(screen, f"Recommended: the settings as they are; {why}.")
     else:
         say(screen, f"Recommended: {best.name} ({best.cohorts}); {why}:")
-        say(screen, f"  {_command(best, file, assignments)}")
+        say(screen, f"  {_command(best.changes, file, assignments)}")
+
+
+def _sizes_json(sizes: Sequence[CohortSize]) -> dict[str, Any]:
+    """Entries of the JSON object for cohort sizes."""
+    facts = [
+        {
+            "cohort_size": one.size,
+            "noise_multiplier": one.noise_multiplier,
+            "noise_stddev_on_mean": one.mean_stddev,
+            "processed": one.processed,
+            "processed_relative_to_own": one.processed / _own(sizes).processed,
+            "set": flags_of(one.changes),
+            "proposed": one is proposed(sizes),
+        }
+        for one in sizes
+    ]
+    return {"cohort_sizes": facts}
+
+
+def _own(sizes: Sequence[CohortSize]) -> CohortSize:
+    """The size of the settings as they are."""
+    return next(one for one in sizes if not one.changes)
+
+
+def _show_sizes(sizes: Sequence[CohortSize], made: _Planned, file: Path, assignments: Sequence[str]) -> None:
+    """Print the cohort sizes as a table, and the command with the proposed one."""
+    screen, own, best = console(), _own(sizes), proposed(sizes)
+    rows = [
+        (
+            f"{one.size:,}",
+            f"{one.noise_multiplier:.5g}",
+            f"{one.mean_stddev:.4g}",
+            f"{one.processed:,}",
+            "as it is" if one is own else f"{one.processed / own.processed:.3g} ×",
+            "*" if one is best else "",
+        )
+        for one in sizes
+    ]
+    head = ("cohort\nsize", "noise\nmultiplier", "noise in\nthe mean", f"{made.plan.privacy_unit}s\nprocessed", "change", "")
+    say(screen)
+    say(screen, "Cohort sizes, all calibrated to the same epsilon, delta and rounds")
+    print_columns(grid(head, rows, left=0), WIDE)
+    say(screen, "noise in the mean: standard deviation of the noise in a coordinate of the mean update. *: proposed.")
+    say(screen)
+    rule = f"the smallest with noise in the mean within {100 * NEAR:.0f} % of the least"
+    if best is own:
+        say(screen, f"Proposed cohort size: {best.size:,}, as it is; {rule}.")
+    else:
+        say(screen, f"Proposed cohort size: {best.size:,}; {rule}:")
+        say(screen, f"  {_command(best.changes, file, assignments)}")
 
 
 def _draw(path: Path, name: str, among: Alternatives, made: _Planned) -> None:
