@@ -1,5 +1,4 @@
 import math
-import time
 
 import numpy as np
 import pytest
@@ -26,10 +25,8 @@ def delta(z: float, bins: int, rounds: int, epsilon: float, remove: bool) -> flo
 @pytest.mark.parametrize("point", INDEPENDENT, ids=lambda p: f"{p['cycle']} bins, z {p['z']}, {p['direction']} {p['eps']}")
 def test_delta_lies_between_what_was_sampled_and_a_coarser_bound(point: dict) -> None:
     of_mixture.cache_clear()
-    start = time.process_time()
     remove = point["direction"] == "remove"
     ours = delta(point["z"], point["cycle"], point["iterations"], point["eps"], remove)
-    assert time.process_time() - start < 20
     # Four standard errors of either side fail by chance in 3 of 1e5 points.
     assert point["delta_mc"] - 4 * point["se"] <= ours <= point["delta_deterministic_upper_g3e-3"]
 

