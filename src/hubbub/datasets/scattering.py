@@ -1,10 +1,10 @@
 """Scattering features: fixed mathematics in place of learnt layers, so that a linear model on them is accurate under noise.
 
 An image is convolved with wavelets of several scales and angles; moduli of the results, and of their own wavelet transforms,
-are averaged and subsampled. Channels are normalized in groups by each example's own mean and variance, then decorrelated, and
-the features of each example are made of one length. The covariance of the channels is that of random images, ellipses of random
-gray or color that overlap ("dead leaves"), whose wavelets have much the same statistics as those of photographs. So there are
-no data and no learnt weights in it: the features are a function of the example alone and cost no privacy.
+are averaged and subsampled. Channels are normalized in groups by each example's own mean and variance, then decorrelated. The
+covariance of the channels is that of random images, ellipses of random gray or color that overlap ("dead leaves"), whose wavelets
+have much the same statistics as those of photographs. So there are no data and no learnt weights in it: the features are a
+function of the example alone and cost no privacy.
 
 Source: Oyallon and Mallat 2015, https://arxiv.org/abs/1412.8659 (the transform); Andreux et al. 2020,
 https://arxiv.org/abs/1812.11214 (kymatio, whose filters and boundaries these are); Tramèr and Boneh 2021,
@@ -172,20 +172,20 @@ def _dead_leaves(channels: int, height: int, width: int) -> torch.Tensor:
 def _decorrelation(channels: int, height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Of images of this shape the mean of each channel of features, ``(K,)``, and a map of the channels, ``(K, K)``.
 
-    The map is a power of the covariance over random images.
+    The map is a power of the covariance over random images, scaled so that their features have mean square 1.
     """
     leaves = _dead_leaves(channels, height, width)
     rows = torch.cat([_normalized(scattering(part)).movedim(1, 3).flatten(0, 2) for part in leaves.split(_BATCH)]).double()
     mean = rows.mean(0)
-    values, vectors = torch.linalg.eigh(rows.T.cov())
+    values, vectors = torch.linalg.eigh((rows - mean).T.cov(correction=0))
     powers = (values + 1e-3 * values[-1]) ** _POWER
-    return mean.float(), ((vectors * powers) @ vectors.T).float()
+    scale = (values * powers**2).mean().rsqrt()
+    return mean.float(), (scale * (vectors * powers) @ vectors.T).float()
 
 
 def _decorrelated(features: torch.Tensor, mean: torch.Tensor, channels: torch.Tensor) -> torch.Tensor:
-    """Features after the map of their channels, those of each example as long as if each were 1."""
-    found = torch.einsum("nkij,lk->nlij", features - mean[:, None, None], channels)
-    return F.normalize(found.flatten(1)).reshape(found.shape) * math.sqrt(found[0].numel())
+    """Features after the map of their channels."""
+    return torch.einsum("nkij,lk->nlij", features - mean[:, None, None], channels)
 
 
 def _features(images: torch.Tensor, folder: Path | None) -> torch.Tensor:
