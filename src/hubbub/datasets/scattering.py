@@ -2,9 +2,9 @@
 
 An image is convolved with wavelets of several scales and angles; moduli of the results, and of their own wavelet transforms,
 are averaged and subsampled. Channels are normalized in groups by each example's own mean and variance, then decorrelated. The
-covariance of the channels is that of random images, ellipses of random gray or color that overlap ("dead leaves"), whose wavelets
-have much the same statistics as those of photographs. So there are no data and no learnt weights in it: the features are a
-function of the example alone and cost no privacy.
+covariance of the channels is that of random images, ellipses of random gray or color that overlap ("dead leaves"), whose
+wavelets have much the same statistics as those of photographs. So there are no data and no learnt weights in it: the features
+are a function of the example alone and cost no privacy.
 
 Source: Oyallon and Mallat 2015, https://arxiv.org/abs/1412.8659 (the transform); Andreux et al. 2020,
 https://arxiv.org/abs/1812.11214 (kymatio, whose filters and boundaries these are); Tramèr and Boneh 2021,
