@@ -44,9 +44,9 @@ _BATCH = 500
 _MANY = 10_000
 # Random images, and the discs on each.
 _LEAVES, _DISCS = 2000, 30
-# The power of the covariance by which channels are decorrelated: halfway to whitening, which would lift what is mostly noise.
+# The power of the covariance by which channels are decorrelated: halfway to whitening.
 _POWER = -0.25
-_VERSION = 2
+_VERSION = 3
 
 
 def _gabor(size: tuple[int, int], sigma: float, theta: float, xi: float, slant: float) -> Array:
@@ -146,7 +146,7 @@ def scattering(images: torch.Tensor) -> torch.Tensor:
 
 
 def _normalized(features: torch.Tensor) -> torch.Tensor:
-    """Features with mean 0 and variance 1 in each group of three channels, by each example's own statistics."""
+    """Features with mean 0 and variance at most 1 in each group of three channels, by each example's own statistics."""
     return F.group_norm(features, features.shape[1] // _CHANNELS * GROUPS)
 
 
