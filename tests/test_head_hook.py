@@ -239,8 +239,15 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(
         == f"{sys.executable}: no answer in 0.5 seconds"
     )
     assert time.monotonic() - started < 20
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert not any(mark.encode() in line for line in lines)
+
+    def left() -> bool:
+        lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        return any(mark.encode() in line for line in lines)
+
+    # On a busy machine a killed process is there for a moment more.
+    while left() and time.monotonic() - started < 20:
+        time.sleep(0.05)
+    assert not left()
 
 
 def test_a_server_that_hangs_refuses_or_leads_elsewhere_takes_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
