@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hubbub.cli import main
 from hubbub.datasets import Dataset
 from hubbub.datasets.scattering import scattering, with_scattering
 from hubbub.errors import DataError
@@ -86,8 +87,27 @@ def test_channels_of_other_random_images_are_decorrelated() -> None:
 
 @pytest.mark.parametrize("inputs", [torch.rand(2, 28, 28), torch.rand(2, 1, 30, 28), torch.zeros(2, 1, 28, 28).long()])
 def test_what_is_no_image_is_refused(inputs: torch.Tensor) -> None:
-    with pytest.raises(DataError, match="scattering takes images"):
-        scattering(inputs)
+    targets = torch.tensor([0, 1])
+    for transform in (scattering, lambda images: with_scattering(Dataset(images, targets, images, targets))):
+        with pytest.raises(DataError, match=r"have the shape \(2, .*scattering takes images"):
+            transform(inputs)
+
+
+def test_several_processes_find_features_that_were_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    found: list[int] = []
+
+    def launch(nproc: int, _: object) -> None:
+        found.extend([nproc, len(list((tmp_path / "cache" / "scattering").iterdir()))])
+        raise SystemExit(0)
+
+    monkeypatch.setattr("hubbub.cli.ranks.launch", launch)
+    Path("run.toml").write_text('[data]\nname = "digits"\nfeatures = "scattering"\n[model]\nname = "linear"\n')
+    with pytest.raises(SystemExit):
+        main(["train", "run.toml", "--nproc", "2"])
+    # Training and test images.
+    assert found == [2, 2]
 
 
 def test_a_run_on_features_says_so_in_its_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

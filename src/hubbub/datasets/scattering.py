@@ -31,19 +31,19 @@ from hubbub.datasets import published
 from hubbub.datasets.dataset import Dataset
 from hubbub.errors import DataError
 
-__all__ = ["GROUPS", "scattering", "with_scattering"]
+__all__ = ["scattering", "with_scattering"]
 
 # Scales, angles, and channels for one of the image: 1 + J·L + L²·J·(J − 1)/2.
 _SCALES, _ANGLES = 2, 8
 _CHANNELS = 1 + _SCALES * _ANGLES + _ANGLES**2 * _SCALES * (_SCALES - 1) // 2
 # Groups of channels that are normalized together, for each channel of the image.
-GROUPS = 27
+_GROUPS = 27
 # Images at a time.
 _BATCH = 500
 # So many images take minutes, and a bar shows how far they are.
 _MANY = 10_000
-# Random images, and the discs on each.
-_LEAVES, _DISCS = 2000, 30
+# Random images, and the ellipses on each.
+_LEAVES, _ELLIPSES = 2000, 30
 # The power of the covariance by which channels are decorrelated: halfway to whitening.
 _POWER = -0.25
 _VERSION = 3
@@ -99,6 +99,16 @@ def _subsampled(x: torch.Tensor, step: int) -> torch.Tensor:
     return x.reshape(*x.shape[:-2], step, rows, step, columns).mean(dim=(-4, -2))
 
 
+def _require_images(images: torch.Tensor) -> None:
+    """Refuse what cannot be transformed."""
+    step, sides = 2**_SCALES, images.shape[2:]
+    if images.ndim != 4 or not images.is_floating_point() or any(side % step or side < 2 * step for side in sides):
+        raise DataError(
+            f"inputs: have the shape {tuple(images.shape)} and {images.dtype}; scattering takes images (examples, channels, "
+            f"height, width) in floating point, height and width multiples of {step}, at least {2 * step}"
+        )
+
+
 def scattering(images: torch.Tensor) -> torch.Tensor:
     """The scattering transform of second order with 2 scales and 8 angles.
 
@@ -115,12 +125,8 @@ def scattering(images: torch.Tensor) -> torch.Tensor:
         >>> scattering(torch.zeros(2, 1, 28, 28)).shape
         torch.Size([2, 81, 7, 7])
     """
+    _require_images(images)
     step, sides = 2**_SCALES, images.shape[2:]
-    if images.ndim != 4 or not images.is_floating_point() or any(side % step or side < 2 * step for side in sides):
-        raise DataError(
-            f"inputs: have the shape {tuple(images.shape)} and {images.dtype}; scattering takes images (examples, channels, "
-            f"height, width) in floating point, height and width multiples of {step}, at least {2 * step}"
-        )
     size = tuple(side + 2 * step for side in sides)
     averages, wavelets = _filters((size[0], size[1]))
 
@@ -147,7 +153,7 @@ def scattering(images: torch.Tensor) -> torch.Tensor:
 
 def _normalized(features: torch.Tensor) -> torch.Tensor:
     """Features with mean 0 and variance at most 1 in each group of three channels, by each example's own statistics."""
-    return F.group_norm(features, features.shape[1] // _CHANNELS * GROUPS)
+    return F.group_norm(features, features.shape[1] // _CHANNELS * _GROUPS)
 
 
 def _dead_leaves(channels: int, height: int, width: int) -> torch.Tensor:
@@ -157,7 +163,7 @@ def _dead_leaves(channels: int, height: int, width: int) -> torch.Tensor:
     found = np.empty((_LEAVES, channels, height, width), np.float32)
     for image in found:
         image[:] = draw.uniform(0, 1, (channels, 1, 1))
-        for _ in range(_DISCS):
+        for _ in range(_ELLIPSES):
             # Areas of a law that is the same at all scales, from 1.5 pixels up.
             radius, flatness, turn = 1.5 / math.sqrt(draw.uniform(0.01, 1)), draw.uniform(0.3, 1), draw.uniform(0, math.pi)
             right, down = x - draw.uniform(-4, width + 4), y - draw.uniform(-4, height + 4)
@@ -194,6 +200,7 @@ def _features(images: torch.Tensor, folder: Path | None) -> torch.Tensor:
     file = None if folder is None else folder / f"{digest}.npy"
     if file is not None and file.is_file():
         return torch.from_numpy(np.load(file))
+    _require_images(images)
     fixed = _decorrelation(*images.shape[1:])
     few = len(images) < _MANY
     parts = track(images.split(_BATCH), "Scattering features", console=Console(stderr=True), transient=True, disable=few)
