@@ -33,7 +33,14 @@ from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
 from hubbub.training.ranks import Ranks, fingerprint, word
 from hubbub.training.simulation.faults import isolated, note, probe_batch, reason, require_steady, shaken
-from hubbub.training.simulation.functional import called, in_range, own_generators, require_trainable, seed_generators
+from hubbub.training.simulation.functional import (
+    called,
+    in_range,
+    own_generators,
+    repeatable,
+    require_trainable,
+    seed_generators,
+)
 from hubbub.training.simulation.local import Examples, Loss
 
 __all__ = ["Chosen", "ExampleGradients", "ExamplePopulation", "private_gradients"]
@@ -177,7 +184,8 @@ class ExampleGradients:
             return value, value
 
         differentiated = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0))
-        found, losses = differentiated(parameters or _trainable(self.module), inputs, targets)
+        with repeatable(inputs.device):
+            found, losses = differentiated(parameters or _trainable(self.module), inputs, targets)
         return torch.cat([part.flatten(1) for part in found.values()], dim=1), losses.detach()
 
     def _same_bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> bool:
@@ -218,7 +226,7 @@ class ExampleGradients:
 
     def _alone(self, inputs: torch.Tensor, targets: torch.Tensor) -> Rows:
         """The gradient of a single example, ``(1, dim)``, and its loss, ``(1,)``."""
-        with torch.enable_grad(), in_range(inputs.device):
+        with torch.enable_grad(), in_range(inputs.device), repeatable(inputs.device):
             parameters = {name: p.requires_grad_() for name, p in _trainable(self.module).items()}
             value = self._loss(called(self.module, {**self._constants(), **parameters}, inputs), targets)
             found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)

@@ -171,6 +171,16 @@ def in_range(device: torch.device) -> AbstractContextManager[object]:
     return _InRange() if device.type == "cuda" else nullcontext()
 
 
+def repeatable(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which a GPU convolves in all bits of float32, by kernels that give the same bits each time.
+
+    By default it rounds to TensorFloat-32 and takes whichever kernel is fast, which depends on how many are computed at once.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)  # type: ignore[no-untyped-call, no-any-return]
+
+
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
     """A context in which layers compute in ``precision``; the backward pass follows."""
     return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bfloat16" else nullcontext()

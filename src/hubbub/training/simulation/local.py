@@ -18,6 +18,7 @@ from hubbub.training.simulation.functional import (
     difference,
     in_range,
     own_generators,
+    repeatable,
     seed_generators,
 )
 
@@ -201,7 +202,7 @@ class OneByOne:
 
     def trained(self, start: torch.Tensor, job: Job) -> tuple[torch.Tensor, float]:
         """The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches."""
-        with own_generators(self._device):
+        with own_generators(self._device), repeatable(self._device):
             seed_generators(job.seed, self._device)
             return self._worker.vector, self._steps(start, job)
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.training.simulation import Precision
-from hubbub.training.simulation.functional import Constants, computing, difference, in_range
+from hubbub.training.simulation.functional import Constants, computing, difference, in_range, repeatable
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, Trained, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError, StackedModel
 
@@ -86,7 +86,8 @@ class Stacks:
             inputs, targets, counts = feed.batch(step)
             # Clients without a batch left, and padding, take no step.
             active = torch.tensor([count > 0 for count in counts], device=self._device)
-            losses, gradients = self._slopes(own, counts, generators, inputs, targets, active)
+            with repeatable(self._device):
+                losses, gradients = self._slopes(own, counts, generators, inputs, targets, active)
             resting = [i for i, count in enumerate(counts[: len(jobs)]) if not count]
             stepper.step(gradients, feed.rates(step), resting)
             total += losses
