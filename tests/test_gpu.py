@@ -30,6 +30,7 @@ from hubbub.training import (
     private_gradients,
 )
 from hubbub.training.simulation.local import OneByOne
+from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
 from hubbub.verification import verify
 from local_jobs import IMAGES, SENTENCES, Lstm, jobs
@@ -82,6 +83,11 @@ def test_clients_train_as_on_a_processor(name: str, local: LocalTraining) -> Non
         model.features, model.single = nn.Identity(), nn.Identity()
     expected = {t.client: t.update for t in OneByOne(model, F.cross_entropy, local, torch.device("cpu")).train(model, clients)}
     for plan, maker in makers(model, local).items():
+        if name == "lstm" and plan == "stacked":
+            # cuDNN's recurrent layers do not run under vmap: "auto" trains such clients one by one.
+            with pytest.raises(NotStackableError):
+                trained(maker, model, clients)
+            continue
         for client, update in trained(maker, model, clients).items():
             assert float((update - expected[client]).norm()) <= TOLERANCE * float(expected[client].norm()), (plan, client)
 

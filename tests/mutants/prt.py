@@ -69,6 +69,7 @@ a device with a damaged record is as new as one without @ _Record.read
 a device forgets that it did not know @ _Record.with_round
 - len(self.rounds) + unknown
 + len(self.rounds)
+? test_flower_separation.py::test_prt_11_a_device_that_does_not_know_its_past_waits_as_if_it_had_taken_part
 
 a reply that no device vouches for counts @ Summing.of
 - if self.separation:

@@ -178,7 +178,7 @@ def repeatable(device: torch.device) -> AbstractContextManager[object]:
     """
     if device.type != "cuda":
         return nullcontext()
-    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)  # type: ignore[no-untyped-call, no-any-return]
+    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
