@@ -1,12 +1,15 @@
 """What runs on a GPU, where there is one: clients, examples, noise and whole runs give there what they give on a processor."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from typer.testing import CliRunner
@@ -20,7 +23,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.mechanism.workloads import prefix_sum
-from hubbub.models import Cnn, Mlp
+from hubbub.models import CifarCnn, Cnn, Mlp
 from hubbub.noise import NoiseStream, SecureSource
 from hubbub.training import (
     ExamplePopulation,
@@ -29,6 +32,7 @@ from hubbub.training import (
     SimulatedPopulation,
     private_gradients,
 )
+from hubbub.training.per_example import Chosen, ExampleGradients
 from hubbub.training.simulation.local import OneByOne
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
@@ -73,6 +77,7 @@ def makers(model: nn.Module, local: LocalTraining, precision: Any = "float32") -
 # --- clients ---
 
 
+@pytest.mark.filterwarnings("ignore:RNN module weights")
 @pytest.mark.parametrize("local", [LocalTraining(), ALL], ids=["plain", "all"])
 @pytest.mark.parametrize("name", MODELS)
 def test_clients_train_as_on_a_processor(name: str, local: LocalTraining) -> None:
@@ -119,6 +124,15 @@ def test_examples_are_clipped_each_by_itself() -> None:
     there = private_gradients(model.to("cuda"), F.cross_entropy, job.inputs.to("cuda"), job.targets.to("cuda"), 0.1)
     assert there.total.device == CUDA
     torch.testing.assert_close(there.open(None).cpu(), here.open(None), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("make", "shape"), [(Cnn, (1, 28, 28)), (CifarCnn, (3, 32, 32))])
+@pytest.mark.parametrize("batch", [16, 64, 256])
+def test_examples_have_the_same_bits_in_a_batch(make: Any, shape: tuple[int, ...], batch: int) -> None:
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(9, *shape, device=CUDA), torch.arange(9, device=CUDA)
+    gradients = ExampleGradients(make(shape, 10).to(CUDA), F.cross_entropy, batch=batch)
+    assert gradients.batched(Chosen(inputs, targets, range(9), int))
 
 
 @pytest.mark.parametrize("make", ["one-by-one", "batched-3", "examples", "table"])
@@ -245,6 +259,24 @@ def test_a_run_is_trained_resumed_verified_and_extended(kind: str, tmp_path: Pat
     if kind in ("secure", "examples"):
         invoke("extend", folder, "--rounds", 2, "--out", tmp_path / "more")
         assert verify(tmp_path / "more").ok
+
+
+@pytest.mark.parametrize("unit", ["client", "example"])
+def test_two_ranks_on_a_gpu_train_the_model_of_one(unit: str, tmp_path: Path) -> None:
+    of_unit = {
+        "client": {"training": {"plan": "batched-4"}},
+        "example": {"privacy": {"unit": "example"}, "data": {"clients": configs.Config().data.clients}},
+    }
+    settings = configs.resolve(SETTINGS, {"privacy": {"noise": "simulation"}}, of_unit[unit])
+    (tmp_path / "run.toml").write_text(configs.dump(settings))
+    models = []
+    for place, ranks in (("once", "1"), ("again", "1"), ("divided", "2")):
+        command = [sys.executable, "-m", "hubbub", "train", "run.toml", "--out", place, "--nproc", ranks]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        models.append(load_file(tmp_path / place / "model.safetensors"))
+    for other in models[1:]:
+        assert all(torch.equal(value, other[name]) for name, value in models[0].items())
 
 
 def test_the_gpu_is_named() -> None:

@@ -1,5 +1,6 @@
 """From settings to a run: its plan, the data and the model."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -184,6 +185,9 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
     # The noise of a simulation follows from its seed, so that secure sums would protect nothing; floating point is faster.
     lattice = config.privacy.noise == "secure"
     execution = _execution(training)
+    if execution.device == "cuda" and ranks and ranks.size > 1:
+        # Of several GPUs of a machine each rank has its own.
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)) % torch.cuda.device_count())
     if config.privacy.unit == "example":
         from hubbub.training import ExamplePopulation
 

@@ -165,9 +165,6 @@ class Ranks:
                     f"{_LAUNCHED} = {os.environ[_LAUNCHED]!r}: a launcher seems to have started this process, and its group "
                     f"cannot be made ({_line(error)}); start it by torchrun, or unset {_LAUNCHED}"
                 ) from error
-        if torch.cuda.is_available():
-            # Of several GPUs of a machine each rank has its own.
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         return cls(dist.group.WORLD, time_limit=time_limit, shard_optimizer=shard_optimizer)
 
     @property
