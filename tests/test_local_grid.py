@@ -26,10 +26,6 @@ def record(model: Model) -> ArrayRecord:
     return ArrayRecord({name: Array(np.asarray(value)) for name, value in model.items()})
 
 
-def model_of(arrays: ArrayRecord) -> Model:
-    return {name: array.numpy() for name, array in arrays.items()}
-
-
 def client(behaviour: Behaviour) -> ClientApp:
     """An app that does the same whatever it is asked."""
     app = ClientApp()
@@ -50,32 +46,6 @@ def ask(grid: LocalGrid, content: RecordDict | None = None, kind: str = "query",
 
 def partition(message: Message) -> int:
     return message.metadata.src_node_id - LocalGrid(client(echo), num_nodes=1).get_node_ids()[0]
-
-
-# --- strategies ---
-
-
-def pulled(arrays: Model, partition: int) -> Model:
-    """Half way to a point of the client's own."""
-    return {name: (value + partition) / 2 for name, value in arrays.items()}
-
-
-def federation(nodes: int = 5) -> LocalGrid:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        me = int(context.node_config["partition-id"])
-        metrics = MetricRecord({"num-examples": me + 1, "loss": float(me)})
-        arrays = record(pulled(model_of(message.content["arrays"]), me))
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        total = sum(float(value.sum()) for value in model_of(message.content["arrays"]).values())
-        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1, "sum": total})}), reply_to=message)
-
-    return LocalGrid(app, num_nodes=nodes)
 
 
 # --- what crosses, and what does not ---

@@ -1,16 +1,10 @@
 """The models that come along: their sizes by hand, what they may see, and that they can be trained with a guarantee."""
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.errors import ConfigError
-from hubbub.experiment.build import client_side
-from hubbub.experiment.config import resolve
 from hubbub.models import CharLstm, CharTransformer, CifarCnn, Cnn, Mlp
 from hubbub.training.simulation.functional import FlatModel
 
@@ -78,45 +72,3 @@ def test_a_model_can_be_trained_with_a_guarantee(model: type[nn.Module]) -> None
                 parameter -= 0.05 * parameter.grad
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
-
-
-@pytest.mark.parametrize(
-    ("model", "shape", "message"),
-    [
-        (CharLstm, (1, 28, 28), "model.name = 'char-lstm': takes sequences of characters, these inputs are (1, 28, 28)"),
-        (CharTransformer, (3, 32, 32), "model.name = 'char-transformer': takes sequences of characters"),
-        (CifarCnn, (80,), "model.name = 'cifar-cnn': takes images of at least 8 × 8, these inputs are (80,)"),
-        (CifarCnn, (3, 7, 32), "at least 8 × 8"),
-        (Cnn, (80,), "model.name = 'cnn': takes images of at least 16 × 16"),
-    ],
-    ids=str,
-)
-def test_data_of_another_kind_are_refused(model: type[nn.Module], shape: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        model(shape, 10)
-
-
-OWN = """
-import torch
-from torch import nn
-from hubbub.datasets import Dataset
-
-def data(path):
-    x = torch.randint(0, 5, (30, 4), generator=torch.Generator().manual_seed(0))
-    x[17, 2] = 5
-    return Dataset(x, torch.zeros(30, dtype=torch.int64), x, torch.arange(30) % 2)
-
-def model(shape, classes):
-    return nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(12, classes))
-"""
-
-
-def test_a_table_that_is_too_short_for_one_character_is_refused_before_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("short_table.py").write_text(OWN)
-    monkeypatch.syspath_prepend(".")
-    settings = {"data": {"name": "short_table:data", "clients": 3}, "model": {"name": "short_table:model"}}
-    with pytest.raises(ConfigError, match=r"does not fit inputs of shape \(4,\).*index out of range"):
-        client_side(resolve(settings), allow_import=True)

@@ -3,13 +3,12 @@
 import io
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from hubbub.cli.output import console, say
+from hubbub.cli.output import say
 
 
 def told(text: str, width: int, *, terminal: bool = True, indent: int | None = None) -> list[str]:
@@ -18,11 +17,6 @@ def told(text: str, width: int, *, terminal: bool = True, indent: int | None = N
     screen = Console(file=file, force_terminal=terminal, width=width, highlight=False, soft_wrap=True, markup=False)
     say(screen, text, indent=indent)
     return file.getvalue().removesuffix("\n").split("\n")
-
-
-def test_a_line_number_is_no_picture(capsys: pytest.CaptureFixture[str]) -> None:
-    say(console(), "model.py:100: of a:b:c [red]in runs/:key:/[/red]")
-    assert capsys.readouterr().out == "model.py:100: of a:b:c [red]in runs/:key:/[/red]\n"
 
 
 # None is wider than half of the narrowest line, which is what an indent leaves: a word that has no room is never parted.
@@ -41,18 +35,3 @@ def test_lines_fit_and_hold_every_word_in_its_order(words: list[str], width: int
         assert following.startswith(hanging)
         assert not following.startswith(f"{hanging} ")
     assert told(" ".join(words), width, terminal=False, indent=indent) == [" ".join(words)]
-
-
-@pytest.mark.parametrize(
-    ("text", "copied"),
-    [
-        ("Ledger head (hubbub verify runs/a-long-one --head H): 0a1b", "(hubbub verify runs/a-long-one --head H):"),
-        ("Stopped after 3 rounds. Resume with: hubbub resume runs/mine --head 0a1b", "hubbub resume runs/mine --head 0a1b"),
-        ("Try it: cd mine && python run_local.py; README.md says more.", "cd mine && python run_local.py;"),
-        ("  hubbub train my.toml --set privacy.epsilon=3", "  hubbub train my.toml --set privacy.epsilon=3"),
-        ("Report: /a/folder/with/a/long/name/report.html", "/a/folder/with/a/long/name/report.html"),
-    ],
-)
-def test_what_one_copies_is_never_parted(text: str, copied: str) -> None:
-    for width in (10, 25, 40):
-        assert any(copied in line for line in told(text, width))

@@ -93,16 +93,6 @@ def test_more_numbers_than_a_lattice_has_room_for_are_refused_and_the_bits_that_
         assert 4 ** (named - 1) < dim
 
 
-@pytest.mark.parametrize("bits", [7, 25, 8.0, True, "16", None])
-def test_a_lattice_that_is_not_there_is_refused(bits: object) -> None:
-    with pytest.raises((ValueError, TypeError), match="bits = "):
-        Lattice(1.0, bits)  # type: ignore[arg-type]
-    with pytest.raises((ValueError, TypeError), match="lattice_bits = "):
-        NoiseShares(3, lattice_bits=bits)  # type: ignore[arg-type]
-    with pytest.raises((ValueError, TypeError), match="lattice_bits = "):
-        plan(BANDED, lattice_bits=bits)
-
-
 # Shares of fewer steps.
 
 

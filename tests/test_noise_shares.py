@@ -6,7 +6,6 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -210,21 +209,6 @@ def test_noise_and_rounds_are_calibrated_and_one_more_would_cost_more() -> None:
     assert costs[0] <= 2.0 < costs[1]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"share_stddev": 0}, "share_stddev = 0"),
-        ({"share_stddev": 1.5}, r"share_stddev = 1\.5"),
-        ({"shares": 0}, "shares = 0"),
-        ({"dim": 0}, "dim = 0"),
-        ({"noise_multiplier": math.nan}, "noise_multiplier = nan"),
-    ],
-)
-def test_shares_that_cannot_be_are_refused(wrong: dict[str, object], message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        DiscreteGaussianShares(**({"noise_multiplier": 1.0, "shares": 2, "share_stddev": 3, "dim": 4} | wrong))
-
-
 # A mechanism with shares.
 
 
@@ -241,15 +225,6 @@ def test_shares_that_no_theorem_covers_or_nobody_can_draw_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         Mechanism(strategy, participation, z, SHARES)
-
-
-def test_what_is_no_shares_is_refused() -> None:
-    with pytest.raises(TypeError, match="must be NoiseShares"):
-        Mechanism(Identity(8), PATTERN, 1.0, 3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="clients = 0"):
-        NoiseShares(0)
-    with pytest.raises(ValueError, match="has none; ask"):
-        _ = MECHANISM.mu
 
 
 @pytest.mark.parametrize(
@@ -430,11 +405,3 @@ def test_shares_that_nobody_answers_for_are_refused(tmp_path: Path) -> None:
     # Clients that are simulated in this process clip and add nothing.
     with pytest.raises(ConfigError, match="bare sums would be released"):
         next(iter(train(replace(plan(Identity(ROUNDS)), mechanism=MECHANISM), silent(), nn.Linear(3, 2), RunStore(tmp_path))))
-
-
-def test_a_long_run_of_independent_noise_opens_without_a_row_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(*_: object) -> NoReturn:
-        pytest.fail("a row of noise was computed")
-
-    monkeypatch.setattr(Identity, "step", step)
-    ReleasePath(Promise(100_000, Mechanism(Identity(100_000), MinSeparation(10, 10), 1.0)), DIM, clients=CLIENTS)

@@ -17,7 +17,6 @@ import pytest
 
 from hubbub import accounting
 from hubbub.accounting.guarantee import unprotected
-from hubbub.factorization.published import cooldown, learning_rates
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Identity
@@ -97,16 +96,6 @@ def test_a_notebook_tells_of_no_machine_is_small_and_links_to_what_there_is(path
             assert (path.parent / target).exists(), target
 
 
-def test_there_are_four_and_the_front_page_names_the_folder() -> None:
-    assert [path.stem for path in NOTEBOOKS] == [
-        "breaking_broken_dp",
-        "flower_private",
-        "gboard_accounting",
-        "multi_epoch_factorization",
-    ]
-    assert "](notebooks/" in (ROOT / "README.md").read_text()
-
-
 def test_a_stale_number_and_an_edited_cell_are_noticed() -> None:
     assert same("epsilon 3.4240, 12 rounds", "epsilon 3.4241, 12 rounds")
     assert not same("epsilon 3.4240, 12 rounds", "epsilon 3.4250, 12 rounds")
@@ -118,10 +107,6 @@ def test_a_stale_number_and_an_edited_cell_are_noticed() -> None:
     before = EXECUTE["digest"](notebook)
     notebook.cells[-1].source += " "
     assert EXECUTE["digest"](notebook) != before
-
-
-def test_the_learning_rates_of_the_notebook_are_those_that_were_published(data_folder: Path) -> None:
-    assert learning_rates(data_folder / "lr_vector_tensor_pb") == pytest.approx(cooldown(2000), rel=1e-15)
 
 
 # Cards

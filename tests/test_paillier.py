@@ -205,21 +205,6 @@ def test_pai_5_what_is_no_whole_number_is_refused(value: Any) -> None:
             use(value)
 
 
-def test_misuse_is_told() -> None:
-    private = small()
-    c = private.public_key.encrypt([1, 2])
-    with pytest.raises(TypeError, match="two ciphertexts were multiplied"):
-        c * c
-    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\) do not fit"):
-        c + private.public_key.encrypt([1, 2, 3])
-    with pytest.raises(TypeError, match=r"PublicKey\.ciphertext checks integers"):
-        private.decrypt(list(c.integers))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="does not hold"):
-        paillier.Ciphertext(private.public_key, (3,), c.integers)
-    with pytest.raises(ValueError, match="threads = 0"):
-        private.decrypt(c, threads=0)
-
-
 def test_a_value_that_is_refused_is_not_shown() -> None:
     public = small().public_key
     secret = 10**200 + 123456789

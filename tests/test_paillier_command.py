@@ -13,11 +13,10 @@ import matplotlib.image
 import pytest
 
 import refusals
-from hubbub.cli import paillier as module
-from hubbub.secagg import key_files, paillier, threshold
+from hubbub.secagg import key_files, threshold
 from hubbub.secagg.threshold import ThresholdKey
 from refusals import Refused, output
-from small_keys import SAFE, VECTORS, number
+from small_keys import VECTORS, number
 
 # Fixtures are found by their names here.
 workplace, refused = refusals.workplace, refusals.refused
@@ -63,22 +62,6 @@ def test_keygen_writes_a_key_that_only_its_owner_may_read(capsys: pytest.Capture
         assert f"{secret:x}"[:12] not in text
 
 
-def test_keygen_makes_3072_bits_unless_told_otherwise(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-    key = paillier.generate(2048)
-    monkeypatch.setattr(paillier, "generate", lambda bits: asked.append(bits) or key)
-    answer = json.loads(output(capsys, ["paillier", "keygen", "-o", "keys", "--json"]))
-    assert asked == [3072]
-    assert answer == {
-        "key_id": key.public_key.key_id,
-        "bits": 2048,
-        "public_key": "keys/public-key.json",
-        "private_key": "keys/private-key.json",
-    }
-
-
 def test_what_is_there_is_not_overwritten(refused: Refused) -> None:
     Path("keys").mkdir()
     for command, names in (
@@ -90,24 +73,6 @@ def test_what_is_there_is_not_overwritten(refused: Refused) -> None:
             refused(["paillier", *command, "--bits", "2048", "-o", "keys"], f"keys/{name}: exists", "never overwritten", "-o")
             assert names_in("keys") == [name]
             Path("keys", name).unlink()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["keygen", "-o", "keys", "--bits", "1024"], ["bits = 1024: must be at least 2048"]),
-        (["keygen"], ["Missing option '--output'", "keygen --help"]),
-        (["shares", "-o", "keys", "--holders", "5", "--threshold", "6"], ["threshold = 6: must be at most 5"]),
-        (["bench", "-o", "keys", "--bits", "128"], ["bits = 128: must be at least 256"]),
-        (["bench", "-o", "keys", "--sizes", "10,,20"], ["--sizes '10,,20': must be whole numbers with commas"]),
-        (["bench", "-o", "keys", "--sizes", "10,1001"], ["--sizes = 1001: must be at most 1000"]),
-    ],
-)
-def test_a_command_that_cannot_be_done_is_refused_and_leaves_nothing(
-    arguments: list[str], words: list[str], refused: Refused
-) -> None:
-    refused(["paillier", *arguments], *words)
-    assert not Path("keys").exists()
 
 
 # Shares.
@@ -141,38 +106,6 @@ def test_shares_of_the_written_files_decrypt_together(capsys: pytest.CaptureFixt
         assert f"{secret:x}"[:12] not in text
 
 
-@pytest.mark.parametrize(
-    ("holders", "needed", "least", "words"),
-    [
-        (2, 2, 2, ["never again if one share is lost"]),
-        (4, 2, 2, ["No run accepts such a key", "at least 3 of 4"]),
-        (2, 2, 1, ["single contributions too"]),
-    ],
-)
-def test_what_the_numbers_mean_is_said(
-    holders: int, needed: int, least: int, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    public, _ = threshold.deal(*SAFE, holders=holders, threshold=needed, min_contributions=least)
-    module._explain(Path("keys"), public)
-    text = capsys.readouterr().out
-    assert not [word for word in words if word not in text]
-
-
-def test_the_json_of_shares_names_files_and_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
-    text = output(capsys, [*SHARES, "--holders", "2", "--threshold", "2", "--min-contributions", "4", "--json"])
-    public = key_files.read_public("keys/public-key.json")
-    assert json.loads(text) == {
-        "key_id": public.key_id,
-        "clients_key_id": public.public_key.key_id,
-        "bits": 2048,
-        "holders": 2,
-        "threshold": 2,
-        "min_contributions": 4,
-        "public_key": "keys/public-key.json",
-        "shares": ["keys/share-1.json", "keys/share-2.json"],
-    }
-
-
 # Bench.
 
 
@@ -194,20 +127,6 @@ def test_bench_writes_nine_plots_and_their_numbers(capsys: pytest.CaptureFixture
             assert value >= sum(seconds[name, operation, part, size] for part in ("encrypt", "decrypt"))
     assert matplotlib.image.imread("out/bench.png").shape == (1350, 1650, 4)
     assert "encrypt  add a constant" in text
-
-
-def test_bench_says_that_phe_is_not_there(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    find = module.importlib.util.find_spec
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None if name == "phe" else find(name))
-    text = output(capsys, ["paillier", "bench", "--bits", "256", "--sizes", "10", "-o", "out"])
-    assert "phe is not installed" in text
-    assert {row["implementation"] for row in json.loads(Path("out/bench.json").read_text())["times"]} == {"hubbub"}
-
-
-def test_a_wrong_result_is_not_measured() -> None:
-    wrong = module.Subject("wrong", 1, lambda numbers: numbers, lambda symbol, a, b: a, lambda encrypted: encrypted)
-    with pytest.raises(RuntimeError, match="wrong: add of numbers of 10 bits came out wrong"):
-        module.measured([wrong], [10], 256)
 
 
 # All of them.

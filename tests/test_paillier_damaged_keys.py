@@ -45,26 +45,6 @@ def test_a_file_with_any_field_damaged_is_refused(kind: str, tmp_path: Path) -> 
     READ[kind](tmp_path / "key")
 
 
-@pytest.mark.parametrize(
-    ("kind", "field", "value", "words"),
-    [
-        ("public", "key_id", "0" * 32, "key_id: the key is"),
-        ("public", "bits", 511, "bits: the key has 512"),
-        ("public", "short_exponents", 1, "short_exponents = 1: must be True or False"),
-        ("public", "format", "hubbub paillier private key", "format: is 'hubbub paillier private key': must be"),
-        ("public", "version", 2, "version: must be 1"),
-        ("threshold", "verification", ["0x5"], "verification has 1 numbers"),
-        ("threshold", "threshold", 3, "key_id: the key is"),
-        ("private", "p", "0x7", "must be of equal length"),
-        ("share", "secret", "0x5", "secret of holder 2 is no share of the key"),
-        ("share", "public", "x", "public: must be a JSON object"),
-    ],
-)
-def test_what_is_wrong_is_named(kind: str, field: str, value: object, words: str, tmp_path: Path) -> None:
-    overwrite(tmp_path / "key", {**write(kind, tmp_path / "key"), field: value})
-    refused(kind, tmp_path / "key", words)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_field_is_named_and_an_unknown_one_is_not_shown(kind: str, tmp_path: Path) -> None:
     said = write(kind, tmp_path / "key")

@@ -11,7 +11,6 @@ from hubbub.errors import KeyFileError
 from hubbub.secagg import ciphertext, key_files, threshold
 from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.threshold import KeyShare, ThresholdKey
-from small_keys import iso
 from written_keys import (
     KEY,
     KINDS,
@@ -45,15 +44,6 @@ def test_a_shared_key_and_its_shares_are_read_back_as_they_were(tmp_path: Path) 
     assert [(share.holder, share.secret, share.public) for share in read] == [(s.holder, s.secret, KEY) for s in SHARES[:2]]
     given = [KEY.encrypt(40), KEY.encrypt(2)]
     assert threshold.combine(public, [share.partial_of(given) for share in read]) == 42
-
-
-def test_a_key_that_takes_the_textbook_form_stays_one(tmp_path: Path) -> None:
-    key_files.write_private(tmp_path / "private", iso())
-    key_files.write_public(tmp_path / "public", iso().public_key)
-    public = key_files.read_public(tmp_path / "public")
-    assert isinstance(public, PublicKey)
-    assert not public.short_exponents
-    assert not key_files.read_private(tmp_path / "private").public_key.short_exponents
 
 
 def test_pai_15_only_the_owner_may_read_secrets_and_everybody_public_keys(tmp_path: Path) -> None:

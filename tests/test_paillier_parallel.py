@@ -106,25 +106,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_one_number_or_none_needs_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ciphertext, "ProcessPoolExecutor", None)
-    public = small().public_key
-    assert small().decrypt(public.encrypt([], workers=4)) == []
-    assert small().decrypt(public.encrypt(5, workers=4)) == 5
-
-
-@pytest.mark.parametrize("count", [0, -1, 1025])
-def test_a_number_of_workers_that_makes_no_sense_is_refused(count: int) -> None:
-    _, shares = dealt()
-    for use in (
-        lambda: small().public_key.encrypt(1, workers=count),
-        lambda: shares[0].public.encrypt(1, workers=count),
-        lambda: shares[0].partial(shares[0].public.encrypt(1), workers=count),
-    ):
-        with pytest.raises(ValueError, match=f"workers = {count}: must be at"):
-            use()
-
-
 # Holders of shares.
 
 

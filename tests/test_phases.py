@@ -4,9 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
-from hubbub.errors import SumNotOpenedError
 from hubbub.training import LatticeSum, ReleasePath, rounds, train
 from hubbub.training.rounds import RunState
 from small_runs import PLANS, linear, population
@@ -52,17 +50,3 @@ def test_each_second_is_counted_in_the_phase_that_took_it(monkeypatch: pytest.Mo
         assert result.seconds == sum(expected.values())
         # What the caller does between two rounds belongs to none.
         clock.now += 1000.0
-
-
-def test_a_round_that_is_aborted_learns_nothing_and_says_where_its_time_went(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-
-    def lost(self: LatticeSum, row: object) -> torch.Tensor:
-        clock.now += 3.0
-        raise SumNotOpenedError("nobody opens it")
-
-    monkeypatch.setattr(LatticeSum, "open", lost)
-    clock.takes(ReleasePath, "abort", 5.0)
-    result = next(train(PLAN, population(), linear()))
-    assert not result.released
-    assert (result.phases["noise"], result.phases["persist"], result.phases["update"]) == (3.0, 5.0, 0.0)

@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -159,24 +158,6 @@ def test_as_many_units_are_known_as_are_there(changes: configs.Layer, unit: str)
     assert planner.units_of(config) == len(build(config).population.clients)
 
 
-def test_more_clients_than_the_data_have_examples_for_are_refused_as_a_run_refuses_them(tmp_path: Path) -> None:
-    settings: configs.Layer = {"privacy": {"noise_multiplier": 1.0}, "data": {"clients": 1438}}
-    answer = CliRunner().invoke(app, ["plan", str(written(tmp_path, settings))])
-    assert answer.exit_code != 0
-    assert "data.clients = 1438: there are 1437 training examples" in str(answer.exception)
-    with pytest.raises(ConfigError, match=r"data.clients = 1438: there are 1437 training examples"):
-        build(configs.resolve(settings))
-
-
-def test_users_whose_examples_are_held_out_and_data_of_ones_own_are_not_known() -> None:
-    speakers: configs.Layer = {"data": {"name": "shakespeare", "partition": "user"}, "privacy": {"noise_multiplier": 1.0}}
-    assert planner.units_of(configs.resolve(speakers)) == 264
-    assert planner.units_of(configs.resolve(speakers, {"training": {"validation": 0.1}})) is None
-    assert planner.units_of(configs.resolve(speakers, {"data": {"name": "my:own"}})) is None
-    assert planner.units_of(configs.resolve({"data": {"name": "my:own", "clients": 10**6}})) == 10**6
-    assert planner.parameters_of(configs.resolve({"data": {"name": "my:own"}})) is None
-
-
 # What noise and encryption amount to
 
 
@@ -199,15 +180,6 @@ def test_noise_and_signal_are_those_of_drawn_noise() -> None:
     model = rows.sum(axis=0) / 8
     assert loud.model_stddev == pytest.approx(model.std(), rel=0.06)
     assert loud.final_signal_to_noise == pytest.approx(9 * 0.5 / np.linalg.norm(model), rel=0.06)
-
-
-def test_epsilon_over_rounds_ends_with_that_of_the_run_and_never_falls() -> None:
-    promise = planned(configs.resolve({"training": {"rounds": 10}, "privacy": {"epsilon": 3.0}}), 100).promise()
-    after = estimates.epsilons(promise, 1e-5)
-    assert [rounds for rounds, _ in after] == [1, 3, 5, 8, 10]
-    spent = [epsilon for _, epsilon in after]
-    assert spent == sorted(spent)
-    assert spent[-1] == promise.after(10, 1e-5).epsilon
 
 
 @pytest.mark.parametrize(("holders", "mode"), [(1, "none"), (1, "dp-ftrl"), (3, "dp-ftrl")])
@@ -238,10 +210,3 @@ def test_the_bytes_of_encryption_are_those_of_messages_that_are_really_made(hold
     # Names of clients are of one letter or of two.
     assert sent <= costs["request_bytes"] <= sent + 20
     assert all(costs[key] > 0 for key in ("encrypt_seconds", "add_seconds", "open_seconds"))
-
-
-def test_what_is_not_printed_on_a_terminal_has_a_line_for_each_row_and_no_blanks_at_its_end(tmp_path: Path) -> None:
-    run = written(tmp_path, {"privacy": {"epsilon": 5.0}})
-    lines = CliRunner(env={"COLUMNS": "30"}).invoke(app, ["plan", str(run)]).output.splitlines()
-    assert any(re.match(r"clip noise multiplier  +[\d.]+ \(over the clip norm\)$", line) for line in lines)
-    assert [line for line in lines if line != line.rstrip()] == []

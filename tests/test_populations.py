@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.errors import ConfigError, DataError
+from hubbub.errors import ConfigError
 from hubbub.testing import ContractError, check_population
 from hubbub.training import LocalTraining, SimulatedPopulation, train
 from hubbub.training.simulation.functional import FlatModel
@@ -130,15 +130,3 @@ def test_shp_1_a_scalar_parameter_is_clipped_like_any_other() -> None:
     model = nn.Linear(1, 1)
     model.temperature = nn.Parameter(torch.tensor(1.0))
     assert FlatModel(model).dim == 3
-
-
-def test_a_model_without_parameters_and_clients_without_sense_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no trainable parameter"):
-        FlatModel(nn.Flatten())
-    with pytest.raises(DataError, match="5 inputs and 4 targets"):
-        SimulatedPopulation([(torch.zeros(5, 1), torch.zeros(4))], F.mse_loss, LocalTraining())
-    with pytest.raises(DataError, match="the list is empty"):
-        SimulatedPopulation([], F.mse_loss, LocalTraining())
-    numbers = (torch.zeros(4, 1), torch.zeros(4).numpy())
-    with pytest.raises(DataError, match=r"client 1: its targets are a ndarray; make a torch\.Tensor of them"):
-        SimulatedPopulation([(torch.zeros(4, 1), torch.zeros(4)), numbers], F.mse_loss, LocalTraining())

@@ -6,7 +6,6 @@ Damaged and strange files are tried in tests/malformed.
 import gzip
 import hashlib
 import io
-import re
 import tarfile
 import urllib.error
 from collections.abc import Callable
@@ -19,7 +18,6 @@ import torch
 from PIL import Image
 
 from hubbub.datasets import Dataset, cifar10, mnist, published, shakespeare
-from hubbub.datasets.published import decoded
 from hubbub.errors import ConfigError, DataError
 from hubbub.experiment.build import client_side
 from hubbub.experiment.config import resolve
@@ -94,15 +92,6 @@ def test_the_clothes_come_in_every_form_in_which_the_digits_come(
     assert asked[4:] == [f"https://x/{mnist._NAMES[2]}"]
 
 
-def test_the_digits_are_not_taken_for_the_clothes(tmp_path: Path) -> None:
-    for name in mnist._NAMES:
-        (tmp_path / name).write_bytes(idx(np.zeros((2, 28, 28), np.uint8)))
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz: is not the published train-images-idx3-ubyte\.gz"):
-        mnist.load_fashion(str(tmp_path))
-    with pytest.raises(DataError, match=re.escape("fashion-mnist.npz or the four published .gz files")):
-        mnist.load_fashion(str(tmp_path / ".."))
-
-
 @pytest.mark.parametrize("load", [mnist.load, mnist.load_fashion, cifar10.load, shakespeare.load])
 def test_without_data_or_a_network_a_user_is_told_what_to_do(load: Callable[..., Dataset], home: Path) -> None:
     with pytest.raises(DataError, match=r"cannot be downloaded \(.*no network here.*\); give data.path or set HUBBUB_DATA"):
@@ -129,16 +118,6 @@ def jpeg(pixels: np.ndarray, kind: str = "JPEG") -> bytes:
 
 def joined(files: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(b"".join(files), np.uint8), np.cumsum([0, *(len(file) for file in files)])
-
-
-SMOOTH = np.stack(np.broadcast_arrays(*np.ogrid[0:128:4, 255:127:-4], 60), axis=-1).astype(np.uint8)
-
-
-def test_jpeg_images_come_out_in_order_with_red_green_and_blue_as_channels() -> None:
-    images = decoded(*joined([jpeg(SMOOTH), jpeg(SMOOTH[::-1])]), side=32)
-    assert images.shape == (2, 3, 32, 32)
-    for image, original in zip(images, (SMOOTH, SMOOTH[::-1]), strict=True):
-        assert np.abs(image.transpose(1, 2, 0).astype(int) - original).max() < 8
 
 
 def binary(rows: np.ndarray) -> bytes:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,17 +117,6 @@ def test_an_audit_of_another_run_is_refused_and_the_difference_named(
     assert "audit this one with 'hubbub audit RUN/config.toml" in str(caught.value)
 
 
-def test_how_a_run_was_computed_makes_it_no_other_run(audited: Path, tmp_path: Path) -> None:
-    def elsewhere(found: dict[str, Any]) -> None:
-        found["settings"]["training"].update(plan="batched-16", nproc=2, evaluate_every=7)
-        found["settings"]["data"]["path"] = "/elsewhere"
-        assert found["settings"]["privacy"]["noise"] == "secure"
-
-    found = read_audit(changed(audited, tmp_path / "a", elsewhere))
-    assert summary(audited).settings["privacy"]["noise"] == "simulation"
-    assert with_audit(summary(audited), found).audit == found
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -143,28 +131,3 @@ def test_how_a_run_was_computed_makes_it_no_other_run(audited: Path, tmp_path: P
 def test_what_is_no_audit_is_refused(audited: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     with pytest.raises(ConfigError, match="is not an audit of this version"):
         read_audit(changed(audited, tmp_path / "a", change))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["{run}", "--audit", "nowhere.json"], "--audit nowhere.json: cannot be read"),
-        (["{run}", "--audit", "{run}/config.toml"], "is not an audit of this version"),
-        (
-            ["{run}", "{run}", "-o", "{run}/x.html", "--audit", "{run}/audit"],
-            "is of one run; put the audit of each into its folder",
-        ),
-    ],
-)
-def test_an_audit_that_cannot_be_shown_is_refused_by_name(
-    audited: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert hubbub("report", *(argument.format(run=audited) for argument in arguments)) == 2
-    assert words in capsys.readouterr().err
-
-
-def test_a_run_that_promises_nothing_has_no_audit(audited: Path, tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(CONFIG.replace("noise_multiplier = 2.0\n", 'mode = "none"\n'))
-    assert hubbub("train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "bare")) == 0
-    shutil.copytree(audited / "audit", tmp_path / "bare" / "audit")
-    assert hubbub("report", str(tmp_path / "bare")) == 2

@@ -4,7 +4,6 @@ import importlib
 import json
 import re
 import shutil
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,15 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from browser import looked_at
 from hubbub.cli import main
-from hubbub.cli.app import app
 from hubbub.errors import RunFolderError
-from hubbub.report import draw, markdown
+from hubbub.report import markdown
 from hubbub.report.citations import bibtex, cited
-from hubbub.report.page import Fact, costs, page
+from hubbub.report.page import Fact, page
 from hubbub.report.summary import Strength, summary
 
 SETTINGS = {
@@ -114,28 +111,6 @@ def test_what_a_run_is_called_cannot_write_into_the_page(runs: dict[str, Path], 
         assert "&lt;script&gt;alert(1)" in shown
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [r"$\frac{a", "_hidden", "two\nlines 日本 😀", "b\x01\x1b[31m"])
-def test_a_name_is_a_label_whatever_is_in_it(
-    runs: dict[str, Path], tmp_path: Path, name: str, recwarn: pytest.WarningsRecorder
-) -> None:
-    other = Path(shutil.copytree(runs["independent"], tmp_path / name))
-    text = page([summary(runs["independent"]), summary(other)])
-    text.encode()
-    assert not [control for control in text if not control.isprintable() and control != "\n"]
-    shown = summary(other).name.replace("&", "&amp;")
-    legends = [svg for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL) if ">independent<" in svg]
-    assert len(legends) >= 4
-    assert all(f">{shown}<" in svg.replace("> ", ">") for svg in legends)
-    assert not list(recwarn)
-
-
-def test_runs_that_are_called_alike_are_told_apart(runs: dict[str, Path]) -> None:
-    text = page([summary(runs["independent"]), summary(runs["independent"])])
-    assert ">independent (1)<" in text
-    assert ">independent (2)<" in text
-
-
 def edited(run: Path, folder: Path, edit: Callable[[dict], object]) -> Path:
     """A copy of a run in whose metrics each row was edited."""
     shutil.copytree(run, folder)
@@ -188,16 +163,6 @@ def test_who_broke_a_pattern_is_not_told_to_all(runs: dict[str, Path]) -> None:
     assert "2 clients broke it" in run.statement()
 
 
-@pytest.mark.parametrize(("content", "words"), [("x = [", "is not TOML"), ("training = 3", "stands outside a section")])
-def test_settings_that_cannot_be_read_are_refused_by_name(
-    runs: dict[str, Path], tmp_path: Path, content: str, words: str
-) -> None:
-    run = Path(shutil.copytree(runs["independent"], tmp_path / "run"))
-    (run / "config.toml").write_text(content)
-    with pytest.raises(RunFolderError, match=rf"config\.toml.*{words}"):
-        summary(run)
-
-
 def test_numbers_that_are_none_of_a_run_are_not_drawn(runs: dict[str, Path], tmp_path: Path) -> None:
     run = edited(runs["independent"], tmp_path / "far", lambda row: row.update(accuracy=1e308, loss=-1e308, seconds=1e300))
     assert "Accuracy over rounds" not in page([summary(run)])
@@ -205,16 +170,6 @@ def test_numbers_that_are_none_of_a_run_are_not_drawn(runs: dict[str, Path], tmp
         summary(edited(runs["independent"], tmp_path / "text", lambda row: row.update(upload_bytes="<script>")))
     with pytest.raises(RunFolderError, match="private = 5"):
         summary(edited(runs["independent"], tmp_path / "number", lambda row: row.update(private=5)))
-
-
-@pytest.mark.slow
-def test_several_runs_are_laid_over_one_another(runs: dict[str, Path], tmp_path: Path) -> None:
-    answer = CliRunner().invoke(app, ["report", *map(str, runs.values()), "-o", str(tmp_path / "all.html")])
-    assert answer.exit_code == 0, answer.output
-    text = (tmp_path / "all.html").read_text()
-    for path in runs.values():
-        assert text.count(path.name) > 3
-    assert text.count("<figure") >= 6
 
 
 def test_the_sum_is_estimated_from_what_was_released_and_the_noise() -> None:
@@ -240,24 +195,6 @@ def test_a_run_cites_what_it_relies_on_and_nothing_else(runs: dict[str, Path]) -
         assert entries.count("{") == entries.count("}")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["report", "nowhere"], "nowhere"),
-        (["report", "{independent}", "{correlated}"], "--output"),
-        (["report", "{independent}", "-o", "no/such/folder/x.html"], "no/such/folder"),
-        (["report", "{independent}", "-o", "{correlated}"], "is a folder; name the HTML file"),
-    ],
-)
-def test_what_cannot_be_reported_is_refused_by_name(
-    runs: dict[str, Path], arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main([argument.format(**{name.replace(" ", "_"): path for name, path in runs.items()}) for argument in arguments])
-    assert stop.value.code == 2
-    assert words in capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(1100, False), (360, False), (1100, True)])
 def test_a_browser_shows_all_of_it_whatever_the_window(runs: dict[str, Path], tmp_path: Path, width: int, dark: bool) -> None:
@@ -273,13 +210,6 @@ def test_a_browser_shows_all_of_it_whatever_the_window(runs: dict[str, Path], tm
     assert seen["smallest"] > 7
 
 
-@pytest.mark.parametrize(("name", "panels"), [("independent", 2), ("bare", 1), ("adaptive", 3)])
-def test_the_picture_has_a_panel_for_what_there_is(runs: dict[str, Path], name: str, panels: int) -> None:
-    width, height = struct.unpack(">II", draw(summary(runs[name]))[16:24])
-    # Accuracy takes 4 inches, each other panel 2, at 150 dots an inch.
-    assert (width, height) == (1200, 150 * (4 + 2 * (panels - 1)))
-
-
 def test_a_report_names_the_aborted_rounds(runs: dict[str, Path]) -> None:
     run = summary(runs["independent"])
     assert "aborted" not in markdown(run)
@@ -288,13 +218,3 @@ def test_a_report_names_the_aborted_rounds(runs: dict[str, Path]) -> None:
     aborted = replace(run, recorded=replace(run.recorded, history=replace(history, rounds=rounds)))
     assert "Round 2 was aborted: the privacy cost stays spent" in markdown(aborted)
     assert "Aborted, at full privacy cost: round 2." in page([aborted])
-
-
-def test_what_encryption_cost_is_summed_over_rounds_and_clients(runs: dict[str, Path], tmp_path: Path) -> None:
-    added = {"encrypt_seconds": 2.0, "aggregate_seconds": 0.5, "decrypt_seconds": 1.0, "upload_bytes": 5000.0, "clients": 3}
-    run = summary(edited(runs["bare"], tmp_path / "run", lambda row: row.update(added)))
-    found = {words: numbers for words, *numbers in costs(run)}
-    assert found["encrypt, all clients one after the other"] == ["2 s", "2 s", "12 s"]
-    assert found["decrypt the sum, key holders"] == ["1 s", "1 s", "6 s"]
-    assert found["one client sends"] == ["5 kB", "5 kB", "–"]
-    assert found["all clients send"] == ["15 kB", "15 kB", "90 kB"]

@@ -2,11 +2,10 @@
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubbub._util.roots import bracket, grown, newton, pushed
+from hubbub._util.roots import bracket, grown, pushed
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-9, 1e6), st.floats(1e-9, 1e6), st.booleans())
@@ -43,11 +42,6 @@ def test_what_grows_stops_at_the_first_place_that_holds_or_says_that_there_is_no
     assert grown(lambda x: True, 0.0, 1.0) == (0.0, 1.0)
     assert grown(lambda x: x <= 0.1, 1.0, 1.0, factor=0.5) == (0.125, 0.0625)
     assert grown(lambda x: False, 0.0, 1.0, at_most=100.0) == (64.0, math.inf)
-
-
-@given(st.floats(1e-6, 1e6))
-def test_newton_finds_the_zero_of_a_falling_function(zero: float) -> None:
-    assert newton(lambda x: (zero / x - 1, -zero / x**2), 10 * zero) == pytest.approx(zero, rel=1e-15)
 
 
 def test_what_is_pushed_suffices_and_is_hardly_more() -> None:

@@ -1,5 +1,4 @@
 import re
-import struct
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +10,7 @@ from conftest import oracle
 from hubbub import factorization, report
 from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.accounting.wording import describe
-from hubbub.errors import DataError, NoiseExhaustedError
+from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism import Mechanism, strategies, utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import (
@@ -28,7 +27,6 @@ from hubbub.mechanism.strategies import (
     NormalizedToeplitz,
     Stamped,
     Strategy,
-    dense,
     own,
     toeplitz,
 )
@@ -209,38 +207,6 @@ def test_a_momentum_workload_is_what_sgd_with_momentum_does() -> None:
     np.testing.assert_allclose(workloads.momentum(4, 0.9, rates).matrix() @ x, models, rtol=1e-12)
 
 
-def proto(array: np.ndarray, dtype: int) -> bytes:
-    """A TensorProto, written from the protocol-buffer definition."""
-
-    def varint(value: int) -> bytes:
-        out = b""
-        while value > 127:
-            out, value = out + bytes([value & 127 | 128]), value >> 7
-        return out + bytes([value])
-
-    dims = b""
-    for size in array.shape:
-        dim = b"\x08" + varint(size)
-        dims += b"\x12" + varint(len(dim)) + dim
-    content = array.astype({1: "<f4", 2: "<f8"}[dtype]).tobytes()
-    return b"\x08" + varint(dtype) + b"\x12" + varint(len(dims)) + dims + b"\x22" + varint(len(content)) + content
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(1, 1e-6), (2, 0)])
-def test_a_published_tensor_file_reads_without_tensorflow(tmp_path: Path, dtype: int, tolerance: float) -> None:
-    (tmp_path / "c_matrix_tensor_pb").write_bytes(proto(RANDOM, dtype))
-    np.testing.assert_allclose(dense.load(tmp_path / "c_matrix_tensor_pb").matrix(), RANDOM, rtol=tolerance, atol=tolerance)
-    np.save(tmp_path / "c.npy", RANDOM)
-    np.testing.assert_array_equal(dense.load(tmp_path / "c.npy").matrix(), RANDOM)
-
-
 def test_the_published_learning_rates_are_the_stated_cooldown(data_folder: Path) -> None:
     rates = read_tensor_proto(data_folder / "lr_vector_tensor_pb")
     np.testing.assert_allclose(rates, np.concatenate([np.ones(1500), np.linspace(1, 0.05, 500)]), rtol=1e-12)
-
-
-def test_a_header_that_promises_more_than_the_file_holds_allocates_nothing(tmp_path: Path) -> None:
-    dims = b"\x12\x06\x08" + b"\xff\xff\xff\xff\x7f"
-    (tmp_path / "c").write_bytes(b"\x08\x02\x12" + bytes([len(dims)]) + dims + b"\x22\x08" + struct.pack("<d", 1.0))
-    with pytest.raises(DataError, match="needs"):
-        dense.load(tmp_path / "c")

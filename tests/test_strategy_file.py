@@ -151,40 +151,6 @@ def test_whatever_is_no_strategy_file_is_refused_in_one_line_that_names_it(tmp_p
         refused(tmp_path, content, what)
 
 
-@pytest.mark.parametrize(
-    ("where", "value", "words"),
-    [
-        ("schema", 2, ["schema = '2'", "reads 1"]),
-        ("strategy.name", "os.system", ["strategy.name = 'os.system'", "must be one of"]),
-        ("strategy.C", 1.0, ["strategy.C", "twice"]),
-        ("strategy.bands", [2], ["strategy.bands = [2]", "arrays stand apart"]),
-        ("workload.rounds", 10**18, ["workload.rounds", "at most 2"]),
-        ("workload.more", 1, ["workload", "must have rounds and momentum"]),
-        ("bound_family", "x" * 10_000, ["bound_family", "at most 8192 letters"]),
-        ("l2_sensitivity", 0.1, ["'l2_sensitivity'", "no part of a strategy file"]),
-    ],
-)
-def test_a_forged_statement_is_refused_by_its_name(tmp_path: Path, where: str, value: object, words: list[str]) -> None:
-    message = refused(tmp_path, forged(laws.with_value(STATED, tuple(where.split(".")), value)))
-    assert not [word for word in words if word not in message], message
-
-
-@pytest.mark.parametrize(
-    ("name", "array", "words"),
-    [
-        ("strategy.C", [[[[1.0]]]], ["array 'strategy.C': shape", "1 to 3 axes"]),
-        ("strategy.C", np.eye(2, dtype=np.float32), ["array 'strategy.C': dtype = 'F32'", "'F64'"]),
-        ("sensitivity", [1.0], ["array 'sensitivity'", "no part"]),
-        ("workload.learning_rates", [1.0], ["workload.learning_rates has shape (1,)"]),
-        ("workload.learning_rates", [1.0, 0.0], ["learning_rates[1] = 0.0", "above 0"]),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_forged_array_is_refused_by_its_name(tmp_path: Path, name: str, array: Any, words: list[str]) -> None:
-    message = refused(tmp_path, forged(arrays={**ARRAYS, name: array}))
-    assert not [word for word in words if word not in message], message
-
-
 def test_a_header_that_claims_much_is_refused_before_it_is_read(tmp_path: Path) -> None:
     assert "header claims" in refused(tmp_path, (2**16 + 1).to_bytes(8, "little") + b"{}" + b" " * 70_000)
 

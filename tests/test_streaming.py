@@ -148,12 +148,6 @@ def test_a_step_that_fails_in_the_middle_of_a_row_changes_nothing() -> None:
         assert torch.equal(noise.next_row(), expected[t])
 
 
-@pytest.mark.parametrize("part", [(0, 0), (2, 1), (-1, 2), (0, 4)])
-def test_what_is_no_part_of_the_vector_is_refused(part: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="part = "):
-        stream(Identity(3), 3, part=part)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.complex64, torch.int64])
 def test_noise_of_less_precision_is_refused(dtype: torch.dtype) -> None:
     with pytest.raises(ValueError, match="dtype"):

@@ -12,7 +12,6 @@ from urllib.parse import quote
 import pytest
 
 import refusals
-from browser import looked_at
 from hubbub import accounting
 from hubbub.accounting import PoissonSampled
 from hubbub.accounting.selection import selection_epsilon
@@ -21,7 +20,7 @@ from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment.config import Config, DataConfig, PrivacyConfig, TrainingConfig, load, overrides
 from hubbub.experiment.planner import planned
 from hubbub.experiment.sweep import grid as grids
-from hubbub.experiment.sweep.grid import SweepRecord, begin, cells_of, grid_of, locked, read_record, worded
+from hubbub.experiment.sweep.grid import SweepRecord, begin, cells_of, grid_of, locked, read_record
 from hubbub.experiment.sweep.page import page, write
 from hubbub.experiment.sweep.results import CellSummary, Choice, Known, PointSummary, SweepSummary, choice
 from hubbub.mechanism import Mechanism
@@ -70,13 +69,6 @@ def test_a_grid_over_the_budget_takes_the_place_of_a_noise_multiplier_and_each_c
     assert noise[0] > noise[1]
 
 
-def test_a_setting_can_be_left_at_its_default_in_a_cell() -> None:
-    base = overrides(["privacy.clip_norm=7", "privacy.noise_multiplier=1"])
-    left, given = cells_of(base, grid_of(["privacy.clip_norm=default,0.5"]))
-    assert (left.config.privacy.clip_norm, given.config.privacy.clip_norm) == (PrivacyConfig().clip_norm, 0.5)
-    assert (left.name, worded(left.settings)) == ("1-clip_norm=default", "privacy.clip_norm = default")
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -114,14 +106,6 @@ def test_cells_that_would_go_on_from_one_run_are_refused_since_none_charges_the_
     extends = ("--set", "training.extends=one", "--set", 'privacy.earlier_runs=["one"]')
     flags = ("-o", "out", "--grid", "privacy.clip_norm=0.1,0.3", *extends)
     refused(["sweep", "good.toml", *flags], "/one': the privacy cost", "would have to count all others")
-
-
-def test_a_folder_that_holds_something_else_is_refused(refused: Refused) -> None:
-    Path("full").mkdir()
-    Path("full", "photo.jpg").write_text("")
-    refused(["sweep", "good.toml", "--grid", GRID, "-o", "full"], "full: exists and is no sweep (sweep.json not there)")
-    refused(["sweep", "full"], "full: is no sweep (sweep.json not there)")
-    refused(["sweep", "none.toml"], "none.toml: is missing")
 
 
 def test_a_folder_of_another_sweep_is_refused_and_the_same_one_is_known_wherever_it_is_asked_for(tmp_path: Path) -> None:
@@ -314,25 +298,6 @@ def test_a_page_is_the_table_one_picture_and_what_choosing_costs(grid: dict[str,
     assert all(words in text for words in ("beware &lt;b&gt;", "12.35", "A sentence.", "Simulation, not for release"))
     for cell in told.cells:
         assert f'href="{quote(cell.report)}"' in text
-
-
-def test_a_page_of_an_unfinished_sweep_says_so_and_of_held_out_data_marks_them() -> None:
-    waiting = sweep(TWO)
-    points = tuple(point(p.settings, [None], None) for p in waiting.points)
-    text = page(replace(waiting, points=points))
-    assert "0 of 6 runs of run.toml finished" in text
-    assert text.count("<td>waiting</td>") == 6
-    assert "<svg" not in text
-    held_out = page(sweep(TWO, held_out=True))
-    assert all(f"<th>{name} (held-out, private)</th>" in held_out for name in ("accuracy", "loss"))
-    assert '<span class="private">private</span> On held-out training examples' in held_out
-
-
-@pytest.mark.parametrize("width", [390, 1100])
-def test_a_browser_shows_a_sweep_whole_without_a_network(tmp_path: Path, width: int) -> None:
-    seen = looked_at(page(sweep(TWO, seeds=3)), tmp_path, width=width)
-    assert (seen["requests"], seen["out"], seen["figures"]) == (0, [], 1)
-    assert seen["scroll"] <= seen["wide"]
 
 
 def test_the_numbers_are_there_for_programs_too(tmp_path: Path) -> None:

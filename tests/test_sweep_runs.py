@@ -17,7 +17,6 @@ import pytest
 
 from hubbub import accounting
 from hubbub.accounting import PoissonSampled
-from hubbub.cli import sweeping
 from hubbub.experiment.config import load, overrides, resolve
 from hubbub.experiment.sweep import work
 from hubbub.experiment.sweep.work import Task, finish, finish_all
@@ -116,20 +115,6 @@ def test_the_results_are_means_over_seeds_and_state_what_all_runs_cost(place: Pa
     assert "Simulation, not for release" in (place / "whole" / "sweep.html").read_text()
 
 
-def test_the_same_command_again_computes_nothing(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(work, "_pool", lambda: pytest.fail("a process was started"))
-    before = results(place / "whole")
-    for command in ((place / "run.toml", *FLAGS, "-o", place / "whole"), (place / "whole",)):
-        assert answer(capsys, "sweep", *command)["points"] == before["points"]
-    assert hubbub("sweep", place / "whole") == 0
-    printed = capsys.readouterr().out
-    assert "Sweep of 4 runs, 4 of them finished: 0 to do" in printed
-    assert "it does not cover that this run was chosen" in printed
-    assert "This does not apply to a grid" in printed
-
-
 def test_a_sweep_goes_on_with_what_is_missing_and_one_failure_stops_nothing_else(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,33 +166,6 @@ def test_a_cell_whose_record_was_damaged_is_shown_and_nothing_is_stated_of_all(
     assert found["choice"]["epsilon"] is None
     assert f"the ledger of {FIRST} cannot be read" in found["choice"]["sentence"]
     assert not any(point["best"] for point in found["points"][:1])
-
-
-def test_what_a_cell_without_its_ledger_has_cost_is_not_left_out(place: Path, tmp_path: Path) -> None:
-    folder = copied(place, tmp_path / "sweep")
-    (folder / "cells" / FIRST / "ledger.jsonl").unlink()
-    assert hubbub("sweep", folder) == 1
-    found = results(folder)
-    assert by_name(folder)[FIRST]["state"] == "failed"
-    assert "ledger.jsonl not there" in by_name(folder)[FIRST]["error"]
-    assert found["choice"]["epsilon"] is None
-    assert f"the ledger of {FIRST} cannot be read" in found["choice"]["sentence"]
-
-
-def test_ctrl_c_leaves_a_table_and_says_how_to_go_on(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = copied(place, tmp_path / "sweep")
-    shutil.rmtree(folder / "cells" / LAST)
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sweeping, "finish_all", interrupted)
-    assert hubbub("sweep", folder, "--jobs", 3) == 130
-    printed = capsys.readouterr().out
-    assert f"Stopped: 3 of 4 runs have ended. Resume with: hubbub sweep {folder} --jobs 3" in printed
-    assert by_name(folder)[LAST]["state"] == "waiting"
 
 
 def test_a_process_that_is_killed_fails_its_cell_alone_and_an_interruption_ends_all_processes(tmp_path: Path) -> None:

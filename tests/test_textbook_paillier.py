@@ -54,39 +54,6 @@ def test_encryption_is_its_definition_in_python_integers(m: int, r: int) -> None
     assert textbook.decrypt(P, Q, c) == m
 
 
-@pytest.mark.parametrize(
-    ("n", "m", "r", "error", "message"),
-    [
-        (N, N, 1, ValueError, "m is out of range"),
-        (N, 1.0, 1, TypeError, "m is a float"),
-        (N, 1, 0, ValueError, "r is out of range"),
-        (N, 1, N, ValueError, "r is out of range"),
-        (N, 1, P, ValueError, "r has a factor in common"),
-        (N + 1, 1, 1, ValueError, "n has 17 bits"),
-        ("7", 0, 1, TypeError, "n is a str"),
-    ],
-)
-def test_what_cannot_be_encrypted_is_refused(n: Any, m: Any, r: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        textbook.encrypt(n, m, r)
-
-
-@pytest.mark.parametrize(
-    ("p", "q", "c", "message"),
-    [
-        (P, Q, 0, "c is out of range"),
-        (P, Q, N * N, "c is out of range"),
-        (P, Q, N, "factor in common with n"),
-        (P, 437, 2, "two different primes"),
-        (0, Q, 2, "two different primes"),
-        (3, 7, 2, r"\(p - 1\)\(q - 1\)"),
-    ],
-)
-def test_what_cannot_be_decrypted_is_refused(p: int, q: int, c: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        textbook.decrypt(p, q, c)
-
-
 @pytest.mark.parametrize("key", RAW, ids=lambda key: str(key["bits"]))
 def test_the_reference_invalid_ciphertexts_are_refused(key: dict[str, Any]) -> None:
     for case in key["invalid_ciphertexts"]:

@@ -10,7 +10,6 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hubbub.cli import main
-from hubbub.errors import ConfigError
 from hubbub.experiment import tracking
 from hubbub.training import RoundResult, train
 from small_runs import PLANS, linear, population
@@ -163,44 +162,3 @@ def test_a_tracker_that_fails_is_given_up_and_the_run_goes_on(
     assert (tmp_path / "run" / "report.html").exists()
     assert {step for _, step in trackers.wandb.values} == {1, 2, 3}
     assert trackers.wandb.exit_code == 0
-
-
-def test_a_run_that_was_stopped_is_not_said_to_have_finished(trackers: Any) -> None:
-    def stopped() -> None:
-        with tracking.mlflow("here", "run"), tracking.wandb("project", "run"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stopped()
-    assert trackers.mlflow.runs[0].status == "KILLED"
-    assert trackers.wandb.exit_code == 1
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--mlflow", "http://there"], "pip install 'hubbub[mlflow]'"),
-        (["--wandb", "project"], "pip install 'hubbub[wandb]'"),
-        (["--track-private"], "--track-private: needs --mlflow or --wandb"),
-        (["--wandb", ""], "--wandb = ''"),
-    ],
-)
-def test_what_cannot_be_tracked_is_refused_before_a_run_begins(
-    flags: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in tracking.EXTRAS:
-        monkeypatch.setitem(sys.modules, name, None)
-    assert trained(tmp_path / "run", *flags) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_tracker_that_does_not_open_is_said_before_the_first_round(
-    tmp_path: Path, trackers: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert trained(tmp_path / "run", "--mlflow", "nowhere") == 2
-    assert "mlflow = 'nowhere': cannot be opened (no such server)" in capsys.readouterr().err
-    assert not (tmp_path / "run" / "ledger.jsonl").exists()
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be written"), tracking.tensorboard(tmp_path / "file"):
-        pass

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import refusals
-from hubbub.cli import main
 from refusals import ACCOUNT, CALIBRATE, Refused, output
 
 # Fixtures are found by their names here.
@@ -34,16 +33,6 @@ def test_a_misused_command_line_is_explained_in_one_line(refused: Refused, argum
     assert not [word for word in words if word.lower() not in lowered], lowered
 
 
-def test_hubbub_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main([])
-    printed = capsys.readouterr()
-    lines = (printed.out + printed.err).splitlines()
-    assert stop.value.code in (0, 2)
-    assert any("Usage" in line for line in lines)
-    assert any("calibrate" in line.split() for line in lines)
-
-
 @pytest.mark.parametrize(
     "more",
     ["", "--sampling-probability 0.1", "--mechanism tree", "--strategy tree"],
@@ -58,16 +47,6 @@ def test_more_rounds_than_any_memory_holds_are_refused(refused: Refused, more: s
 @pytest.mark.parametrize("value", ["1e-200", "1e-160", "1e-100", "1e300"])
 def test_noise_beyond_what_can_be_computed_is_refused_by_name(refused: Refused, value: str, more: list[str]) -> None:
     refused(["account", "--rounds", "5", "--delta", "1e-5", "--noise-multiplier", value, *more], "noise", repr(float(value)))
-
-
-def test_a_budget_beyond_what_can_be_computed_is_refused_by_name(refused: Refused) -> None:
-    refused(["calibrate", "--rounds", "5", "--delta", "1e-5", "--epsilon", "1e300"], "epsilon", "1e+300")
-
-
-@pytest.mark.parametrize("both", [True, False], ids=["both", "neither"])
-def test_account_takes_exactly_one_noise_multiplier(refused: Refused, both: bool) -> None:
-    given = ["--noise-multiplier", "1", "--clip-noise-multiplier", "1"] if both else []
-    refused(["account", "--rounds", "5", "--delta", "1e-5", *given], "--noise-multiplier", "--clip-noise-multiplier", "one")
 
 
 @pytest.mark.parametrize(
@@ -128,46 +107,9 @@ def test_account_refuses_flags_that_describe_no_mechanism(refused: Refused, flag
     refused([*ACCOUNT, *flags.split()], *words)
 
 
-@pytest.mark.parametrize("command", [ACCOUNT, CALIBRATE], ids=["account", "calibrate"])
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--mechanism identity --strategy tree", ["--mechanism = 'identity' with --strategy = 'tree': give one"]),
-        ("--mechanism identity --bands 2", ["--mechanism = 'identity' with --bands = 2: give one"]),
-        ("--mechanism blt --matrix c.npy", ["--mechanism = 'blt' with --matrix = 'c.npy': give one"]),
-        ("--mechanism=. --strategy identity", ["--mechanism = '.' with --strategy = 'identity': give one"]),
-    ],
-)
-def test_two_mechanisms_are_refused_even_if_one_is_the_default(
-    refused: Refused, command: list[str], flags: str, words: list[str]
-) -> None:
-    refused([*command, *flags.split()], *words)
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("", ["--rounds: is missing", "--delta"]),
-        ("--rounds 5", ["--delta: is missing"]),
-        ("--rounds 5 --delta 1e-5", ["--noise-multiplier"]),
-        ("--mechanism gaussian", ["--mechanism = 'gaussian'", "must be one of"]),
-        ("--mechanism gaussian --delta 1e-5", ["--mechanism = 'gaussian'", "must be one of"]),
-    ],
-)
-def test_account_says_first_what_names_no_mechanism_then_what_is_missing(
-    refused: Refused, flags: str, words: list[str]
-) -> None:
-    refused(["account", *flags.split()], *words)
-
-
 @pytest.mark.parametrize(("text", "same"), [("6e2", "600"), ("6.0E+2", "600"), ("0.6e3", "600")])
 def test_a_whole_number_may_be_written_with_an_exponent(
     capsys: pytest.CaptureFixture[str], text: str, same: str, workplace: Path
 ) -> None:
     flags = [*CALIBRATE, "--cohort-size", "5", "--json", "--population"]
     assert output(capsys, [*flags, text]) == output(capsys, [*flags, same])
-
-
-@pytest.mark.parametrize("text", ["1.5e0", "1e-3", "6e999", "1e100", "1.0", "2.5", "e3", "1e", "1_0e2", "٣e2"])
-def test_a_number_that_is_not_whole_is_none_with_an_exponent_either(refused: Refused, text: str) -> None:
-    refused([*CALIBRATE, "--cohort-size", "5", "--population", text], "--population", "is not a whole number")
