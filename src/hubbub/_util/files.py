@@ -5,13 +5,14 @@ Nothing here follows a symbolic link that stands in place of the file, so that a
 """
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["append", "cache_folder", "make_folder", "read", "remove", "sync", "truncate", "wipe", "write_atomic"]
+__all__ = ["append", "cache_folder", "locked_folder", "make_folder", "read", "remove", "sync", "truncate", "wipe", "write_atomic"]
 
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o600) -> None:
@@ -88,6 +89,24 @@ def make_folder(path: Path) -> None:
             make_folder(path.parent)
     os.mkdir(path, 0o700)
     sync(path.parent)
+
+
+@contextmanager
+def locked_folder(path: Path) -> Iterator[None]:
+    """Lock a folder, created if it is missing, against other processes; waits for them.
+
+    Raises:
+        OSError: It cannot be created, or belongs to another user.
+    """
+    make_folder(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+    try:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, "belongs to another user; name a folder of your own", str(path))
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sync(path: Path) -> None:

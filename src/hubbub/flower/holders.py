@@ -1,11 +1,7 @@
 """A holder of the key behind a node: it keeps its agreement, its noise and the rounds it opened in a folder for each run."""
 
-import fcntl
 import hashlib
 import logging
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -53,7 +49,8 @@ class HolderFolder:
             ValueError, TypeError: The message is damaged, or does not follow the agreement.
             SumNotOpenedError: This holder does not open the sum.
             NoiseExhaustedError: Its noise of the round was released before.
-            RunFolderError: The folder belongs to another user, or is damaged.
+            RunFolderError: The folder is damaged.
+            OSError: The folder belongs to another user.
         """
         record = messages.said(content)
         action, agreement = record.get("action"), messages.agreement_of(record.get(messages.AGREEMENT))
@@ -63,7 +60,7 @@ class HolderFolder:
         folder = self._root / f"holder-{number}-{hashlib.sha256(agreement.run.encode()).hexdigest()[:16]}"
         if action != HELLO and not folder.exists():
             raise ValueError(_unknown(agreement))
-        with _locked(folder):
+        with files.locked_folder(folder):
             if action == HELLO:
                 self._agree(folder, agreement, record)
                 return messages.Held(number, self._key.public.key_id).record()
@@ -182,17 +179,3 @@ def _optional(record: ConfigRecord, name: str) -> bytes:
     if not isinstance(value, bytes) or len(value) > _LARGEST_ARRAYS:
         raise TypeError(f"{name}: must be bytes")
     return value
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock the folder, created if it is missing, for one message at a time across processes."""
-    files.make_folder(folder)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
-    try:
-        if os.fstat(descriptor).st_uid != os.getuid():
-            raise RunFolderError(f"{folder}: belongs to another user; give this holder a folder of its own")
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

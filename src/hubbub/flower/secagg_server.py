@@ -46,7 +46,7 @@ from hubbub.training.aggregate import Adversary, Population
 from hubbub.training.clipping import CountSplit
 from hubbub.training.encrypted import EncryptedSum, Steps
 
-__all__ = ["EncryptedGridPopulation", "EncryptedRounds", "EncryptedSumming", "GridHolders", "kept_agreement"]
+__all__ = ["EncryptedGridPopulation", "EncryptedSumming", "GridHolders", "kept_agreement"]
 
 # Seconds that all nodes, most of which hold nothing, have to answer a hello.
 _HELLO_PATIENCE = 60.0
@@ -57,7 +57,7 @@ _Read = TypeVar("_Read")
 
 
 class GridHolders:
-    """The holders of the key, behind the nodes of a grid.
+    """The holders of the key, behind the nodes of a grid, who open the sums of a run.
 
     Args:
         grid: Returns the grid.
@@ -80,7 +80,8 @@ class GridHolders:
     ) -> None:
         if public.public_key != agreement.public_key:
             raise ValueError(f"public: is the key {public.public_key.key_id!r}, the agreement is on another")
-        self._grid, self._agreement, self._key = grid, agreement, public
+        self.agreement = agreement
+        self._grid, self._key = grid, public
         self._public = public if isinstance(public, ThresholdKey) else None
         self._timeout = positive("timeout", timeout)
         self._hello: dict[str, bytes] = {}
@@ -96,6 +97,7 @@ class GridHolders:
         elif promise is not None and promise.noise_by == "holders":
             raise ValueError("promise: says that the holders add the noise, and by the agreement none of them does")
         self._nodes: dict[int, tuple[int, ...]] = {}
+        self._reached = False
 
     def find(self) -> Mapping[int, tuple[int, ...]]:
         """The nodes that claim each share, by its number, ascending; asks all connected nodes."""
@@ -107,14 +109,17 @@ class GridHolders:
         self._nodes = dict(sorted(found.items()))
         return self._nodes
 
-    def require_there(self) -> None:
-        """Ask all connected nodes what they hold, before anything is spent.
+    def reach(self) -> None:
+        """Ask all connected nodes what they hold, once, before anything is spent.
 
         Raises:
             SumNotOpenedError: Fewer holders answered than a round needs.
         """
-        found, needed = self.find(), max(self._key.threshold, self._agreement.noising_holders)
+        if self._reached:
+            return
+        found, needed = self.find(), max(self._key.threshold, self.agreement.noising_holders)
         if len(found) >= needed:
+            self._reached = True
             return
         there = f"the holders {', '.join(map(str, found))}" if found else "no holder"
         raise SumNotOpenedError(
@@ -128,7 +133,7 @@ class GridHolders:
         Raises:
             SumNotOpenedError: The noise of a holder is missing; the holder is named.
         """
-        rows = self._agreement.noising_holders
+        rows = self.agreement.noising_holders
         if len(self._nodes) < rows:
             self.find()
         # If two nodes claim one share, it is unknown whose noise it is.
@@ -151,7 +156,7 @@ class GridHolders:
 
     def noised(self, aggregator: Aggregator, lattice: Lattice) -> Steps:
         """The opened sum in whole steps, ``(size,)``, with the holders' noise if they add any."""
-        if self._agreement.noising_holders:
+        if self.agreement.noising_holders:
             self.add_noise(aggregator, lattice.clip_norm)
         return self.open(aggregator)
 
@@ -200,7 +205,7 @@ class GridHolders:
         names = {str(node): node for node in nodes}
         if not names:
             return {}
-        agreed = strict_json.canonical(self._agreement.record())
+        agreed = strict_json.canonical(self.agreement.record())
         first = ConfigRecord({"action": action, AGREEMENT: agreed, **settings})
         patience = min(self._timeout, _HELLO_PATIENCE) if action == HELLO else self._timeout
         queries = addressed(RecordDict({messages.RECORD: first, **(records or {})}), messages.QUERY, names, patience)
@@ -215,6 +220,10 @@ class GridHolders:
             usual = action == HELLO and f"(error {FAILED_PRECONDITION})" not in fault
             _LOG.log(logging.DEBUG if usual else logging.WARNING, "secagg, %s: %s", action, fault)
         return found
+
+    def summing(self, plain: Summing, round_index: int) -> "EncryptedSumming":
+        """How the replies of a round are summed."""
+        return EncryptedSumming(plain, Aggregator(self.agreement, round_index), self)
 
 
 @dataclass(frozen=True)
@@ -266,29 +275,6 @@ class EncryptedSumming:
         return EncryptedSum(self.aggregator, self.lattice, opening, {}), came, len(self.aggregator.senders)
 
 
-class EncryptedRounds:
-    """Secure aggregation over a run.
-
-    Args:
-        agreement: The terms.
-        holders: Open the sums.
-    """
-
-    def __init__(self, agreement: Agreement, holders: GridHolders) -> None:
-        self.agreement, self._holders = agreement, holders
-        self._reached = False
-
-    def reach(self) -> None:
-        """Require once, before the first round, that enough holders answer."""
-        if not self._reached:
-            self._holders.require_there()
-        self._reached = True
-
-    def summing(self, plain: Summing, round_index: int) -> EncryptedSumming:
-        """How the replies of a round are summed."""
-        return EncryptedSumming(plain, Aggregator(self.agreement, round_index), self._holders)
-
-
 def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agreement:
     """The agreement of a run, under a unique name; the same at every start.
 
@@ -322,13 +308,13 @@ class EncryptedGridPopulation(Population):
 
     Args:
         population: The clients.
-        rounds: The agreement, and the holders who open the sums.
+        holders: Open the sums.
         lattice_bits: Of the lattice on which clients round their updates.
         mechanism: Its ``shares`` say whether clients add the noise.
     """
 
-    def __init__(self, population: GridPopulation, rounds: EncryptedRounds, *, lattice_bits: int, mechanism: Mechanism) -> None:
-        self._population, self._rounds = population, rounds
+    def __init__(self, population: GridPopulation, holders: GridHolders, *, lattice_bits: int, mechanism: Mechanism) -> None:
+        self._population, self._holders = population, holders
         self._lattice_bits, self._mechanism = lattice_bits, mechanism
 
     @property
@@ -339,7 +325,7 @@ class EncryptedGridPopulation(Population):
     @property
     def noise_in_sums(self) -> bool:
         """Whether the sums contain their noise already, from holders or clients."""
-        return bool(self._rounds.agreement.noising_holders) or self._mechanism.shares is not None
+        return bool(self._holders.agreement.noising_holders) or self._mechanism.shares is not None
 
     def inject(self, client: Hashable, adversary: Adversary | None) -> None:
         """Let an adversary choose what a client encrypts; see :meth:`.Population.inject`."""
@@ -362,7 +348,7 @@ class EncryptedGridPopulation(Population):
         if clip_norm is None or split is not None:
             raise ConfigError(f"clip_norm = {clip_norm}: clients encrypt updates of one bounded norm for the whole run")
         plain = Summing(layout_of(model), clip_norm, None, self._mechanism, self._lattice_bits)
-        summing = self._rounds.summing(plain, round_index)
+        summing = self._holders.summing(plain, round_index)
         sent, replies = self._population.ask(cohort, model, clip_norm, round_index, summing.config())
         total, _, _ = summing.of(sent, replies)
         sent.log_faults(f"round {round_index + 1}")

@@ -4,11 +4,9 @@ The server needs no identities: it asks any devices, and one that may not join a
 no record of count as the most that the pattern allows, so that a device whose record was lost waits.
 """
 
-import fcntl
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -161,7 +159,7 @@ def separation_mod(msg: Message, context: Context, call_next: App) -> Message:
             raise KeyError(f"the node's configuration names no {FOLDER!r}, the folder that keeps the rounds of this device")
         folder = Path(str(context.node_config[FOLDER])).expanduser().absolute()
         path = folder / f"{asked.run}.json"
-        with _locked(folder):
+        with files.locked_folder(folder):
             record = _Record.read(path, asked)
             # From here on the record covers this run, even if the round is refused.
             record.write(path)
@@ -172,15 +170,3 @@ def separation_mod(msg: Message, context: Context, call_next: App) -> Message:
     if not reply.has_error():
         reply.content = RecordDict({**reply.content, _KEPT: MetricRecord({_KEPT: asked.round_index})})
     return reply
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock the folder against other processes of this device; it is created if it is missing."""
-    files.make_folder(folder)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

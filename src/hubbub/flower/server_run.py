@@ -39,7 +39,7 @@ from hubbub.training.clipping import AdaptiveClipping, ClipNorms, Clipping
 from hubbub.training.rounds import MOST_ABORTED
 
 if TYPE_CHECKING:
-    from hubbub.flower.secagg_server import EncryptedRounds, EncryptedSumming
+    from hubbub.flower.secagg_server import EncryptedSumming, GridHolders
 
 __all__ = ["PrivateRun"]
 
@@ -106,7 +106,7 @@ class PrivateRun:
         dim = layout.dim + self._norms.further
         self.state = ServerState(self._promise(), layout, options, dim)
         self.state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
-        self._encrypted: EncryptedRounds | None = None
+        self._holders: GridHolders | None = None
         if (secagg := options.secagg) and (encryption := options.encryption):
             # Only a run that encrypts needs gmpy2.
             from hubbub.flower import secagg_server
@@ -115,10 +115,9 @@ class PrivateRun:
             agreement = secagg_server.kept_agreement(
                 options.folder, lambda run: encryption.agreement(secagg.key, packing, dim, run)
             )
-            holders = secagg_server.GridHolders(
+            self._holders = secagg_server.GridHolders(
                 lambda: self._grid, agreement, secagg.parsed, self.state.promise, secagg.timeout
             )
-            self._encrypted = secagg_server.EncryptedRounds(agreement, holders)
 
     @property
     def round_index(self) -> int:
@@ -182,7 +181,7 @@ class PrivateRun:
         if self._options.pattern_kept_by == "devices" and isinstance(pattern, MinSeparation):
             separation = separation_config(self.state.path.ledger.run, self.round_index, pattern)
         plain = Summing(self.layout, self.state.clip_norm, split, self._mechanism, bits, separation)
-        return self._encrypted.summing(plain, self.round_index) if self._encrypted else plain
+        return self._holders.summing(plain, self.round_index) if self._holders else plain
 
     def begin(
         self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, nodes: Sequence[Node], ttl: float | None
@@ -208,10 +207,10 @@ class PrivateRun:
         if given is None:
             raise ConfigError("strategy: asks no client in this round; wrap one that trains in every round")
         content = RecordDict({name: arrays if record is floating else record for name, record in given.items()})
-        if self._encrypted:
+        if self._holders:
             # Before the first round of a start costs anything.
             self._grid = grid
-            self._encrypted.reach()
+            self._holders.reach()
         path, size = self.state.path, self._options.num_sampled_clients or self.expected_cohort_size
         clients = clients_of(nodes, self._identity, keys_enforced=self._options.keys_enforced)
         sampled = cohort(self._mechanism.participation, path.next_round, clients, size, path)

@@ -193,7 +193,7 @@ def encrypted(
         RunFolderError: The holders' noise of earlier rounds was drawn in one process.
         SumNotOpenedError: Too few holders are there.
     """
-    from hubbub.flower.secagg_server import EncryptedGridPopulation, EncryptedRounds, GridHolders, kept_agreement
+    from hubbub.flower.secagg_server import EncryptedGridPopulation, GridHolders, kept_agreement
 
     run = begun.run
     if run.plan.mechanism is None:
@@ -215,9 +215,8 @@ def encrypted(
         )
     agreement = kept_agreement(begun.folder, lambda name: agreement_of(run, terms, found.public_key, name))
     holders = GridHolders(lambda: grid, agreement, found, run.plan.promise(), timeout)
-    rounds = EncryptedRounds(agreement, holders)
-    rounds.reach()
-    return EncryptedGridPopulation(population, rounds, lattice_bits=terms.lattice_bits, mechanism=run.plan.mechanism)
+    holders.reach()
+    return EncryptedGridPopulation(population, holders, lattice_bits=terms.lattice_bits, mechanism=run.plan.mechanism)
 
 
 def _holders_folder(begun: RunInFolder) -> Path:
