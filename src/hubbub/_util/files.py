@@ -12,7 +12,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["append", "cache_folder", "locked_folder", "make_folder", "read", "remove", "sync", "truncate", "wipe", "write_atomic"]
+__all__ = [
+    "append",
+    "cache_folder",
+    "locked_folder",
+    "make_folder",
+    "read",
+    "remove",
+    "sync",
+    "truncate",
+    "wipe",
+    "write_atomic",
+]
 
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o600) -> None:

@@ -56,11 +56,7 @@ class Layout:
 
     @classmethod
     def of(cls, arrays: ArrayRecord) -> "Layout":
-        """The layout of a model.
-
-        Raises:
-            ConfigError: An array cannot be trained as it is stored, or none can.
-        """
+        """The layout of a model."""
         names, shapes, dtypes = [], [], []
         for name, array in arrays.items():
             if array.stype != "numpy.ndarray":
@@ -113,11 +109,7 @@ class Layout:
         return torch.from_numpy(np.concatenate([native(self._view(arrays, name, shape, ("int64",))) for name, shape in named]))
 
     def views(self, arrays: ArrayRecord) -> Views:
-        """The floating arrays, each flat, as views of the record's bytes.
-
-        Raises:
-            ValueError: They do not match the model.
-        """
+        """The floating arrays, each flat, as views of the record's bytes."""
         if unknown := set(arrays) - set(self.order):
             raise ValueError(f"has the array {min(unknown)!r}, which the model has not")
         return [self._view(arrays, name, shape) for name, shape in zip(self.names, self.shapes, strict=True)]
@@ -164,11 +156,7 @@ def native(view: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def read(array: Array) -> npt.NDArray[np.generic]:
-    """The entries of a received array; its header is compared with its length before memory is allocated.
-
-    Raises:
-        ValueError: It is no plain NumPy array, or its length is not that of its header.
-    """
+    """The entries of a received array; its header is compared with its length before memory is allocated."""
     if array.stype != "numpy.ndarray":
         raise ValueError("an array is not stored as NumPy stores it")
     stream = io.BytesIO(array.data)

@@ -55,22 +55,14 @@ _LONGEST_PROOF = 16_384
 
 
 def said(content: RecordDict) -> ConfigRecord:
-    """The record that every message has.
-
-    Raises:
-        ValueError: It is missing.
-    """
+    """The record that every message has."""
     if RECORD not in content.config_records:
         raise ValueError(f"has no ConfigRecord {RECORD!r}")
     return content.config_records[RECORD]
 
 
 def agreement_of(data: object) -> Agreement:
-    """An agreement received as strict JSON. The last few are cached with their tables of powers.
-
-    Raises:
-        ValueError: The agreement is missing or cannot be read.
-    """
+    """An agreement received as strict JSON. The last few are cached with their tables of powers."""
     if not isinstance(data, bytes):
         raise ValueError(
             f"there is no {AGREEMENT!r} in the configuration, so that nothing would be encrypted; the server's strategy needs "
@@ -108,11 +100,7 @@ class Held:
 
     @classmethod
     def of(cls, content: RecordDict) -> "Held":
-        """The claim in an answer.
-
-        Raises:
-            TypeError, ValueError: It cannot be read.
-        """
+        """The claim in an answer."""
         record = said(content)
         key_id = record.get("key-id")
         if not isinstance(key_id, str):
@@ -128,11 +116,7 @@ def request_records(request: Request) -> dict[str, ConfigRecord]:
 
 
 def request_of(content: RecordDict, round_index: int, *, contributions: int, noise: int) -> Request:
-    """A received request, with at most these numbers of messages.
-
-    Raises:
-        ValueError: It is damaged, or has more messages.
-    """
+    """A received request, with at most these numbers of messages."""
     parts = [_parts(content, *kind) for kind in (("contribution", contributions), ("noise", noise))]
     return Request(round_index, parts[0], parts[1], _data(content, "total"))
 
@@ -153,11 +137,7 @@ def answer_record(answer: Opened, key_bits: int) -> ConfigRecord:
 
 
 def opened(content: RecordDict, holder: int, aggregator: Aggregator, public: ThresholdKey | None) -> Opened:
-    """A holder's answer as received; its proof is not verified here.
-
-    Raises:
-        ValueError: It cannot be read, or states another holder.
-    """
+    """A holder's answer as received; its proof is not verified here."""
     record, total = said(content), aggregator.total
     bits, count = aggregator.agreement.public_key.bits, len(total.integers)
     if public is None:

@@ -30,28 +30,14 @@ _LOG = logging.getLogger("flwr")
 
 
 class HolderFolder:
-    """A holder's answers to the server.
-
-    Args:
-        key: A share, or the whole key.
-        root: The folder for the folders of its runs.
-        seed: Of the noise of simulations, in place of secret keys; other runs are then refused.
-    """
+    """A holder's answers to the server."""
 
     def __init__(self, key: KeyShare | PrivateKey, root: Path, seed: object = None) -> None:
         self._key, self._root = key, root
         self._seed = None if seed is None else integer("paillier-noise-seed", seed, at_least=0)
 
     def answer(self, content: RecordDict) -> ConfigRecord:
-        """The answer to a message of the server.
-
-        Raises:
-            ValueError, TypeError: The message is damaged, or does not follow the agreement.
-            SumNotOpenedError: This holder does not open the sum.
-            NoiseExhaustedError: Its noise of the round was released before.
-            RunFolderError: The folder is damaged.
-            OSError: The folder belongs to another user.
-        """
+        """The answer to a message of the server."""
         record = messages.said(content)
         action, agreement = record.get("action"), messages.agreement_of(record.get(messages.AGREEMENT))
         # Refuses an agreement on another key before anything is kept.

@@ -205,9 +205,6 @@ def configured(
     """The content that a strategy sends to each client in a round, found on synthetic nodes; ``None`` if it asks no client.
 
     Its configuration is kept, and its sampling is not.
-
-    Raises:
-        ConfigError: It sends different content to different clients, or messages of its own.
     """
     with quiet_strategy():
         messages = list(strategy.configure_train(server_round, floating, config, cast("Grid", _SyntheticNodes(grid, strategy))))
@@ -241,11 +238,7 @@ def stated_numbers(messages: RoundMessages, replies: Iterable[Message]) -> list[
 
 
 def single_arrays(content: RecordDict) -> ArrayRecord:
-    """The only array record of a reply.
-
-    Raises:
-        ValueError: There is no such record, or more than one.
-    """
+    """The only array record of a reply."""
     records = records_of(content, ArrayRecord)
     if len(records) != 1:
         raise ValueError(f"has {len(records)} ArrayRecords, a reply has one")
@@ -253,11 +246,7 @@ def single_arrays(content: RecordDict) -> ArrayRecord:
 
 
 def encrypted_vector(content: RecordDict) -> bytes:
-    """The encrypted vector of a reply without any arrays in the clear.
-
-    Raises:
-        ValueError: The vector is missing, or there are arrays in the clear.
-    """
+    """The encrypted vector of a reply without any arrays in the clear."""
     if records_of(content, ArrayRecord):
         raise ValueError("sent arrays in the clear; its app needs encrypting_mod, the first in the list of mods")
     found = [record[ENCRYPTED] for record in records_of(content, ConfigRecord) if ENCRYPTED in record]
@@ -267,11 +256,7 @@ def encrypted_vector(content: RecordDict) -> bytes:
 
 
 def norm_bit(content: RecordDict) -> int | None:
-    """The indicator that a client states; ``None`` if it states none.
-
-    Raises:
-        ValueError: The indicator is no whole number.
-    """
+    """The indicator that a client states; ``None`` if it states none."""
     for record in records_of(content, MetricRecord):
         if NORM_BIT in record:
             value = record[NORM_BIT]
@@ -293,11 +278,7 @@ class Node(NamedTuple):
 
 
 def connected(grid: Grid, wanted: int) -> list[Node]:
-    """The connected nodes, by ascending number; waits until there are ``wanted`` of them.
-
-    Raises:
-        ParticipationError: They did not connect in time.
-    """
+    """The connected nodes, by ascending number; waits until there are ``wanted`` of them."""
     deadline = time.monotonic() + _PATIENCE
     while len(nodes := sorted(grid.get_nodes(), key=lambda node: int(node.node_id))) < max(1, wanted):
         if time.monotonic() > deadline:
@@ -315,9 +296,6 @@ def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool
     A client is identified by its node's registered public key, so that a restart makes no new client of it. Of several nodes
     with one key only one is a client. A grid without keys may belong to a SuperLink that admits registered keys only and gives
     a key the same node number every time.
-
-    Raises:
-        ParticipationError: Keys are enforced, and no node has one.
     """
     if identity == "node":
         return {f"node {node.node_id}": node.node_id for node in nodes}
@@ -339,11 +317,7 @@ def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool
 def cohort(
     participation: Participation, round_index: int, nodes: dict[str, int], size: float, path: ReleasePath
 ) -> dict[str, int]:
-    """The cohort of a round with the node of each client: sampled and never filtered, or ``size`` of those that may join.
-
-    Raises:
-        ParticipationError: No connected client may join the round.
-    """
+    """The cohort of a round with the node of each client: sampled and never filtered, or ``size`` of those that may join."""
     if isinstance(participation, RandomParticipation):
         sampled = draw(participation, round_index, list(nodes), size, keys=path.cohort_keys, ledger=path.ledger)
     elif not (sampled := eligible(round_index, list(nodes), int(size), keys=path.cohort_keys, ledger=path.ledger)):

@@ -74,12 +74,7 @@ _CHECKS: dict[str, Callable[[str, Any], object]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """The options that all private strategies share; :class:`.DPFedAvgFixed` documents each.
-
-    Raises:
-        ConfigError: Two options do not go together.
-        TypeError, ValueError: An option has another type, or is out of range.
-    """
+    """The options that all private strategies share; :class:`.DPFedAvgFixed` documents each."""
 
     num_sampled_clients: int | None = None
     sampling_probability: float | None = None
@@ -199,11 +194,7 @@ class Options:
         return None if self.secagg is None else self.secagg.encryption(self.min_survivors)
 
     def require_fitting(self, mechanism: Mechanism) -> None:
-        """Refuse a mechanism whose cohorts cannot be drawn, or whose participation pattern is not enforced.
-
-        Raises:
-            ConfigError: Names the option and the next step.
-        """
+        """Refuse a mechanism whose cohorts cannot be drawn, or whose participation pattern is not enforced."""
         stated = getattr(mechanism.participation, "sampling_probability", None)
         if self.sampling_probability not in (None, stated):
             raise ConfigError(
@@ -304,16 +295,7 @@ class Options:
 
 
 def independent_noise(options: Options, noise_multiplier: float, rounds: int) -> Mechanism:
-    """The mechanism of DP-FedAvg: fresh noise in each of at most ``rounds`` rounds, which any client may join.
-
-    Args:
-        options: With the cohorts and the noise shares.
-        noise_multiplier: Of each round.
-        rounds: The most rounds.
-
-    Raises:
-        ConfigError: Cohorts of a fixed size and by Poisson sampling at once, or neither.
-    """
+    """The mechanism of DP-FedAvg: fresh noise in each of at most ``rounds`` rounds, which any client may join."""
     size, sampling = options.num_sampled_clients, options.sampling_probability
     if (size is None) == (sampling is None):
         raise ConfigError(
@@ -326,12 +308,7 @@ def independent_noise(options: Options, noise_multiplier: float, rounds: int) ->
 
 
 def require_averaging(strategy: object) -> Strategy:
-    """The strategy, if it is one that averages.
-
-    Raises:
-        TypeError: It is no strategy of the Message API.
-        ConfigError: It is private itself, uses single updates, or trains in no round.
-    """
+    """The strategy, if it is one that averages."""
     if isinstance(strategy, type) and issubclass(strategy, Strategy):
         raise TypeError(f"strategy = {strategy.__name__}: is a class; make one of it, {strategy.__name__}()")
     if not isinstance(strategy, Strategy):

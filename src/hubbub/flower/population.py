@@ -222,11 +222,7 @@ def trained(model: nn.Module, vector: torch.Tensor, loss: float) -> RecordDict:
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """The layout of a model's trainable parameters.
-
-    Raises:
-        ConfigError: One is of a dtype that NumPy arrays do not hold.
-    """
+    """The layout of a model's trainable parameters."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     names, shapes = tuple(name for name, _ in named), tuple(tuple(p.shape) for _, p in named)
     dtypes = tuple(str(p.dtype).removeprefix("torch.") for _, p in named)

@@ -65,9 +65,6 @@ class GridHolders:
         public: The key, of one owner or of holders of shares.
         promise: Of the run; sent to holders who add noise.
         timeout: Seconds that holders have for an answer.
-
-    Raises:
-        ValueError: The agreement is on another key, or holders are to add noise without a promise of privacy.
     """
 
     def __init__(
@@ -110,11 +107,7 @@ class GridHolders:
         return self._nodes
 
     def reach(self) -> None:
-        """Ask all connected nodes what they hold, once, before anything is spent.
-
-        Raises:
-            SumNotOpenedError: Fewer holders answered than a round needs.
-        """
+        """Ask all connected nodes what they hold, once, before anything is spent."""
         if self._reached:
             return
         found, needed = self.find(), max(self._key.threshold, self.agreement.noising_holders)
@@ -128,11 +121,7 @@ class GridHolders:
         )
 
     def add_noise(self, aggregator: Aggregator, clip_norm: float) -> None:
-        """Add the noise of every holder to a sum.
-
-        Raises:
-            SumNotOpenedError: The noise of a holder is missing; the holder is named.
-        """
+        """Add the noise of every holder to a sum."""
         rows = self.agreement.noising_holders
         if len(self._nodes) < rows:
             self.find()
@@ -161,11 +150,7 @@ class GridHolders:
         return self.open(aggregator)
 
     def open(self, aggregator: Aggregator) -> Steps:
-        """The opened sum in whole steps, ``(size,)``.
-
-        Raises:
-            SumNotOpenedError: Too few opened it; holders that were silent or answered falsely are named.
-        """
+        """The opened sum in whole steps, ``(size,)``."""
         if len(self._nodes) < self._key.threshold:
             self.find()
         asked, self._nodes = self._nodes, {}
@@ -278,10 +263,6 @@ class EncryptedSumming:
 def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agreement:
     """The agreement of a run, under a unique name; the same at every start.
 
-    Args:
-        folder: Of the run; ``None`` keeps nothing.
-        make: From the run's name to the agreement.
-
     Raises:
         RunFolderError: The stored agreement cannot be read, or has other terms.
     """
@@ -339,12 +320,7 @@ class EncryptedGridPopulation(Population):
         round_index: int,
         split: CountSplit | None = None,
     ) -> EncryptedSum:
-        """The sum of the cohort's encrypted updates.
-
-        Raises:
-            ConfigError: There is no clip norm, or an adaptive one.
-            SumNotOpenedError: No reply could be added.
-        """
+        """The sum of the cohort's encrypted updates."""
         if clip_norm is None or split is not None:
             raise ConfigError(f"clip_norm = {clip_norm}: clients encrypt updates of one bounded norm for the whole run")
         plain = Summing(layout_of(model), clip_norm, None, self._mechanism, self._lattice_bits)

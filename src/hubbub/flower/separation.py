@@ -40,11 +40,7 @@ def separation_config(run: str, round_index: int, pattern: MinSeparation) -> dic
 
 
 def require_kept(content: RecordDict, settings: Mapping[str, str | int]) -> None:
-    """Refuse a reply that does not confirm the separation, as of an app without :func:`separation_mod`.
-
-    Raises:
-        ValueError: The confirmation is missing, or of another round.
-    """
+    """Refuse a reply that does not confirm the separation, as of an app without :func:`separation_mod`."""
     if not any(record.get(_KEPT) == settings[ROUND_INDEX] for record in records_of(content, MetricRecord)):
         raise ValueError("does not say that its device keeps the separation; its app needs separation_mod, first of its mods")
 
@@ -108,11 +104,7 @@ class _Record:
         files.write_atomic(path, strict_json.canonical(content))
 
     def with_round(self, asked: _Asked) -> "_Record":
-        """The record with one more round.
-
-        Raises:
-            ValueError: The pattern does not allow the round, or is another one than before.
-        """
+        """The record with one more round."""
         if asked.pattern != self.pattern:
             raise ValueError(f"the run promised {self.pattern} before, and says {asked.pattern} now")
         # Before the record begins the device may have taken part as late and as often as the pattern allows.

@@ -59,22 +59,9 @@ class _Round:
 class PrivateRun:
     """An open run.
 
-    Args:
-        strategy: The wrapped one.
-        mechanism: The mechanism of the run.
-        clipping: A fixed clip norm, or the rule of adaptive clipping.
-        options: All other settings.
-        layout: Of the model.
-        expected_cohort_size: The public number that sums are divided by, whatever the number of clients in a round.
-        identity: How clients are identified.
-
     Attributes:
         state: Ledger, noise and clip norm, in memory or in the run's folder.
         arrays: The model after the rounds so far; ``None`` before the first.
-
-    Raises:
-        ConfigError: The model has buffers, and ``buffers`` is not ``"keep"``.
-        LedgerError: The folder holds another run.
     """
 
     def __init__(
@@ -125,15 +112,7 @@ class PrivateRun:
         return self.state.path.next_round
 
     def resume(self, initial: ArrayRecord, grid: Grid) -> None:
-        """Restore model and clip norm from the folder, and update the model with releases that it does not include yet.
-
-        Args:
-            initial: The model, if the run begins.
-            grid: The grid.
-
-        Raises:
-            RunFolderError: The model is missing, damaged, or of another run; the folder stays as it is.
-        """
+        """Restore model and clip norm from the folder, and update the model with releases that it does not include yet."""
         # Everything is read first, so that a folder that is refused stays as it is; start() aborts a round under way.
         model = self.state.restore(self._strategy)
         self._require_model_of_this_run(model)
@@ -186,20 +165,7 @@ class PrivateRun:
     def begin(
         self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, nodes: Sequence[Node], ttl: float | None
     ) -> list[Message]:
-        """Sample the cohort, record the cost of the round, and make its messages.
-
-        Args:
-            arrays: The model.
-            config: The configuration for clients, to which the wrapped strategy adds its own.
-            grid: The grid.
-            nodes: The connected nodes.
-            ttl: Seconds that a message may wait.
-
-        Raises:
-            ParticipationError: No connected client may join.
-            ConfigError: The wrapped strategy sends different messages to different clients, or none.
-            SumNotOpenedError: Too few holders of the key are connected.
-        """
+        """Sample the cohort, record the cost of the round, and make its messages."""
         summing, floating = self.summing(), self.layout.floating(arrays)
         # The run's own count of rounds, which continues after a restart.
         settings = ConfigRecord({**config, **summing.config()})
@@ -224,12 +190,7 @@ class PrivateRun:
         return messages.messages
 
     def finish(self, replies: Iterable[Message]) -> ArrayRecord | None:
-        """Sum the replies, release the sum with noise, and update the model; ``None`` if the round is discarded.
-
-        Raises:
-            ConfigError: No round is under way, or the strategy makes no finite model of the mean.
-            SumNotOpenedError: Too many rounds in a row could not be opened.
-        """
+        """Sum the replies, release the sum with noise, and update the model; ``None`` if the round is discarded."""
         under_way, state = self._under_way, self.state
         if under_way is None:
             raise ConfigError("aggregate_train: no round is under way; call configure_train first")

@@ -46,20 +46,10 @@ _OWNERS: WeakValueDictionary[Path, "ServerState"] = WeakValueDictionary()
 class ServerState:
     """The state of an open run: its release path, not started yet, and its folder.
 
-    Args:
-        promise: Of the run.
-        layout: Of the model.
-        options: With the folder, the hook of heads, and the seed of a simulation.
-        dim: Numbers in a sum.
-
     Attributes:
         rounds: The number of rounds in the stored model.
         clip_norm: Of the next round.
         closed: Whether the folder was released for another strategy.
-
-    Raises:
-        LedgerError: The folder holds another run, a closed one, or one behind ``head``.
-        RunFolderError: It is damaged, or in use by another process.
     """
 
     def __init__(self, promise: Promise, layout: Layout, options: Options, dim: int) -> None:
@@ -130,11 +120,7 @@ class ServerState:
         self._lock.close()
 
     def restore(self, strategy: Strategy) -> ArrayRecord | None:
-        """The model after :attr:`rounds` rounds, with the wrapped strategy's arrays restored; ``None`` if the run begins.
-
-        Raises:
-            RunFolderError: The file is damaged, or does not match the ledger, the model or the strategy.
-        """
+        """The model after :attr:`rounds` rounds, with the wrapped strategy's arrays restored; ``None`` if the run begins."""
         if self._file is None or not self._file.exists():
             return None
         try:
@@ -196,11 +182,7 @@ def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
 
 
 def require_same_mechanism(promise: Promise, folder: Path | None) -> None:
-    """Refuse a folder whose rounds are of another mechanism.
-
-    Raises:
-        LedgerError: They are.
-    """
+    """Refuse a folder whose rounds are of another mechanism."""
     before = recorded(folder)[1]
     # Through JSON, in which a tuple is a list.
     if before and before.get("mechanism") != strict_json.loads(strict_json.canonical(promise.record()["mechanism"])):

@@ -54,9 +54,6 @@ class Streaming(ForwardingGrid):
         grid: Any grid.
         deadline: Seconds after which a round of training ends; ``None`` waits for the caller's timeout.
 
-    Raises:
-        ConfigError: A deadline for a LocalGrid, whose nodes work one after another.
-
     Example:
         >>> from flwr.app import ConfigRecord, RecordDict
         >>> from flwr.clientapp import ClientApp
@@ -157,11 +154,6 @@ class Summing:
 
     def of(self, messages: RoundMessages, replies: Iterable[Message], arrays: ArrayRecord) -> tuple[LatticeSum, int, int]:
         """The sum of a round.
-
-        Args:
-            messages: Of the round.
-            replies: What arrived.
-            arrays: The model that was sent.
 
         Returns:
             The sum, the number of replies, and the number of them in the sum. A reply that cannot be read, is not finite, or

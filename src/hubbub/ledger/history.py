@@ -87,9 +87,6 @@ class History:
         Args:
             records: All of them.
             cohorts: The content of the file of cohorts; what no record accounts for is behind :attr:`cohorts_size`.
-
-        Raises:
-            ValueError: A record that does not follow from those before; the message counts it from the promise, line 1.
         """
         history, content = cls(), memoryview(cohorts)
         for line, body in enumerate(records, start=2):
@@ -105,11 +102,7 @@ class History:
 
     @classmethod
     def of_chain(cls, chain: Chain, *further: Mapping[str, Any]) -> "History":
-        """The state after all records of a ledger, and after further ones that are to be added.
-
-        Raises:
-            LedgerError: One does not follow.
-        """
+        """The state after all records of a ledger, and after further ones that are to be added."""
         try:
             return cls.of([*chain.records[1:], *further], read_cohorts(chain.path) if chain.path else b"")
         except ValueError as error:
@@ -242,12 +235,7 @@ _KINDS: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
 
 
 def published_files(record: Mapping[str, Any]) -> dict[str, str]:
-    """The SHA-256 of what was published, by name.
-
-    Raises:
-        ValueError: It is no such record.
-        KeyError: A value is missing.
-    """
+    """The SHA-256 of what was published, by name."""
     if record["kind"] != "publish":
         raise ValueError(f"kind = {str(record['kind'])[:80]!r}: must be 'publish'")
     return _digests(record["files"])

@@ -389,9 +389,6 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
         path: The ledger's file; one that is closed stays so.
         early: Whether rounds may be left undone.
         release: The file of the release of the round under way, where it is there.
-
-    Raises:
-        LedgerError: The file is damaged, or rounds are left and ``early`` is not said.
     """
     chain = read_chain(path)
     history = History.of_chain(chain)
@@ -419,9 +416,6 @@ def add_record(path: Path, body: Mapping[str, Any]) -> Chain:
 
     Returns:
         The whole ledger.
-
-    Raises:
-        LedgerError: The file is damaged, or such a record does not follow.
     """
     chain = read_chain(path)
     History.of_chain(chain, body)

@@ -16,11 +16,7 @@ __all__ = ["compose_runs", "costs_of_ended_runs", "run_charges"]
 
 
 def costs_of_ended_runs(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
-    """The costs of ended runs, for the promise of a later run.
-
-    Raises:
-        LedgerError: A run that may still begin rounds, or one that :func:`run_charges` refuses.
-    """
+    """The costs of ended runs, for the promise of a later run."""
     for run in runs:
         if run.rounds_left:
             raise LedgerError(

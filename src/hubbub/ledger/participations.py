@@ -48,11 +48,7 @@ def whole_block(content: bytes | memoryview, start: int) -> int | None:
 
 
 def read_cohorts(ledger: Path) -> bytes:
-    """The content of the file of cohorts of a ledger's; empty where there is none.
-
-    Raises:
-        LedgerError: It is no regular file, or cannot be read.
-    """
+    """The content of the file of cohorts of a ledger's; empty where there is none."""
     path = cohorts_path(ledger)
     try:
         return files.read(path, at_most=_LONGEST) if os.path.lexists(path) else b""
@@ -122,11 +118,7 @@ class Participations:
         return _HEADER.pack(round_index, len(known), len(new)) + known.tobytes() + new.tobytes()
 
     def add(self, round_index: int, block: bytes | memoryview) -> None:
-        """Take a round's block into account.
-
-        Raises:
-            ValueError: It is none, or another round's, or names a client twice or one that there is not.
-        """
+        """Take a round's block into account."""
         if whole_block(block, 0) != len(block):
             raise ValueError("the cohort is no whole block")
         stated, known, new = _HEADER.unpack_from(block)
@@ -172,11 +164,7 @@ class Participations:
             )
 
     def require_distinct(self) -> None:
-        """Refuse two numbers of one client, by which it would have taken part less often than it did.
-
-        Raises:
-            ValueError: There are.
-        """
+        """Refuse two numbers of one client, by which it would have taken part less often than it did."""
         if not _increasing(self._sorted()[0]):
             raise ValueError("the cohorts name a client as new that took part before")
 

@@ -50,9 +50,6 @@ class Extends:
         head: Hash of its last record, when this run began.
         model: SHA-256 of the model that this run begins with.
         optimizer: SHA-256 of the optimizer's state; empty where it begins anew.
-
-    Raises:
-        ValueError: One that is no digest.
     """
 
     ledger: str
@@ -71,11 +68,7 @@ class Extends:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Extends | None":
-        """The warm start that the settings of a promise name; ``None`` without one.
-
-        Raises:
-            ValueError: Its fields are not those of a warm start.
-        """
+        """The warm start that the settings of a promise name; ``None`` without one."""
         stated = settings.get("extends")
         if stated is None:
             return None
@@ -100,10 +93,6 @@ class Terms:
         keep_releases: Whether all releases stay in the folder, unless the ledger records that the disk was full.
         evaluation: The private evaluation, whose cost is part of the run's.
         pattern_kept_by: Who enforces the participation pattern: the ``"ledger"`` or the ``"devices"``.
-
-    Raises:
-        ValueError: A number out of range.
-        TypeError: A value of another type.
 
     Example:
         >>> Terms.of({"clip_norm": 0.5, "expected_cohort_size": 100}).clip_norm

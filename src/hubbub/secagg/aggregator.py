@@ -72,21 +72,13 @@ class Aggregator:
 
     @property
     def total(self) -> Ciphertext:
-        """The encrypted sum of all contributions and noise.
-
-        Raises:
-            SumNotOpenedError: Nothing was added.
-        """
+        """The encrypted sum of all contributions and noise."""
         if self._total is None:
             raise SumNotOpenedError(f"round {self.round_index + 1}: no contribution came, so that there is no sum")
         return self._total
 
     def add(self, sender: str, data: object) -> None:
-        """Add a client's contribution.
-
-        Args:
-            sender: The client's name by the channel.
-            data: The message as received.
+        """Add the contribution of a client; the channel names the sender.
 
         Raises:
             ValueError: The message is damaged, of another round, run, key, packing or sender, no contribution, a repetition,
@@ -103,15 +95,7 @@ class Aggregator:
         self._contributions[sender] = b"" if self.agreement.whole_key else taken
 
     def add_noise(self, sender: str, data: object) -> None:
-        """Add noise, which counts as no contribution.
-
-        Args:
-            sender: The server, or the holder whose noise it is.
-            data: The message as received.
-
-        Raises:
-            ValueError: As for :meth:`add`.
-        """
+        """Add noise, which counts as no contribution."""
         if sender in self._noise:
             raise ValueError(f"{sender}: its noise of this round is in the sum already")
         if len(self._noise) >= (self.agreement.noising_holders or self.agreement.server_noise):
@@ -123,12 +107,7 @@ class Aggregator:
         self.add_noise(_SERVER, self.agreement.noise(_SERVER, self.round_index, steps))
 
     def request(self) -> Request:
-        """The request to the holders.
-
-        Raises:
-            SumNotOpenedError: There are too few contributions, or noise is missing: a holder's, or the server's if slots have
-                room for it, as in every private run.
-        """
+        """The request to the holders."""
         came, needed, rows = len(self._contributions), self.agreement.min_contributions, self.agreement.noising_holders
         if came < needed:
             raise SumNotOpenedError(
@@ -153,11 +132,7 @@ class Aggregator:
         return hmac.digest(key, message, hashlib.sha256).hex()
 
     def read(self, plaintexts: Iterable[int]) -> npt.NDArray[np.int64]:
-        """The sum in whole steps, ``(size,)``, from the opened plaintexts.
-
-        Raises:
-            SumNotOpenedError: They are no sum of the contributions: one of these is malformed.
-        """
+        """The sum in whole steps, ``(size,)``, from the opened plaintexts."""
         try:
             steps = self.agreement.packing.unpack_steps(plaintexts, len(self._contributions))
         except ValueError as error:
@@ -189,11 +164,7 @@ class Aggregator:
 
 
 def require_of(agreement: Agreement, round_index: int, kind: Kind, message: Message, name: str) -> None:
-    """Refuse a message that is not of this agreement, round and kind.
-
-    Raises:
-        ValueError: The sender is named.
-    """
+    """Refuse a message that is not of this agreement, round and kind."""
     if message.agreement != agreement.digest:
         raise ValueError(f"{name}: encrypted for another run, under another key, or packed in another way than was agreed")
     if message.round_index != round_index:

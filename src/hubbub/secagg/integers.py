@@ -36,9 +36,6 @@ def _index(value: Any) -> int:
 def flatten(name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
     """Whole numbers, gmpy2's among them, in C order, and their shape; ``()`` for a single one.
 
-    Raises:
-        TypeError: An entry is no whole number; the message says where, not what.
-
     Example:
         >>> flatten("numbers", [[1, 2], [3, 4]])
         ([1, 2, 3, 4], (2, 2))

@@ -50,10 +50,6 @@ class Holder:
         key: A share, or the whole key.
         agreement: The terms, with at least as many contributions as a share's key demands.
         folder: For the holder's record; ``None`` keeps it in memory.
-
-    Raises:
-        ValueError: The agreement is on another key, or on fewer contributions than the key demands.
-        RunFolderError: The folder belongs to another run, or cannot be read.
     """
 
     def __init__(self, key: KeyShare | PrivateKey, agreement: Agreement, folder: Path | None = None) -> None:
@@ -97,9 +93,6 @@ class Holder:
         Args:
             round_index: A round not opened yet, later than any with released noise.
             steps: ``(size,)`` whole steps; secret, and used for no other round.
-
-        Raises:
-            ValueError: The round was opened, or its noise released, already.
         """
         self.require_no_noise_yet(round_index)
         data = self.agreement.noise(self.name, round_index, steps)
@@ -107,11 +100,7 @@ class Holder:
         return data
 
     def require_no_noise_yet(self, round_index: int) -> None:
-        """Refuse a round that is not later than all opened rounds and all released noise.
-
-        Raises:
-            ValueError: The round was opened, or its noise released, already.
-        """
+        """Refuse a round that is not later than all opened rounds and all released noise."""
         if integer("round_index", round_index, at_least=0) < max(self._done.next_round, self._done.noise_round + 1):
             raise ValueError(f"round {round_index + 1}: {self.name} has given its noise of this round already")
 

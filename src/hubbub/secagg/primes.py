@@ -63,12 +63,7 @@ def _blum_prime(bits: int) -> int:
 
 
 def safe_prime_pair(bits: int, progress: Callable[[int], None] | None = None) -> tuple[int, int]:
-    """Two safe primes of one length, far apart, whose product has exactly ``bits`` bits.
-
-    Args:
-        bits: An even number from 64.
-        progress: Called with the number of candidates tested so far.
-    """
+    """Two safe primes of one length, far apart, whose product has exactly ``bits`` bits."""
     length = integer("bits", bits, at_least=_LEAST_BITS) // 2
     tested = 0
 

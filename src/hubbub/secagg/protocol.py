@@ -81,11 +81,7 @@ class Message:
     integers: Sequence[int] = field(repr=False)
 
     def to_bytes(self, key_bits: int) -> bytes:
-        """The message as bytes.
-
-        Raises:
-            ValueError: The sender's name is empty or too long.
-        """
+        """The message as bytes."""
         name = self.sender.encode()
         if not 1 <= len(name) <= _LONGEST_NAME:
             raise ValueError(f"sender = {shown(self.sender)}: must be a name of at most {_LONGEST_NAME} bytes")
@@ -96,17 +92,7 @@ class Message:
 
     @classmethod
     def from_bytes(cls, data: object, key_bits: int, name: str, *, at_most: int) -> "Message":
-        """A received message; the range of its ciphertexts is not checked.
-
-        Args:
-            data: As received.
-            key_bits: Of the key.
-            name: The sender's name in error messages.
-            at_most: The most ciphertexts that it may have.
-
-        Raises:
-            ValueError: The message has another format, or is damaged.
-        """
+        """A received message; the range of its ciphertexts is not checked."""
         if not isinstance(data, bytes):
             raise ValueError(f"{name}: sent a {type(data).__name__}: must be bytes")
         if len(data) < _HEAD.size + _DIGEST:
@@ -148,9 +134,6 @@ class Agreement:
         whole_key: Whether one owner has the key. Holders of shares form a sum themselves, from the contributions; the owner
             could read these one by one, and gets the server's sum only.
         server_noise: Whether the server adds one message of noise, if no holders do.
-
-    Raises:
-        ValueError: A number out of range, or more contributions demanded than the packing has room for.
     """
 
     public_key: PublicKey
@@ -184,11 +167,7 @@ class Agreement:
 
     @classmethod
     def from_record(cls, record: object) -> "Agreement":
-        """A received agreement; compare its key's ``key_id`` with the one that the owner gave you.
-
-        Raises:
-            ValueError: It cannot be read, or its key is too short or no product of two large primes.
-        """
+        """A received agreement; compare its key's ``key_id`` with the one that the owner gave you."""
         try:
             version = record.get("version") if isinstance(record, Mapping) else None
             if not isinstance(record, Mapping) or type(version) is not int or version != _VERSION:
@@ -222,18 +201,11 @@ class Agreement:
             round_index: From 0.
             steps: ``(size,)`` int64, secret; bounded by the packing.
             noise: ``(size,)`` whole numbers, the client's share of the noise, at most ``packing.noise // max_clients`` each.
-
-        Raises:
-            ValueError: The number of values is not the agreed one, or a value does not fit.
         """
         return self._message(Kind.CONTRIBUTION, sender, round_index, self.packing.pack_steps(self._own(steps), noise))
 
     def noise(self, sender: str, round_index: int, steps: npt.NDArray[np.int64]) -> bytes:
-        """A message of noise for a sum, ``(size,)`` whole steps; it counts as no contribution.
-
-        Raises:
-            ValueError: The noise is more than the slots have room for.
-        """
+        """A message of noise for a sum, ``(size,)`` whole steps; it counts as no contribution."""
         return self._message(Kind.NOISE, sender, round_index, self.packing.pack_noise(self._own(steps)))
 
     def _own(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -57,11 +57,6 @@ def _table(n: int) -> "Table":
 class Table:
     """A table of powers of a base mod n².
 
-    Args:
-        base: A unit mod n².
-        n: Above 1.
-        exponent_bits: Of the largest exponent.
-
     Example:
         >>> Table(mpz(2), 35, exponent_bits=10).power(1023) == pow(2, 1023, 35**2)
         True

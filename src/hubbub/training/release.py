@@ -51,11 +51,7 @@ _MOST_HOLDERS = 100
 
 
 class _Unchanged:
-    """A check that a strategy of a user's class still is the promised one.
-
-    Args:
-        mechanism: Has the strategy; each round is checked once.
-    """
+    """A check that a strategy of a user's class still is the promised one."""
 
     def __init__(self, mechanism: Mechanism) -> None:
         self._strategy = mechanism.strategy

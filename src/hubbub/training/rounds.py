@@ -351,14 +351,7 @@ class RunState:
         return checkpoint.rounds
 
     def require_same_model(self, who: str) -> None:
-        """Refuse a model that anything but a release has changed, and restore its trained parameters.
-
-        Args:
-            who: The suspect, for the message.
-
-        Raises:
-            ConfigError: It was changed.
-        """
+        """Refuse a model that anything but a release has changed, and restore its trained parameters."""
         self.model.require_views()
         vector, written = self._known = self._known or self._as_it_is()
         if torch.equal(self.model.vector, vector) and written == self._written():

@@ -60,11 +60,7 @@ _LEARNING = ("expected_cohort_size", "clip_norm", "adaptive_clipping", "server",
 
 
 def last_checkpoint(recorded: Recorded) -> Checkpoint | None:
-    """The checkpoint that replaces the releases that a finished run did not keep; ``None`` if all are there.
-
-    Raises:
-        RunFolderError: A release is missing that the run was to keep, or no checkpoint that the ledger binds contains it.
-    """
+    """The checkpoint that replaces the releases that a finished run did not keep; ``None`` if all are there."""
     store = RunStore(Path(recorded.name))
     kept = set(store.released())
     missing = [t for t in rounds_after(recorded, None) if t not in kept]
@@ -158,9 +154,6 @@ def extending(following: RunPlan, extends: Extends) -> RunPlan:
 
     A simulation gets a seed of its own. With the seed of the finished run, or of another run that extends it, it would draw
     the same noise and cohorts again.
-
-    Raises:
-        ConfigError: The finished run is not among the plan's earlier runs.
     """
     if not any(run.first == extends.ledger and run.head == extends.head for run in following.earlier):
         raise ConfigError(
@@ -309,9 +302,6 @@ def register(finished: Path, into: Path, charged: Collection[str]) -> None:
         finished: The folder of the finished run.
         into: The folder of the new run, which is locked.
         charged: The first hashes of the ledgers whose cost the new run counts.
-
-    Raises:
-        RunFolderError: Another run extends the finished one, and its cost is not counted or cannot be read.
     """
     finished, into = finished.resolve(), into.resolve()
     with RunStore(finished).locked():

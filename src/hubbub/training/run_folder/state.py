@@ -73,11 +73,7 @@ def refusing(path: Path, what: str, then: str = "restore it") -> Iterator[None]:
 
 
 def parse(content: bytes) -> Tensors:
-    """The tensors by name.
-
-    Raises:
-        ValueError: It is no file of tensors.
-    """
+    """The tensors by name."""
     _header(content)
     try:
         return load(content)
@@ -87,11 +83,7 @@ def parse(content: bytes) -> Tensors:
 
 
 def metadata(content: bytes) -> dict[str, Any]:
-    """The metadata of a file of tensors.
-
-    Raises:
-        ValueError: It is no file of tensors.
-    """
+    """The metadata of a file of tensors."""
     found = _header(content).get("__metadata__", {})
     if not isinstance(found, dict):
         raise ValueError("its metadata are no table")
@@ -155,9 +147,6 @@ class Checkpoint:
         head: The ledger's head after them.
         names: The files next to the manifest.
         model: ``(dim,)``.
-
-    Raises:
-        RunFolderError: It is damaged.
     """
 
     def __init__(self, path: Path, *, again: bool, noise: bool = True) -> None:
@@ -270,11 +259,7 @@ class Start:
 
     @classmethod
     def read(cls, folder: Path) -> "Start":
-        """The initial state in a run's folder.
-
-        Raises:
-            RunFolderError: It is missing or damaged.
-        """
+        """The initial state in a run's folder."""
         path = folder / START
         with refusing(path, "is no model"):
             content = files.read(path, at_most=_LARGEST)
@@ -290,12 +275,7 @@ class Start:
 
 
 def begins_with(extends: Extends | None, start: Start) -> str:
-    """Why a run may not begin with a state, in words; empty if it may.
-
-    Args:
-        extends: The finished run that the run extends by its promise.
-        start: The state.
-    """
+    """Why a run may not begin with a state, in words; empty if it may."""
     if extends is None and start.finished:
         return "is the model of a finished run, whose cost this run, which extends none, would not count"
     if extends is None:
@@ -315,9 +295,6 @@ def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.opti
         vector: The model, ``(dim,)``, which is overwritten.
         optimizer: Of the run.
         folder: Without one a run begins with the model as it is.
-
-    Raises:
-        RunFolderError: The state has another shape or dtype, or is not the one of the promise.
     """
     kept = folder is not None and os.path.lexists(folder / START)
     start, where = Start.read(folder) if folder and kept else Start(vector, {}), folder / START if folder else "model"
