@@ -18,8 +18,7 @@ from hubbub.ledger.multi_run import run_charges
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling
-from hubbub.mechanism.strategies import Identity, toeplitz
-from hubbub.mechanism.strategies.record import strategy_arrays
+from hubbub.mechanism.strategies import Identity, strategy_arrays, toeplitz
 from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.training import RunStore
 from hubbub.training.run_folder.record import read_run

@@ -21,8 +21,7 @@ from hubbub.flower.secagg_server import GridHolders
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation
-from hubbub.mechanism.strategies import toeplitz
-from hubbub.mechanism.strategies.record import strategy_arrays
+from hubbub.mechanism.strategies import strategy_arrays, toeplitz
 from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
 from hubbub.secagg import key_files

@@ -29,8 +29,7 @@ from hubbub.ledger import compose_runs
 from hubbub.ledger.actual_cost import cost_of_run, spent
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.mechanism.strategies import Identity, toeplitz
-from hubbub.mechanism.strategies.record import strategy_arrays
+from hubbub.mechanism.strategies import Identity, strategy_arrays, toeplitz
 from hubbub.noise import NoiseStream, SimulationSource
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev

@@ -21,8 +21,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import hubbub
-from hubbub.cli.ranks import launched
-from hubbub.cli.training import How, Tracked
+from hubbub.cli.training import How, Tracked, launched
 from hubbub.cli.training import train as begin
 from hubbub.errors import ConfigError, LedgerError, RankError
 from hubbub.experiment import config as configs

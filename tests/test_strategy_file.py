@@ -17,8 +17,19 @@ from hubbub.experiment.planner import planned
 from hubbub.factorization import Optimized, strategy_file
 from hubbub.factorization.families import DESCRIPTIONS, Family, answer_of
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
-from hubbub.mechanism.strategies import OWN, Banded, BinaryTree, Columns, Dense, Described, Identity, Semiseparable, Stamped
-from hubbub.mechanism.strategies.record import strategy_arrays, strategy_numbers
+from hubbub.mechanism.strategies import (
+    OWN,
+    Banded,
+    BinaryTree,
+    Columns,
+    Dense,
+    Described,
+    Identity,
+    Semiseparable,
+    Stamped,
+    strategy_arrays,
+    strategy_numbers,
+)
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from malformed import laws
 

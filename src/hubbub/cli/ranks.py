@@ -1,4 +1,4 @@
-"""One run on several ranks: their start on this machine, what rank 0 gives the others, and what these do.
+"""One run on several ranks: their start on this machine, and what those other than rank 0 do.
 
 Rank 0 reads settings and folder, records and prints; the others build their clients and the model from its settings, and share
 its rounds.
@@ -10,38 +10,19 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, cast
 
 import torch
 
 from hubbub.cli.output import console, say
-from hubbub.errors import ConfigError
 from hubbub.experiment.build import client_side
 from hubbub.experiment.config import Config
-from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.training import RunPlan, train
 from hubbub.training.ranks import Ranks
 
-__all__ = ["follow", "launch", "launched", "led", "ranks_of"]
-
-
-def launched() -> bool:
-    """Whether torchrun, the like of it, or :func:`launch` started this process as one of several.
-
-    Raises:
-        ConfigError: A starter of many tasks did, which makes no group of them.
-    """
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return True
-    for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if os.environ.get(name, "1") not in ("", "0", "1"):
-            raise ConfigError(
-                f"{name} = {os.environ[name]}: this command was started several times at once, and each would be a run of its "
-                "own over the same people; start torchrun once on each machine (srun --ntasks-per-node=1 torchrun …)"
-            )
-    return False
+__all__ = ["end_with_starter", "follow", "launch"]
 
 
 def launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
@@ -84,31 +65,16 @@ def launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
     sys.exit(0)
 
 
-def ranks_of(time_limit: float, shard: str) -> Ranks:
-    """The ranks of this command; each ends with the process that started it."""
-    ranks = Ranks.launched(time_limit=time_limit, shard_optimizer=shard == "optimizer")
-    if ranks.size > 1:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    return ranks
+def end_with_starter() -> None:
+    """Let this rank end with the process that started it, and let SIGTERM interrupt it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
 def _end_with(parent: int) -> NoReturn:
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
-
-
-def led(ranks: Ranks, make: Callable[[], RunInFolder]) -> RunInFolder:
-    """Begin or resume a run on rank 0, and give the others its settings and its plan."""
-    begun: list[RunInFolder] = []
-
-    def lead() -> object:
-        begun.append(make())
-        return begun[0].run.config, begun[0].run.plan
-
-    ranks.lead(lead)
-    return begun[0]
 
 
 def follow(ranks: Ranks, *, allow_import: bool) -> None:

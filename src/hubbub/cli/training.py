@@ -17,7 +17,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hubbub._util.checks import integer, one_of
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
-from hubbub.cli import ranks as many
 from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
@@ -29,7 +28,7 @@ from hubbub.ledger.chain import read_chain
 from hubbub.training.ranks import Ranks
 from hubbub.training.run_folder.record import ledger_of, read_run
 
-__all__ = ["How", "Tracked", "extend", "new", "new_folder", "resume", "train"]
+__all__ = ["How", "Tracked", "extend", "launched", "new", "new_folder", "resume", "train"]
 
 # Exit status of a run that stop_epsilon ended before its last round.
 _BUDGET_SPENT = 3
@@ -60,15 +59,22 @@ class How:
 
         Without a launcher and with more than one process, the command is started again under torch's.
         """
-        if not many.launched() and config.training.nproc > 1:
+        if not launched() and config.training.nproc > 1:
+            from hubbub.cli.ranks import launch
+
             if config.data.features != "none":
                 # Once, on all cores, and not by each process.
                 data_of(config, allow_import=self.allow_import)
-            many.launch(config.training.nproc, sys.argv[1:])
-        ranks = many.ranks_of(config.training.rank_timeout, config.training.shard)
-        if not ranks.leads:
-            many.follow(ranks, allow_import=self.allow_import)
-            return None
+            launch(config.training.nproc, sys.argv[1:])
+        training = config.training
+        ranks = Ranks.launched(time_limit=training.rank_timeout, shard_optimizer=training.shard == "optimizer")
+        if ranks.size > 1:
+            from hubbub.cli.ranks import end_with_starter, follow
+
+            end_with_starter()
+            if not ranks.leads:
+                follow(ranks, allow_import=self.allow_import)
+                return None
         return ranks
 
     def settings(self, *layers: configs.Layer) -> configs.Config:
@@ -86,6 +92,23 @@ class How:
 
             require_flower()
         return config
+
+
+def launched() -> bool:
+    """Whether torchrun, the like of it, or :func:`launch` started this process as one of several.
+
+    Raises:
+        ConfigError: A starter of many tasks did, which makes no group of them.
+    """
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return True
+    for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if os.environ.get(name, "1") not in ("", "0", "1"):
+            raise ConfigError(
+                f"{name} = {os.environ[name]}: this command was started several times at once, and each would be a run of its "
+                "own over the same people; start torchrun once on each machine (srun --ntasks-per-node=1 torchrun …)"
+            )
+    return False
 
 
 def train(file: Path, assignments: list[str], out: Path | None, how: How) -> None:
@@ -114,7 +137,19 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
             require_keys(run, run.encryption)
         return RunInFolder.begun(run, new_folder(out, "runs", stem, ", or resume it with 'hubbub resume {out}'"))
 
-    _train(many.led(ranks, begun), how, config)
+    _train(_led(ranks, begun), how, config)
+
+
+def _led(ranks: Ranks, make: Callable[[], RunInFolder]) -> RunInFolder:
+    """Begin or resume a run on rank 0, and give the others its settings and its plan."""
+    begun: list[RunInFolder] = []
+
+    def lead() -> object:
+        begun.append(make())
+        return begun[0].run.config, begun[0].run.plan
+
+    ranks.lead(lead)
+    return begun[0]
 
 
 def resume(folder: Path, head: str | None, how: How) -> None:
@@ -126,7 +161,7 @@ def resume(folder: Path, head: str | None, how: How) -> None:
     path = folder / "config.toml"
     if (ranks := how.shared(how.settings(configs.load(path) if path.is_file() else {}))) is None:
         return
-    begun = many.led(ranks, lambda: RunInFolder.resumed(folder, head, allow_import=how.allow_import, ranks=ranks))
+    begun = _led(ranks, lambda: RunInFolder.resumed(folder, head, allow_import=how.allow_import, ranks=ranks))
     _train(begun, how, how.settings(configs.load(path)))
 
 

@@ -19,8 +19,7 @@ from hubbub._util.checks import Array, integer, non_negative, one_of, table
 from hubbub.errors import DataError, HubbubError
 from hubbub.factorization import Optimized
 from hubbub.mechanism.participation import participation_of, participation_record
-from hubbub.mechanism.strategies import Strategy
-from hubbub.mechanism.strategies.record import from_parts, strategy_arrays, strategy_numbers
+from hubbub.mechanism.strategies import Strategy, from_parts, strategy_arrays, strategy_numbers
 from hubbub.mechanism.workloads import Workload
 
 __all__ = ["SUFFIX", "Stored", "load", "load_answer", "save"]

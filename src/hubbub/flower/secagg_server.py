@@ -35,7 +35,7 @@ from hubbub.flower.population import GridPopulation, layout_of
 from hubbub.flower.summing import Summing
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.strategies.record import strategy_arrays
+from hubbub.mechanism.strategies import strategy_arrays
 from hubbub.noise.lattice import Lattice
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Opened, combined

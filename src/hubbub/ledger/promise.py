@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -28,8 +28,10 @@ from hubbub.accounting.wording import (
 from hubbub.errors import ConfigError, LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
 from hubbub.mechanism.participation import MinSeparation, RandomParticipation, participation_of, participation_record
-from hubbub.mechanism.private_evaluation import PrivateEvaluation
-from hubbub.mechanism.strategies.record import from_parts, strategy_arrays, strategy_numbers
+from hubbub.mechanism.strategies import from_parts, strategy_arrays, strategy_numbers
+
+if TYPE_CHECKING:
+    from hubbub.mechanism.private_evaluation import PrivateEvaluation
 
 __all__ = ["Extends", "Promise", "Terms", "earlier_from"]
 
@@ -108,7 +110,7 @@ class Terms:
     initial_model: str | None = None
     extends: Extends | None = None
     keep_releases: bool = True
-    evaluation: PrivateEvaluation | None = None
+    evaluation: "PrivateEvaluation | None" = None
     pattern_kept_by: str = "ledger"
 
     def __post_init__(self) -> None:
@@ -129,9 +131,11 @@ class Terms:
     def of(cls, settings: Mapping[str, Any]) -> "Terms":
         """Those of the settings of a promise."""
         known = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
-        measured = settings.get("evaluation")
-        evaluation = None if measured is None else PrivateEvaluation.from_record(measured)
-        return cls(**{**known, "extends": Extends.of(settings), "evaluation": evaluation})
+        if known.get("evaluation") is not None:
+            from hubbub.mechanism.private_evaluation import PrivateEvaluation
+
+            known["evaluation"] = PrivateEvaluation.from_record(known["evaluation"])
+        return cls(**{**known, "extends": Extends.of(settings)})
 
     @property
     def adaptive(self) -> bool:
@@ -315,7 +319,7 @@ class Promise:
 
         Args:
             record: What :meth:`record` wrote.
-            arrays: The strategy's, by name (see :func:`hubbub.mechanism.strategies.record.strategy_arrays`).
+            arrays: The strategy's, by name (see :func:`hubbub.mechanism.strategies.strategy_arrays`).
 
         Raises:
             LedgerError: The record is of another schema, is damaged, or its arrays are not those given.

@@ -21,7 +21,6 @@ from hubbub.ledger.actual_cost import Recorded, Spent, spent
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Identity
-from hubbub.mechanism.utility import noising_matrix
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_metrics, read_run
 
@@ -218,6 +217,8 @@ def _strength(folder: Path, recorded: Recorded) -> Strength | None:
     elif mechanism.rounds > _MOST_ROUNDS:
         return None
     else:
+        from hubbub.mechanism.utility import noising_matrix
+
         row_norms = np.linalg.norm(noising_matrix(mechanism.strategy), axis=1)
     found = []
     for t in kept:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from hubbub.accounting.events_of_mechanism import stated_relation
 from hubbub.errors import DataError
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism.private_evaluation import Estimate, PrivateEvaluation
 from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import LatticeSum, Population, Values
 from hubbub.training.cohorts import draw
@@ -34,6 +33,9 @@ from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import EVALUATION, RunStore
 from hubbub.training.simulation.faults import note, reason, require_own
 from hubbub.training.simulation.local import Examples, Loss
+
+if TYPE_CHECKING:
+    from hubbub.mechanism.private_evaluation import Estimate, PrivateEvaluation
 
 __all__ = [
     "QUANTILES",
@@ -252,7 +254,7 @@ def evaluation_promise(promise: Promise, first: str) -> Promise | None:
 class Evaluations:
     """The evaluations of a run in progress; made by :meth:`of`."""
 
-    def __init__(self, measured: PrivateEvaluation, path: ReleasePath) -> None:
+    def __init__(self, measured: "PrivateEvaluation", path: ReleasePath) -> None:
         self._measured, self._path = measured, path
         self._lattice = Lattice(measured.norm)
 
@@ -284,7 +286,7 @@ class Evaluations:
 
     def after(
         self, round_index: int, population: Population, clients: Sequence[Hashable], model: nn.Module
-    ) -> tuple[Estimate, ...]:
+    ) -> "tuple[Estimate, ...]":
         """The released estimates after a round; empty if no evaluation follows it.
 
         Raises:
@@ -304,7 +306,7 @@ class Evaluations:
         path, participation = self._path, self._measured.mechanism(1).participation
         return draw(participation, path.next_round, clients, 1, keys=path.cohort_keys, ledger=path.ledger)
 
-    def release(self, cohort: Sequence[Hashable], answers: Sequence[Values]) -> tuple[Estimate, ...]:
+    def release(self, cohort: Sequence[Hashable], answers: Sequence[Values]) -> "tuple[Estimate, ...]":
         """Sum the answers, each clipped, and release the sum with noise."""
         total = torch.zeros(self._measured.dim, dtype=torch.int64)
         for values in answers[: len(cohort)]:

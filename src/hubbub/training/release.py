@@ -29,10 +29,8 @@ from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.strategies import OWN
-from hubbub.mechanism.strategies.record import strategy_arrays
+from hubbub.mechanism.strategies import OWN, Identity, strategy_arrays
 from hubbub.mechanism.strategies.strategy import memory_rows
-from hubbub.mechanism.utility import largest_deviation, noising_matrix, require_inverse, require_no_look_ahead
 from hubbub.noise import NoiseStream, SimulationSource, sampler
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource
@@ -54,6 +52,8 @@ class _Unchanged:
     """A check that a strategy of a user's class still is the promised one."""
 
     def __init__(self, mechanism: Mechanism) -> None:
+        from hubbub.mechanism.utility import noising_matrix
+
         self._strategy = mechanism.strategy
         now = Mechanism(mechanism.strategy, mechanism.participation, mechanism.noise_multiplier)
         if (now.l2_sensitivity, now.stddev) != (mechanism.l2_sensitivity, mechanism.stddev):
@@ -471,6 +471,10 @@ def _require_exact(mechanism: Mechanism, clients: int, *, holders: bool, new: bo
         return
     rows = _MOST_HOLDERS if holders else 1
     require_room(clients, rows * mechanism.stddev)
+    if type(mechanism.strategy) is Identity:
+        return
+    from hubbub.mechanism.utility import largest_deviation, require_inverse, require_no_look_ahead
+
     if new:
         require_room(clients, min(rows * largest_deviation(mechanism), sys.float_info.max))
     if type(mechanism.strategy) not in OWN:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -20,7 +21,6 @@ from torch import nn
 from hubbub._util import strict_json
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNotOpenedError
 from hubbub.ledger.promise import Extends
-from hubbub.mechanism.private_evaluation import Estimate
 from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import NoSum, Population, Sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
@@ -31,6 +31,9 @@ from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import model_digest, optimizer_state, take_up
 from hubbub.training.simulation.functional import FlatModel
+
+if TYPE_CHECKING:
+    from hubbub.mechanism.private_evaluation import Estimate
 
 __all__ = ["EVALUATE", "MOST_ABORTED", "PHASES", "Phases", "RoundResult", "RunState", "server_step", "train"]
 

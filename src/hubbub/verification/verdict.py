@@ -16,7 +16,7 @@ from hubbub.ledger.chain import Chain, read_chain, record_hash
 from hubbub.ledger.history import History, published_files
 from hubbub.ledger.participations import cohorts_path
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism.strategies.record import strategy_arrays
+from hubbub.mechanism.strategies import strategy_arrays
 from hubbub.training import RunStore
 from hubbub.training.head_hook import signed_part
 from hubbub.training.run_folder.record import ledger_of
