@@ -46,17 +46,6 @@ def test_the_unit_of_a_run_and_that_it_is_a_simulation_are_stated(
     assert (found["privacy_unit"], found["simulation"]) == ("example", True)
 
 
-def test_the_full_statement_of_a_run_has_its_unit_its_simulation_and_its_clip_norm_that_moves(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    promise = replace(BAND, privacy_unit="example", simulation=True, settings={"adaptive_clipping": {"target_quantile": 0.5}})
-    run = recorded(tmp_path / "run", promise, THREE)
-    text = printed(capsys, "account", "--mechanism", run, "--delta", "1e-5", "--statement")
-    for words in ("one example", "not for release", "noise from a known seed", "Also the clip norm of every round"):
-        assert words in text
-    assert "one client" not in text
-
-
 @each_command
 def test_the_cost_of_earlier_runs_is_in_that_of_a_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, earlier: Path, command: str

@@ -14,9 +14,7 @@ from typer.testing import CliRunner
 
 from encrypted_runs import encrypted, plan, terms
 from hubbub.cli.app import app
-from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
-from hubbub.experiment.build import build
 from hubbub.flower import GridPopulation, LocalGrid
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
@@ -111,32 +109,6 @@ def test_an_encrypted_count_moves_the_clip_norm_as_one_in_the_clear(noise_by: st
         expected = norms.following(expected, release)
     # No update is as short as a hundredth: the clip norm grows.
     assert results[-1].clip_norm > 2 * results[0].clip_norm
-
-
-# --- settings ---
-
-
-def test_settings_name_the_rule(tmp_path: Path) -> None:
-    run = build(settings(privacy={"target_quantile": 0.7, "clip_norm_learning_rate": 0.4, "clip_count_stddev": 2.0}))
-    assert run.plan.clip_norm == AdaptiveClipping(0.5, 0.7, 0.4, 2.0)
-    assert build(settings()).plan.clip_norm == AdaptiveClipping(0.5)
-    assert build(configs.resolve(SETTINGS, {"privacy": {"clipping": "fixed"}})).plan.clip_norm == 0.5
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"clipping": "fixed", "target_quantile": 0.5}, "privacy.target_quantile = 0.5: belongs to privacy.clipping"),
-        ({"target_quantile": 1.5}, "privacy.target_quantile = 1.5: must be from 0 to 1"),
-        ({"mode": "none"}, 'privacy.clipping = "adaptive" with privacy.mode = "none"'),
-        ({"mode": "dp-ftrl"}, "clipping = 'adaptive' with strategy = BandedToeplitz"),
-        ({"clip_norm": 1e11}, "initial_clip_norm = 100000000000.0: must be from 1e-10 to 1e+10"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused_by_name(changes: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        build(settings(privacy=changes))
-    assert words in str(refusal.value)
 
 
 # --- commands ---

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hubbub import factorization
-from hubbub.accounting import calibrate
 from hubbub.cli.app import app
 from hubbub.errors import ConfigError
 from hubbub.experiment import alternatives as module
@@ -19,9 +17,7 @@ from hubbub.experiment.alternatives import Alternative, Alternatives, alternativ
 from hubbub.experiment.build import build
 from hubbub.experiment.config import Config
 from hubbub.experiment.planner import planned, strategy_word, workload_of
-from hubbub.mechanism.participation import CyclicPoissonSampling
 from hubbub.mechanism.utility import squared_errors
-from hubbub.mechanism.workloads import prefix_sum
 
 Layer = configs.Layer
 
@@ -99,26 +95,6 @@ def thorough(rounds: int, clients: int, cohort_size: int, epsilon: float) -> Alt
     return around(configs.resolve(layer), thorough=True)
 
 
-def test_no_other_band_count_of_cyclic_cohorts_is_much_better() -> None:
-    """All of them, one by one, against the few that were tried."""
-    found = min(one.error for one in thorough(48, 600, 50, 4.0).options if one.cohorts == "cyclic-poisson")
-
-    def error(bands: int) -> float:
-        best = factorization.normalized_toeplitz.optimize(prefix_sum(48), bands=bands)
-        cohorts = CyclicPoissonSampling(bands * 50 / 600, bands)
-        mechanism = calibrate(best.strategy, cohorts, epsilon=4.0, delta=1e-5, neighboring_relation="zero-out")
-        return best.root_squared_error * mechanism.stddev / 50
-
-    assert found <= min(error(bands) for bands in range(2, 13)) * 1.02
-
-
-def test_options_are_in_order_and_no_mechanism_is_there_twice(found: tuple[Config, Alternatives]) -> None:
-    options = found[1].options
-    assert [one.error for one in options] == sorted(one.error for one in options)
-    assert len({(one.strategy, one.plan.participation, one.memory_rows) for one in options}) == len(options)
-    assert sum(not one.changes for one in options) == 1
-
-
 def test_what_is_recommended_asks_for_no_coins_that_the_run_did_not_count_on(found: tuple[Config, Alternatives]) -> None:
     among = found[1]
     best, why = among.recommended
@@ -131,32 +107,6 @@ def test_what_is_recommended_asks_for_no_coins_that_the_run_did_not_count_on(fou
         assert best.cohorts == "pattern"
     least = min(one.error for one in among.options if own.cohorts != "pattern" or one.cohorts == "pattern")
     assert best.error <= 1.02 * least
-
-
-def test_of_errors_that_are_the_same_the_run_itself_is_kept_and_else_what_remembers_least() -> None:
-    among = around(settings(RUNS["pattern"]), thorough=True)
-    own = among.own
-    assert own is not None
-
-    def with_errors(**errors: float) -> Alternatives:
-        picked = {
-            one.strategy: one for one in among.options if one.cohorts == "pattern" and (one.strategy in errors or one is own)
-        }
-        changed = [
-            Alternative(name, one.changes, one.plan, one.epsilon, errors.get(name, 1.0), 0.0) for name, one in picked.items()
-        ]
-        itself = next(one for one in changed if not one.changes)
-        return Alternatives(itself, tuple(sorted(changed, key=lambda one: one.error)), {})
-
-    near = with_errors(identity=0.985, banded=0.99)
-    assert near.recommended[0] is near.own
-    assert "2 %" in near.recommended[1]
-    far = with_errors(identity=0.505, banded=0.5)
-    best, why = far.recommended
-    assert best is not None
-    assert (best.strategy, best.memory_rows) == ("identity", 0)
-    assert "remembers least" in why
-    assert Alternatives(None, (), {}).recommended == (None, "nothing here can be run")
 
 
 def test_patterns_of_random_runs_are_tried_under_a_relation_that_covers_both_and_else_left_out_with_the_reason() -> None:
@@ -250,27 +200,3 @@ def test_the_command_that_is_printed_runs_what_was_recommended(toml: Path) -> No
     assert again["noise_memory_bytes"] == best["memory_bytes"]
     assert again["noise"]["model_rmse"] == pytest.approx(best["error"])
     assert "neighbours" not in again
-
-
-def test_the_table_names_every_neighbour_and_why_others_are_left_out(toml: Path) -> None:
-    told, text = json.loads(invoke("plan", str(toml), "--json")), invoke("plan", str(toml))
-    for one in told["neighbours"]:
-        assert any(line.startswith(one["name"]) and f"{one['error']:.4g}" in line for line in text.splitlines())
-    assert "Recommended: " in text
-    assert "\\n" not in text
-    encrypted = invoke("plan", str(toml), "--set", "privacy.stop_epsilon=3")
-    assert "Left out, all alternatives: privacy.stop_epsilon = 3.0" in encrypted
-
-
-def test_the_picture_is_drawn_where_it_can_be(toml: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "plan.png"
-    invoke("plan", str(toml), "--plot", str(picture))
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    for words, message in (
-        (["--plot", str(tmp_path / "plan.html")], "must end in .png"),
-        (["--thorough", "--no-alternatives"], "--no-alternatives: concerns alternatives"),
-        (["--plot", str(picture), "--set", "privacy.mode=none"], "there is nothing to draw"),
-    ):
-        answer = CliRunner().invoke(app, ["plan", str(toml), *words])
-        assert answer.exit_code != 0
-        assert message in str(answer.exception)

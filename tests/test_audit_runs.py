@@ -347,22 +347,6 @@ def test_the_command_writes_its_findings(tmp_path: Path, capsys: pytest.CaptureF
     assert "exists already" in capsys.readouterr().err
 
 
-def test_where_findings_cannot_go_is_said_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setattr("hubbub.cli.auditing._audited", lambda *_, **__: pytest.fail("it ran"))
-    assert hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "file" / "found")) == 2
-    assert "is a file; name another folder with --out" in capsys.readouterr().err
-
-
-def test_a_picture_takes_any_name(tmp_path: Path) -> None:
-    config = tmp_path / r"$\frac{.toml"
-    config.write_text(DIGITS.read_text())
-    hubbub("audit", str(config), *SMALL, "--rounds", "1", "--out", str(tmp_path / "found"))
-    assert (tmp_path / "found" / "audit.png").stat().st_size > 10_000
-
-
 def test_the_command_ends_with_1_where_the_system_is_broken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,18 +1,15 @@
 """The optimal banded factorization: its error, its gradient, its proof, and the strategy that carries it."""
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize as scipy_minimize
 
 from conftest import oracle
 from hubbub import factorization
 from hubbub._util.checks import Array
-from hubbub.factorization import lbfgs
 from hubbub.factorization.banded import BandedError
 from hubbub.factorization.certificate import lower_bound
 from hubbub.mechanism import utility, workloads
@@ -85,16 +82,6 @@ def test_the_gradient_is_the_slope_of_the_error_by_each_entry(rounds: int, bands
         assert gradient[j, d] == pytest.approx(slope, rel=2e-6, abs=2e-7 * float(np.abs(gradient).max()))
 
 
-def test_a_function_of_the_errors_has_the_gradient_of_the_chain_rule() -> None:
-    workload, C = workloads.prefix_sum(12), _random(12, 4, 8)
-    error = BandedError(workload.inverse_bands(), np.ones(12), 4)
-    _, gradient = error(C, lambda errors: (float((errors**2).sum()), 2 * errors))
-    step = np.zeros_like(C)
-    step[3, 1] = 1e-6
-    up, down = ((_by_definition(workload, at) ** 2).sum() for at in (C + step, C - step))
-    assert gradient[3, 1] == pytest.approx((up - down) / 2e-6, rel=1e-6)
-
-
 def _workload_of(case: dict[str, Any]) -> Workload:
     return workloads.momentum(case["n"], case.get("momentum", 0.0), case.get("lr"))
 
@@ -137,24 +124,6 @@ def test_no_strategy_is_below_the_bound_that_any_other_one_gives(
     assert 0 <= bound <= best.squared_error * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("rounds", "bands"), [(3, 2), (4, 2), (4, 3), (5, 2)])
-def test_the_optimum_is_that_of_a_plain_search_by_another_optimizer(rounds: int, bands: int) -> None:
-    workload = _workload(rounds, 0.4, 9)
-    inside = _inside(rounds, bands).astype(bool)
-
-    def mean_error(entries: Array) -> float:
-        C = np.zeros((rounds, bands))
-        C[inside] = entries
-        norms = np.linalg.norm(C, axis=1, keepdims=True)
-        return float(_by_definition(workload, C / norms).mean())
-
-    starts = np.random.default_rng(10).normal(size=(5, int(inside.sum())))
-    found = min(scipy_minimize(mean_error, start, tol=1e-12).fun for start in starts)
-    result = factorization.banded.optimize(workload, bands)
-    assert result.squared_error == pytest.approx(found, rel=1e-6)
-    assert result.lower_bound <= found * (1 + 1e-12)
-
-
 @pytest.mark.parametrize("weights", [None, "last", "some", "few"])
 def test_the_error_stated_is_that_of_the_stream(weights: str | None) -> None:
     workload = workloads.momentum(24, 0.9, np.linspace(1, 0.1, 24))
@@ -169,15 +138,6 @@ def test_the_error_stated_is_that_of_the_stream(weights: str | None) -> None:
     assert result.squared_error == pytest.approx(float(w @ errors / w.sum()), rel=1e-9)
     assert result.lower_bound <= result.squared_error
     assert result.relative_gap < (1e-6 if weights in (None, "some") else 0.05)
-
-
-def test_more_bands_are_never_worse_and_all_of_them_are_the_dense_optimum() -> None:
-    dense = next(case for case in MF["dense_single_mean"] if 8 <= case["n"] <= 16)
-    workload = workloads.prefix_sum(dense["n"])
-    errors = [factorization.banded.optimize(workload, bands).squared_error for bands in range(1, dense["n"] + 1)]
-    assert all(later <= earlier * (1 + 1e-7) for earlier, later in itertools.pairwise(errors))
-    assert errors[0] == pytest.approx((dense["n"] + 1) / 2)
-    assert dense["mean_sq_error"] * (1 - 1e-9) <= errors[-1] <= dense["mean_sq_error"] * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("participation", [MinSeparation(4, 3), FixedEpochs(4, 5), MinSeparation(8, 10), MinSeparation(30, 9)])
@@ -204,14 +164,6 @@ def test_a_long_strategy_needs_no_matrix() -> None:
     assert len(memory) == 1
     with pytest.raises(ValueError, match="a dense matrix of 7 GiB"):
         strategy.sensitivity(MinSeparation(2, 2))
-
-
-def test_the_minimizer_finds_the_bottom_of_a_curved_valley() -> None:
-    def rosenbrock(x: Array) -> tuple[float, Array]:
-        a, b = float(x[0]), float(x[1])
-        return (1 - a) ** 2 + 100 * (b - a**2) ** 2, np.array([2 * a - 2 - 400 * a * (b - a**2), 200 * (b - a**2)])
-
-    np.testing.assert_allclose(lbfgs.minimize(rosenbrock, np.array([-1.2, 1.0])).point, [1, 1], atol=1e-6)
 
 
 def test_columns_that_nobody_may_join_are_no_part_of_the_bound() -> None:

@@ -7,14 +7,13 @@ import pytest
 
 from conftest import oracle
 from hubbub import factorization
-from hubbub.factorization import blt as search
 from hubbub.factorization.blt import squared_error_with_momentum
 from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.sensitivity import of_matrix
 from hubbub.mechanism.strategies import blt, matrices
-from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz, binomial_sums, responses
+from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz, binomial_sums
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")
@@ -145,18 +144,6 @@ def test_sums_of_powers_and_their_slopes_are_right_to_the_last_digits(n: int, or
     assert float(found[1][0, 0]) == pytest.approx(float(slope), rel=2e-13, abs=1e-15)
 
 
-def test_responses_of_a_recursion_are_those_of_its_loop() -> None:
-    generator = np.random.default_rng(0)
-    change = generator.normal(size=(3, 3)) / 4 - np.eye(3) / 2
-    start, output = generator.normal(size=(2, 3))
-    for count in (1, 2, 5, 100):
-        state, expected = start, []
-        for _ in range(count):
-            expected.append(output @ state)
-            state = state + change @ state
-        np.testing.assert_allclose(responses(change, start, output, count), expected, rtol=1e-11, atol=1e-13)
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.95])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_errors_without_a_matrix_are_those_of_the_definition(strategy: BufferedLinearToeplitz, momentum: float) -> None:
@@ -176,33 +163,6 @@ def test_errors_with_momentum_are_summed_where_a_pole_meets_it(beta: float, mean
     assert squared_error_with_momentum(n, beta, mean, np.log(r), w)[0] == pytest.approx(expected, rel=1e-12)
 
 
-PROBLEMS = [
-    search.Problem(50, 50, 1, mean=False),
-    search.Problem(50, 50, 1, mean=True),
-    search.Problem(50, 7, 4, mean=False),
-    search.Problem(53, 1, 53, mean=True),
-    search.Problem(10**7, 10**4, 900, mean=True),
-    search.Problem(400, 50, 8, mean=False, momentum=0.9),
-    search.Problem(400, 400, 1, mean=True, momentum=0.9),
-]
-
-
-@pytest.mark.parametrize("problem", PROBLEMS, ids=repr)
-@pytest.mark.parametrize("buffers", [1, 2, 4])
-def test_the_gradient_is_that_of_finite_differences(problem: search.Problem, buffers: int) -> None:
-    generator = np.random.default_rng(buffers)
-    gaps = generator.normal(size=2 * buffers - 1)
-    if buffers == 4:
-        gaps[1:3] = -9.0  # poles and zeros that all but meet
-    p = np.concatenate([[-math.log(problem.rounds)], gaps])
-    step = 1e-5
-    slopes = [
-        (search._log_loss(p + h, problem)[0] - search._log_loss(p - h, problem)[0]) / (2 * step)
-        for h in step * np.eye(2 * buffers)
-    ]
-    np.testing.assert_allclose(search._log_loss(p, problem)[1], slopes, rtol=1e-7, atol=2e-8)
-
-
 @pytest.mark.parametrize("pattern", [ONCE, MinSeparation(8, 3), FixedEpochs(3, 8)], ids=repr)
 @pytest.mark.parametrize("objective", ["mean", "max"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -218,16 +178,6 @@ def test_the_answer_is_what_it_says(pattern: MinSeparation, objective: str, mome
     assert result.squared_error == pytest.approx(error * stated.value**2, rel=1e-12)
     assert 0 < result.lower_bound <= result.squared_error
     check_strategy(result.strategy, [pattern])
-
-
-def test_with_momentum_three_buffers_are_nearly_the_best_of_all_toeplitz_strategies() -> None:
-    A = workloads.momentum(1000, 0.9)
-    result = factorization.blt.optimize(A, buffers=3, objective="max")
-    assert result.bound_family == "every lower-triangular Toeplitz strategy"
-    assert result.relative_gap < 5e-3
-    plain = factorization.blt.optimize(workloads.prefix_sum(1000), buffers=3, objective="max").strategy
-    theirs = blt.squared_errors(A, plain)[-1] * plain.sensitivity(ONCE).value ** 2
-    assert result.squared_error < 0.9 * theirs
 
 
 def test_ten_million_rounds_need_no_matrix() -> None:

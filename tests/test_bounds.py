@@ -1,9 +1,7 @@
 """Bounds that hold for every strategy: against the optimum, against random strategies, and against slower arithmetic."""
 
-import inspect
 import math
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,13 +11,11 @@ from conftest import oracle
 from hubbub import factorization
 from hubbub.errors import ConfigError
 from hubbub.factorization import families
-from hubbub.factorization.anderson import fixed_point
 from hubbub.factorization.bounds import classes_of, lower_bound
-from hubbub.factorization.dense import inverse_blocks, whole_inverse
-from hubbub.factorization.diagonal import Effort, alone, maximize, smoothed_diagonal
+from hubbub.factorization.diagonal import Effort, alone, maximize
 from hubbub.factorization.families import DESCRIPTIONS, Family
-from hubbub.factorization.pencils import Poles, column_gram, inverse_diagonal, inverse_root_poles, row_gram
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.factorization.pencils import inverse_root_poles
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity
@@ -112,38 +108,6 @@ def test_poles_are_near_the_inverse_root_inside_and_never_above_it_anywhere(spre
     assert len(inside) == 0 or inside.min() >= 1 - tolerance - 1e-12
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.9])
-@pytest.mark.parametrize("rounds", [1, 2, 3, 11])
-def test_the_diagonal_of_a_sum_of_inverses_is_that_of_dense_inverses(beta: float, rounds: int) -> None:
-    rng = np.random.default_rng(rounds)
-    workload = momentum(rounds, beta, rng.uniform(0.2, 1, rounds))
-    v, scale = rng.uniform(0.1, 2, rounds), rng.uniform(0.1, 2, rounds)
-    poles = Poles(rng.uniform(0.01, 9, 7), rng.uniform(0.1, 1, 7))
-    L = np.linalg.inv(workload.matrix())
-    for P, gram in (
-        (L @ np.diag(scale) @ L.T, row_gram(workload.inverse_bands(), scale)),
-        (L.T @ np.diag(scale) @ L, column_gram(workload.inverse_bands(), scale)),
-    ):
-        expected = sum(c * np.linalg.inv(P + s * np.diag(v)) for s, c in zip(*poles, strict=True))
-        np.testing.assert_allclose(inverse_diagonal(gram, v, poles), np.diag(expected), rtol=1e-10)
-
-
-@pytest.mark.parametrize("beta", [0.0, 1e-9, 0.7, 0.999])
-@pytest.mark.parametrize("rounds", [1, 2, 3, 40])
-def test_the_smoother_has_the_diagonal_of_dense_inverses(beta: float, rounds: int) -> None:
-    rng = np.random.default_rng(rounds)
-    workload = momentum(rounds, beta, 10 ** rng.uniform(-1, 1, rounds))
-    w, v = rng.uniform(0.1, 2, (2, rounds))
-    v[2:4] = 0.0
-    poles = Poles(rng.uniform(0.01, 9, 7), rng.uniform(0.1, 1, 7))
-    A = workload.matrix()
-    for transposed, M in ((False, A.T @ (w[:, None] * A)), (True, (A * w) @ A.T)):
-        # (M⁻¹ + s·V)⁻¹ without the inverse of M.
-        expected = sum(c * M @ np.linalg.inv(np.eye(rounds) + s * v[:, None] * M) for s, c in zip(*poles, strict=True))
-        found = smoothed_diagonal(workload, w, v, poles, transposed=transposed)
-        np.testing.assert_allclose(found, np.diag(expected), rtol=1e-9)
-
-
 @pytest.mark.parametrize(("workload", "participation", "objective", "reached"), FALSE_BEFORE, ids=range(len(FALSE_BEFORE)))
 def test_bounds_that_rounding_once_made_false_are_below_a_strategy(
     workload: Workload, participation: object, objective: str, reached: float
@@ -215,56 +179,8 @@ def bounds_are_below_errors(seed: int, most_rounds: int) -> None:
     assert max(bound, answer.lower_bound) <= reached * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("residues", "epochs"), [(2, 2), (3, 4), (5, 3), (4, 1)])
-def test_sums_of_cyclic_inverses_are_those_of_dense_inverses(residues: int, epochs: int) -> None:
-    rng = np.random.default_rng(0)
-    n = residues * epochs
-    workload = momentum(n, 0.0, rng.uniform(0.3, 1, n))
-    roots = rng.normal(size=(residues, epochs, epochs))
-    V = roots @ np.swapaxes(roots, 1, 2) + 0.1 * np.eye(epochs)
-    poles = Poles(rng.uniform(0.1, 3, 4), rng.uniform(0.1, 1, 4))
-    whole = np.zeros((n, n))
-    for r in range(residues):
-        whole[r::residues, r::residues] = V[r]
-    L = np.linalg.inv(workload.matrix())
-    expected = sum(c * np.linalg.inv(L @ L.T + s * whole) for s, c in zip(*poles, strict=True))
-    gram = row_gram(workload.inverse_bands(), np.ones(n))
-    np.testing.assert_allclose(whole_inverse(gram, V, poles), expected, rtol=1e-9, atol=1e-12)
-    for r, block in enumerate(inverse_blocks(gram, V, poles)):
-        np.testing.assert_allclose(block, expected[r::residues, r::residues], rtol=1e-9, atol=1e-12)
-
-
 def test_the_dual_stays_a_bound_however_little_effort_it_gets() -> None:
     for evaluations in (1, 2, 3, 5):
         for poles in (0.3, 1e-2, 1e-8):
             bound = maximize(prefix_sum(64), alone(64), "mean", Effort(1e-9, evaluations, poles)).bound
             assert bound <= 4.409397203953
-
-
-def test_a_linear_map_is_solved_in_as_many_steps_as_it_has_dimensions() -> None:
-    rng = np.random.default_rng(0)
-    T = rng.normal(size=(5, 5))
-    T *= 0.95 / np.abs(np.linalg.eigvals(T)).max()
-    b = rng.normal(size=5)
-    found = fixed_point(lambda x: T @ x + b, np.zeros(5), tolerance=1e-9, most=12)
-    np.testing.assert_allclose(found.point, np.linalg.solve(np.eye(5) - T, b), atol=1e-6)
-    assert found.evaluations <= 9
-
-
-def test_a_map_that_throws_the_search_far_away_ends_at_the_best_point_met() -> None:
-    found = fixed_point(lambda x: np.where(np.abs(x) < 1, 3 * x + 1, x**2), np.array([0.1]), tolerance=1e-12, most=8)
-    assert math.isfinite(found.residual)
-    assert found.evaluations == 8
-
-
-@pytest.mark.parametrize("name", [record.optimizer for record in factorization.FAMILIES.values() if record.optimizer])
-def test_what_cannot_be_optimized_is_refused_by_name(name: str) -> None:
-    family: ModuleType = getattr(factorization, name)
-    known = inspect.signature(family.optimize).parameters
-    size = next((name for name in ("bands", "buffers") if name in known), None)
-    own = {} if size is None else {size: 2}
-    bad = [("participation", PoissonSampling(0.1)), ("objective", "mena"), *([] if size is None else [(size, 0), (size, True)])]
-    for key, value in bad:
-        if key in known:
-            with pytest.raises((ValueError, TypeError, ConfigError), match=f"{key}.*{'mean' if value == 'mena' else ''}"):
-                family.optimize(prefix_sum(8), **{**own, key: value})

@@ -76,16 +76,6 @@ def test_the_answer_of_a_search_meets_the_target_and_the_index_before_it_does_no
     assert len(costs) <= 100
 
 
-@pytest.mark.parametrize(("value", "expected"), [(0.5, 3), (2.0, None)], ids=["all meet it", "none does"])
-def test_a_search_answers_at_the_ends_of_its_grid(value: float, expected: int | None) -> None:
-    assert first(lambda _: value, Line(lambda c: None, 1.0), whole_grid(3, 10**6), 500) == expected
-
-
-def test_a_search_gets_by_without_a_line_and_with_costs_that_nobody_knows() -> None:
-    line = Line(lambda c: None, 1.0)
-    assert first(lambda i: math.inf if i < 77_777 else 0.0, line, whole_grid(1, 10**9), 5) == 77_777
-
-
 # Noise
 
 
@@ -207,17 +197,6 @@ def test_the_rounds_of_gaussian_releases_are_those_of_the_closed_form(
             calibrate_rounds(event, epsilon, delta, "zero-out")
         return
     assert calibrate_rounds(event, epsilon, delta, "zero-out") == pytest.approx(min(math.floor(exact), 10**12), rel=1e-9, abs=1)
-
-
-def test_what_would_allow_a_round_is_said_where_none_fits() -> None:
-    event = PoissonSampled(0.5, 0.5)
-    with pytest.raises(BudgetError) as refusal:
-        calibrate_rounds(event, epsilon=0.5, delta=1e-6, neighboring_relation=RELATION)
-    cost = epsilon_of([(event, 1)], 1e-6, RELATION)
-    z = calibrate_noise_multiplier(event, 1, 0.5, 1e-6, RELATION)
-    assert f"{cost:.6g}" in str(refusal.value)
-    assert f"{z:.6g}" in str(refusal.value)
-    assert calibrate_rounds(PoissonSampled(z, 0.5), 0.5, 1e-6, RELATION) >= 1
 
 
 @pytest.mark.parametrize("point", points("calibrate_sampling_rate"), ids=str)

@@ -10,9 +10,8 @@ import torch
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.accounting.statement import RunFacts
-from hubbub.errors import ConfigError, LedgerError
+from hubbub.errors import LedgerError
 from hubbub.experiment import config as configs
-from hubbub.experiment.build import build
 from hubbub.experiment.planner import planned
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs
@@ -111,26 +110,6 @@ def test_noise_is_for_the_learning_rates_that_the_server_has() -> None:
 
     assert error(plans[1], workloads[1].matrix()) < error(plans[0], workloads[1].matrix())
     assert error(plans[0], workloads[0].matrix()) < error(plans[1], workloads[0].matrix())
-
-
-# --- settings ---
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"training": {"batch_size": 32}}, r"training\.batch_size = 32.*say training\.cohort_size"),
-        ({"training": {"server_learning_rate": 0.1}}, r"training\.server_learning_rate = 0\.1.*say training\.learning_rate"),
-        ({"training": {"server_optimizer": "fedavgm"}}, r"fedavgm.*say training\.momentum"),
-        ({"training": {"schedule": "cosine"}}, r"training\.schedule = 'cosine'.*say training\.cooldown"),
-        ({"training": {"engine": "flower"}}, r'unit = "example" with training\.engine = "flower": .*whole clients'),
-        ({"data": {"partition": "dirichlet"}}, r"data\.partition = 'dirichlet'"),
-        ({"secagg": {"scheme": "paillier"}}, r"unit = \"example\" with secagg\.scheme = 'paillier'"),
-    ],
-)
-def test_settings_of_clients_are_refused_with_what_to_say_instead(changes: dict[str, Any], match: str) -> None:
-    with pytest.raises(ConfigError, match=match):
-        build(settings(**changes))
 
 
 # --- what is promised, in words ---

@@ -83,14 +83,6 @@ def test_the_published_guarantees_come_out_of_the_command_line(capsys: pytest.Ca
     assert (tight["neighboring_relation"], tight["privacy_unit"], tight["private"]) == ("zero-out", "client", True)
 
 
-def test_both_multipliers_say_the_same(capsys: pytest.CaptureFixture) -> None:
-    flags = "account --rounds 20 --delta 1e-6 --strategy banded-toeplitz --bands 4 --min-separation 5".split()
-    first = answer(capsys, *flags, "--noise-multiplier", "2.0")
-    second = answer(capsys, *flags, "--clip-noise-multiplier", repr(first["clip_noise_multiplier"]))
-    assert second["noise_multiplier"] == pytest.approx(2.0)
-    assert second["epsilon"] == pytest.approx(first["epsilon"], rel=1e-12)
-
-
 def test_a_poisson_account_is_that_of_the_library(capsys: pytest.CaptureFixture) -> None:
     ours = answer(capsys, *"account --rounds 50 --delta 1e-5 --sampling-probability 0.1 --noise-multiplier 1.2".split())
     mechanism = Mechanism(Identity(50), PoissonSampling(0.1), 1.2)
@@ -229,14 +221,6 @@ def test_cra_13_ctrl_c_leaves_a_run_that_resumes_to_the_same_model(tiny: Path, t
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
-def test_a_finished_run_that_is_resumed_says_so_and_stays(tiny: Path, capsys: pytest.CaptureFixture) -> None:
-    hubbub("train", str(tiny), "--out", "run")
-    before = Path("run/model.safetensors").read_bytes()
-    hubbub("resume", "run")
-    assert "All 4 rounds are done" in capsys.readouterr().out
-    assert Path("run/model.safetensors").read_bytes() == before
-
-
 def test_a_finished_run_whose_release_is_damaged_promises_nothing(tiny: Path, capsys: pytest.CaptureFixture) -> None:
     hubbub("train", str(tiny), "--out", "run")
     release = Path("run/state/releases/2.safetensors")
@@ -246,25 +230,6 @@ def test_a_finished_run_whose_release_is_damaged_promises_nothing(tiny: Path, ca
     capsys.readouterr()
     hubbub("resume", "run", expect=2)
     assert capsys.readouterr().out == ""
-
-
-def test_noise_that_replaces_a_budget_is_said(tiny: Path, capsys: pytest.CaptureFixture) -> None:
-    tiny.write_text(TINY.replace("noise_multiplier = 1.0", "epsilon = 80.0"))
-    line = f"privacy.epsilon = 80.0 of {tiny} is replaced by privacy.noise_multiplier = 2"
-    flags = ["--set", "privacy.noise_multiplier=2"]
-    hubbub("plan", str(tiny), *flags, "--no-alternatives")
-    assert capsys.readouterr().out.startswith(line)
-    hubbub("train", str(tiny), *flags, "--out", "run")
-    assert capsys.readouterr().out.startswith(line)
-    hubbub("train", str(tiny), *flags, "--json")
-    both = capsys.readouterr()
-    assert line in both.err
-    assert json.loads(both.out)["noise_multiplier"] == 2
-    hubbub("train", str(tiny), "--set", "privacy.epsilon=90")
-    assert "is replaced" not in capsys.readouterr().out
-    hubbub("extend", "run", "--rounds", "1", "--set", "privacy.epsilon=500")
-    assert "privacy.noise_multiplier = 2" in (said := capsys.readouterr().out)
-    assert f"of {Path('run/config.toml')} is replaced by privacy.epsilon = 500" in said
 
 
 def test_own_code_is_imported_where_it_is_allowed(tiny: Path, tmp_path: Path) -> None:

@@ -1,14 +1,8 @@
 """The cohort sizes that ``hubbub plan`` shows have the calibrated noise of their budget, and the rule finds the smallest."""
 
-import json
-import shlex
-from pathlib import Path
-
 import pytest
-from typer.testing import CliRunner
 
 from hubbub.accounting import calibrate
-from hubbub.cli.app import app
 from hubbub.experiment import config as configs
 from hubbub.experiment.cohort_sizes import CohortSize, cohort_sizes, proposed
 from hubbub.experiment.planner import planned
@@ -21,10 +15,6 @@ BASE: Layer = {"training": {"rounds": 50, "cohort_size": 100}, "data": {"clients
 CYCLIC: Layer = {
     "privacy": {"mode": "dp-ftrl", "sampling": "cyclic-poisson", "bands": 5, "epsilon": 3.0},
     "participation": {"cycle_length": 5},
-}
-TRUNCATED: Layer = {
-    "privacy": {"sampling": "truncated-poisson", "epsilon": 3.0},
-    "participation": {"max_cohort_size": 140},
 }
 RUNS: dict[str, Layer] = {
     "poisson": {"privacy": {"epsilon": 3.0, "clip_norm": 0.5}},
@@ -68,14 +58,6 @@ def test_the_noise_multiplier_of_a_size_is_the_calibrated_one(kind: str) -> None
         assert one.mean_stddev == pytest.approx(z * 0.5 / one.size)
 
 
-def test_truncated_cohorts_stay_below_their_largest_size_and_the_least_noise_counts_wherever_it_is() -> None:
-    sizes = sizes_of(TRUNCATED)
-    assert max(one.size for one in sizes) == 128
-    least = min(one.mean_stddev for one in sizes)
-    assert proposed(sizes).mean_stddev <= 1.1 * least
-    assert all(one.mean_stddev > 1.1 * least for one in sizes if one.size < proposed(sizes).size)
-
-
 @pytest.mark.parametrize(
     "layer",
     [
@@ -88,27 +70,3 @@ def test_truncated_cohorts_stay_below_their_largest_size_and_the_least_noise_cou
 )
 def test_runs_without_noise_or_without_a_free_size_have_no_table(layer: Layer) -> None:
     assert sizes_of(layer) == ()
-
-
-@pytest.mark.parametrize("privacy", [{"epsilon": 3.0}, {"noise_multiplier": 1.5}], ids=str)
-def test_the_command_with_the_proposed_size_plans_the_noise_of_the_table(privacy: Layer, tmp_path: Path) -> None:
-    def invoke(*words: str) -> str:
-        answer = CliRunner().invoke(app, list(words))
-        assert answer.exit_code == 0, answer.output
-        return answer.stdout
-
-    file = tmp_path / "run.toml"
-    file.write_text(configs.dump(configs.resolve(BASE, {"privacy": privacy})))
-    [best] = [one for one in json.loads(invoke("plan", str(file), "--json"))["cohort_sizes"] if one["proposed"]]
-    lines = invoke("plan", str(file)).splitlines()
-    [row] = [line for line in lines if line.split()[:1] == [str(best["cohort_size"])]]
-    assert row.endswith("*")
-    command = lines[next(i for i, line in enumerate(lines) if line.startswith("Proposed cohort size")) + 1]
-    words = shlex.split(command)
-    assert words[:2] == ["hubbub", "train"]
-    assert words[4::2] == best["set"]
-    again = json.loads(invoke("plan", *words[2:], "--no-alternatives", "--json"))
-    assert again["expected_cohort_size"] == best["cohort_size"]
-    assert again["noise_multiplier"] == best["noise_multiplier"]
-    assert again["noise_stddev_on_mean"] == best["noise_stddev_on_mean"]
-    assert "cohort_sizes" not in again

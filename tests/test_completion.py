@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.cli import flags as completing
 from hubbub.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -57,16 +56,6 @@ def test_bash_completes_commands_settings_and_runs(place: Path, tmp_path: Path) 
     ]
 
 
-def test_paths_are_offered_as_they_were_begun(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
-    assert completing.configs("") == ["examples/a.toml"]
-    assert completing.configs("./") == ["./examples/a.toml"]
-    assert completing.configs(f"{place}/runs/one/") == [f"{place}/runs/one/config.toml"]
-    assert completing.configs(".h") == [".hidden/c.toml"]
-    assert completing.runs("runs/t") == ["runs/two"]
-    assert completing.runs("nowhere/") == []
-
-
 @pytest.mark.parametrize(("name", "example"), [("run.toml", "digits.toml"), ("my.py", "own_model.py")])
 def test_a_new_file_is_the_example_and_no_file_is_overwritten(
     name: str, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -80,13 +69,3 @@ def test_a_new_file_is_the_example_and_no_file_is_overwritten(
     with pytest.raises(SystemExit, match="2"):
         main(["new", name])
     assert "exists already" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("name", "why"), [("run", "ends in .toml for the settings"), ("no/run.toml", "no folder 'no'")])
-def test_a_new_file_that_cannot_be_is_refused(
-    name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="2"):
-        main(["new", name])
-    assert why in capsys.readouterr().err

@@ -5,7 +5,6 @@ import pytest
 
 from conftest import oracle
 from hubbub import factorization
-from hubbub.factorization.dense import best_for_epochs
 from hubbub.mechanism import sensitivity, utility
 from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
 from hubbub.mechanism.strategies import dense
@@ -80,15 +79,6 @@ def test_two_thousand_rounds_of_epochs_reach_their_least_mean_error(case: dict) 
     assert result.relative_gap <= 1e-6
 
 
-def test_both_ways_to_solve_epochs_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = momentum(60, 0.0, np.linspace(1, 0.2, 60))
-    by_decomposition = best_for_epochs(workload, 4, 15, "mean")
-    monkeypatch.setattr("hubbub.factorization.dense._FEW_ROUNDS", 0)
-    by_poles = best_for_epochs(workload, 4, 15, "mean")
-    assert by_poles.bound == pytest.approx(by_decomposition.bound, rel=1e-7)
-    np.testing.assert_allclose(by_poles.C, by_decomposition.C, atol=1e-3)
-
-
 @pytest.mark.parametrize("objective", ["mean", "max"])
 @pytest.mark.parametrize("participation", [ONCE, FixedEpochs(3, 4), FixedEpochs(2, 6)], ids=str)
 @pytest.mark.parametrize("beta", [0.0, 0.7])
@@ -111,16 +101,6 @@ def test_what_is_stated_of_an_optimum_is_true_of_its_matrix_and_its_stream(
     assert result.lower_bound <= reached * (1 + 1e-9)
     assert result.squared_error >= reached * (1 - 1e-9)
     assert result.relative_gap < 1e-2 if beta else result.relative_gap < 1e-5
-
-
-def test_no_strategy_nearby_is_better() -> None:
-    workload, participation = prefix_sum(8), FixedEpochs(2, 4)
-    result = factorization.dense.optimize(workload, participation=participation)
-    C, rng = result.strategy.matrix(), np.random.default_rng(0)
-    for scale in (1e-1, 1e-2, 1e-3, 1e-4):
-        for _ in range(20):
-            other = dense.Dense(C + scale * np.tril(rng.normal(size=C.shape)))
-            assert error_by_definition(workload, other, participation, "mean") >= result.lower_bound
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import json
 import os
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 import pytest
 
@@ -37,30 +37,6 @@ def test_a_disk_that_only_says_that_it_wrote_is_found(monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(module.time, "perf_counter", lambda: 0.0)
     assert [finding.state for finding in module._disk()] == ["bad"]
-
-
-def test_a_part_that_breaks_hides_no_other(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise PermissionError("no room for a ledger")
-
-    monkeypatch.setattr(module.tempfile, "TemporaryDirectory", refused)
-    status, found = looked(capsys)
-    assert status == 1
-    assert "no room for a ledger" in found["disk"]["text"]
-    assert found["sampler"]["state"] == "good"
-
-
-def test_what_is_not_installed_is_a_note_with_the_way_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def some(name: str) -> str:
-        if name == "gmpy2":
-            raise PackageNotFoundError(name)
-        return version(name)
-
-    monkeypatch.setattr(module, "version", some)
-    found = {finding.name: finding for finding in module._versions()}
-    assert found["gmpy2"].state == "note"
-    assert "hubbub[secagg]" in found["gmpy2"].text
-    assert list(module._encryption()) == []
 
 
 @pytest.mark.parametrize(("where", "name"), [("textbook", "encrypt"), ("paillier.PrivateKey", "decrypt")])

@@ -1,7 +1,6 @@
 """How evenly a model serves its clients: each by its own examples, as one client at a time would measure it."""
 
 import json
-import math
 import stat
 from pathlib import Path
 
@@ -43,22 +42,6 @@ def test_each_client_is_measured_as_if_it_were_alone(batch_size: int) -> None:
         assert losses[client] == pytest.approx(float(F.cross_entropy(output, targets)), rel=1e-5)
 
 
-def test_padded_places_of_sequences_are_not_counted() -> None:
-    torch.manual_seed(1)
-    judge = nn.Conv1d(2, 3, 1)
-    inputs, targets = torch.randn(4, 2, 6), torch.randint(0, 3, (4, 6))
-    targets[1, 2:] = targets[3] = -100
-    people = [(inputs[:2], targets[:2]), (inputs[2:], targets[2:])]
-    accuracies, losses = per_client(judge, people, F.cross_entropy, batch_size=1)
-    for client, (x, y) in enumerate(people):
-        places = [(i, t) for i in range(2) for t in range(6) if y[i, t] != -100]
-        output = judge(x).detach()
-        right = [int(output[i, :, t].argmax()) == int(y[i, t]) for i, t in places]
-        lost = [float(F.cross_entropy(output[i, :, t], y[i, t])) for i, t in places]
-        assert accuracies[client] == pytest.approx(sum(right) / len(places))
-        assert losses[client] == pytest.approx(sum(lost) / len(places), rel=1e-5)
-
-
 def test_the_worst_tenth_are_those_whom_the_model_serves_worst() -> None:
     values = np.random.default_rng(2).permutation(np.arange(1, 26) / 25)
     served = Spread.of(values, higher_is_better=True)
@@ -70,14 +53,6 @@ def test_the_worst_tenth_are_those_whom_the_model_serves_worst() -> None:
     assert lost.worst_tenth == served.best_tenth
     assert lost.best_tenth == served.worst_tenth
     assert lost.quantiles == served.quantiles
-
-
-def test_a_loss_that_is_not_finite_is_the_worst_and_hides_nobody_else() -> None:
-    values = np.array([0.5, math.nan, 0.1, *[0.2] * 17])
-    spread = Spread.of(values, higher_is_better=False)
-    assert spread.worst_tenth == spread.mean == math.inf
-    assert spread.best_tenth == pytest.approx(0.15)
-    assert spread.quantiles[0.5] == 0.2
 
 
 def test_clients_without_examples_are_left_out_and_none_at_all_is_refused() -> None:

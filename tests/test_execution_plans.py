@@ -16,7 +16,7 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training import Execution, LocalTraining, SimulatedPopulation
 from hubbub.training.ranks import Ranks
 from hubbub.training.simulation import choice
-from hubbub.training.simulation.choice import Probe, stack_size
+from hubbub.training.simulation.choice import Probe
 from hubbub.training.simulation.functional import repeatable
 from hubbub.training.simulation.local import Job, Loss, OneByOne
 from hubbub.training.simulation.stacked_module import NotStackableError
@@ -185,28 +185,6 @@ def test_the_choice_falls_on_one_by_one_where_a_stack_fails_or_is_not_the_same(
     assert chosen(monkeypatch, made("mlp")).clients == 4
 
 
-def test_a_stack_is_taken_only_where_it_is_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    for stacked, clients in ((4 * 0.96, 1), (4 * 0.94, 4)):
-        assert chosen(monkeypatch, made("mlp"), stacked=stacked).clients == clients
-    assert str(chosen(monkeypatch, made("mlp"), stacked=2.0)) == "4 at a time, 2.0 times as fast as one by one"
-    assert str(chosen(monkeypatch, made("mlp"), stacked=9.0)).startswith("one by one, ")
-
-
-def test_stacks_leave_little_of_the_last_one_empty_and_their_parameters_have_room() -> None:
-    for cohort in (1, 2, 7, 41, 50, 100, 101, 1000):
-        for parameters in (10, 200_000, 3_000_000, 10**8):
-            clients = stack_size(cohort, parameters, Execution())
-            assert 1 <= clients <= min(cohort, 40)
-            assert clients == 1 or clients * parameters <= 2**23
-            assert -cohort % clients < math.ceil(cohort / clients)
-
-
-@pytest.mark.parametrize("name", ["batched-1", "batched-5000", "one_by_one", "batched-3 "])
-def test_a_plan_that_does_not_exist_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"plan = .*must be 'auto', 'one-by-one'"):
-        Execution(name)
-
-
 def test_on_a_gpu_convolutions_repeat_in_all_bits() -> None:
     flags = torch.backends.cudnn
     before = flags.deterministic, flags.benchmark, flags.allow_tf32
@@ -230,13 +208,6 @@ def test_each_rank_of_a_machine_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch)
     ranks.rank = 7
     client_side(config, ranks=ranks)
     assert taken == [1, 3]
-
-
-def test_a_gpu_that_is_not_there_is_refused() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    with pytest.raises(ConfigError, match="device = 'cuda': torch finds no GPU here"):
-        Execution(device="cuda")
 
 
 # --- sums ---

@@ -231,21 +231,6 @@ def test_settings_that_go_on_from_a_run_are_trained_only_with_its_charge(
     assert "whose cost is not counted here" in told
 
 
-def test_an_audit_does_not_go_on_from_a_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert extend() == 0
-    assert hubbub("audit", "two/config.toml", *PLAIN, "--runs", "1", "--rounds", "2", "--out", "audit") == 2
-    assert "an audit starts runs of its own" in capsys.readouterr().err
-
-
-def test_a_folder_that_exists_and_a_run_that_was_rolled_back_are_refused(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert extend("one", "one") == 2
-    assert "exists already" in capsys.readouterr().err
-    assert hubbub("extend", "one", "--rounds", "4", "--head", "0" * 64, *PLAIN) == 2
-    assert "was rolled back" in capsys.readouterr().err
-
-
 # --- attacks ---
 
 
@@ -346,33 +331,6 @@ def test_single_examples_and_clip_norms_that_move_go_on_too(place: Path) -> None
     assert extend("single", "more") == 0
     for name in ("moved", "fixed", "more"):
         assert verify(place / name).ok
-
-
-def test_an_experiment_goes_on_as_one_and_a_run_without_privacy_too(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, old, new in (
-        ("played", "mode =", 'noise = "simulation"\nmode ='),
-        ("bare", 'mode = "dp-fedavg"\nnoise_multiplier = 2.0', 'mode = "none"'),
-    ):
-        (place / f"{name}.toml").write_text(COINS.replace(old, new))
-        assert hubbub("train", f"{name}.toml", "--out", name, *PLAIN) == 0
-        assert extend(name, f"{name}-more") == 0
-        assert verify(place / f"{name}-more").ok
-    told = capsys.readouterr().out
-    assert "imulation, not for release" in told
-    assert "no privacy guarantee" in told
-    assert extend("played", "real", 'privacy.noise="secure"') == 2
-    assert "is a simulation" in capsys.readouterr().err
-    assert hubbub("publish", "played-more", "-o", "public") == 2
-
-
-def test_how_many_rounds_follow_is_said_once_and_is_a_number_of_rounds(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for rounds, setting, words in (
-        ("-1", "training.momentum=0", "--rounds = -1: must be at least 1"),
-        ("2", "training.rounds=5", "--set training.rounds: is given by --rounds; leave it out"),
-    ):
-        assert hubbub("extend", "coins", "--out", "next", "--rounds", rounds, "--set", setting, *PLAIN) == 2
-        assert words in capsys.readouterr().err
-        assert not (place / "next").exists()
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])

@@ -1,4 +1,4 @@
-"""``hubbub factorize`` and ``hubbub compare``, their pictures, and published matrices, which are verified before use."""
+"""``hubbub factorize`` and ``hubbub compare``, and published matrices, which are verified before use."""
 
 import json
 import re
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 import refusals
 from conftest import oracle
@@ -17,9 +16,8 @@ from hubbub.errors import DataError
 from hubbub.factorization import published, strategy_file
 from hubbub.factorization.families import DESCRIPTIONS
 from hubbub.mechanism import sensitivity, utility
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
-from hubbub.report.pictures import largest_by_block
+from hubbub.mechanism.participation import MinSeparation, SingleParticipation
+from hubbub.mechanism.workloads import Workload, prefix_sum
 from refusals import Refused, output
 
 # Fixtures are found by their names here.
@@ -62,26 +60,6 @@ def test_each_family_is_printed_with_the_error_that_its_file_has(capsys: pytest.
     assert found["memory_rows"] == strategy.memory_rows
 
 
-def test_a_file_says_what_it_was_made_for_and_how(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    command = "factorize banded --rounds 20 --bands 3 --momentum 0.9 --learning-rates cooldown --epochs 4 --rounds-per-epoch 5"
-    monkeypatch.setattr("sys.argv", ["hubbub", *command.split()])
-    found = facts(capsys, f"{command} -o s.safetensors")
-    stored = strategy_file.load_answer("s.safetensors")
-    assert stored.answer.workload == momentum(20, 0.9, np.array([1.0] * 15 + list(np.linspace(1, 0.05, 5))))
-    assert stored.answer.participation == FixedEpochs(4, 5)
-    assert stored.answer.squared_error == found["squared_error"]
-    assert stored.answer.lower_bound == found["lower_bound"]
-    assert stored.seconds == found["cpu_seconds"]
-    assert stored.command == f"hubbub {command}"
-
-
-def test_the_table_says_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = output(capsys, "factorize banded --rounds 24 --min-separation 6 --max-participations 3 -o s.safetensors".split())
-    participation = "each client in at most 3 rounds at least 6 apart"
-    for words in ("banded of least error", "prefix sums", participation, "lower bound", "exact", "s.safetensors"):
-        assert words in shown, words
-
-
 def test_a_file_of_this_command_is_read_again_and_flags_change_only_what_they_name(capsys: pytest.CaptureFixture[str]) -> None:
     asked = "factorize banded --rounds 24 --min-separation 6 --max-participations 3 --objective max -o s.safetensors"
     stated = facts(capsys, asked)
@@ -114,41 +92,6 @@ def test_what_a_file_says_is_shown_and_not_obeyed(capsys: pytest.CaptureFixture[
     shown = output(capsys, "factorize file --matrix s.safetensors".split())
     assert "\x1b" not in shown
     assert "rm \\x1b[2J\\n[red]it[/red]" in shown.replace("\n", " ").replace("  ", "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("factorize bandet --rounds 5", ["'bandet'", "did you mean 'banded'"]),
-        ("factorize banded", ["--rounds", "missing"]),
-        ("factorize banded --rounds 5 --buffers 2", ["buffers = 2", "blt"]),
-        ("factorize banded --rounds 5 --learning-rates rates.npy", ["--learning-rates rates.npy", "4 entries", "5 rounds"]),
-        ("factorize banded --rounds 4 --learning-rates zero.npy", ["zero.npy", "learning_rates[2] = 0.0", "above 0"]),
-        ("factorize identity --rounds 10000000", ["rounds = 10000000", "20,000", "blt"]),
-        ("factorize banded --rounds 8 --epochs 2", ["--epochs", "--rounds-per-epoch"]),
-        ("factorize banded --rounds 8 --min-separation 2 --epochs 2", ["--min-separation", "--epochs", "one of them"]),
-        ("factorize dense --rounds 8 --min-separation 2", ["min_separation=2", "banded.optimize"]),
-        ("factorize banded --rounds 8 -o s.npy", ["--output s.npy", ".safetensors"]),
-        ("factorize banded --rounds 8 -o no/s.safetensors", ["--output no/s.safetensors", "no folder no"]),
-        ("factorize banded --rounds 8 --plot s.pdf", ["--plot s.pdf", ".png"]),
-        ("factorize blt --rounds 100000 --plot s.png", ["--plot s.png", "100,000", "4,096", "leave it out"]),
-        ("factorize banded --rounds 8 --b-matrix b.npy", ["--b-matrix b.npy", "--matrix"]),
-        ("factorize file", ["needs matrix"]),
-        ("factorize file --matrix good.toml", ["good.toml"]),
-        ("factorize file --matrix c.npy --rounds 5", ["c.npy", "4 rounds"]),
-        ("compare --rounds 5 --families banded,tee", ["--families = 'tee'", "did you mean 'tree'"]),
-        ("compare --rounds 8 --min-separation 2 --families dense,time-varying", ["none", "dense", "min_separation=2"]),
-        ("compare --rounds 5 --objective median", ["objective = 'median'"]),
-        ("compare --rounds 5 --bands 0", ["bands = 0"]),
-        ("compare --rounds 100000 --plot s.png", ["--plot s.png", "4,096"]),
-    ],
-)
-def test_what_cannot_be_done_is_refused_in_one_line(refused: Refused, arguments: str, words: list[str]) -> None:
-    np.save("c.npy", np.eye(4))
-    np.save("rates.npy", np.ones(4))
-    np.save("zero.npy", np.array([1.0, 1.0, 0.0, 1.0]))
-    refused(arguments.split(), *words)
-    assert not list(Path().glob("s.*"))
 
 
 # Published matrices
@@ -239,11 +182,6 @@ def test_the_best_of_all_meets_the_bound_and_the_reference(capsys: pytest.Captur
     assert (first["family"], last["family"]) == ("dense", "identity")
 
 
-def test_the_table_names_what_was_left_out_and_why(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = output(capsys, "compare --rounds 16 --momentum 0.5 --families tree,time-varying".split())
-    assert shown.index("tree ") < shown.index("Left out:") < shown.index("time-varying: workload.momentum = 0.5")
-
-
 def test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
     """The dense one attains it, so that a digit too many would be false: it is shown rounded down."""
     for objective in ("mean", "max"):
@@ -253,29 +191,3 @@ def test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows(capsys:
         assert least <= found["root_lower_bound"] <= least * (1 + 1e-4)
         name = {"mean": "root_mean_squared_error", "max": "root_max_squared_error"}[objective]
         assert all(row[name] >= least for row in found["strategies"])
-
-
-def test_many_rounds_are_compared_by_what_needs_no_matrix(capsys: pytest.CaptureFixture[str]) -> None:
-    found = facts(capsys, "compare --rounds 30000 --families blt,identity")
-    (row,) = found["strategies"]
-    assert (row["family"], row["root_max_squared_error"]) == ("blt", None)
-    assert "from its matrix, for at most 4,096 rounds" in found["left_out"]["identity"]
-
-
-# Pictures
-
-
-def test_matrices_and_errors_are_drawn_of_one_round_too(capsys: pytest.CaptureFixture[str]) -> None:
-    for rounds in ("1", "20"):
-        output(capsys, ["factorize", "tree", "--rounds", rounds, "--plot", "m.png"])
-        output(capsys, ["compare", "--rounds", rounds, "--families", "tree,banded", "--plot", "e.png"])
-        assert min(imread("m.png").std(), imread("e.png").std()) > 0.02
-
-
-def test_a_diagonal_is_not_lost_where_a_matrix_is_drawn_small() -> None:
-    shown = largest_by_block(np.diag(np.arange(1.0, 2001.0)), most=500)
-    assert shown.shape == (500, 500)
-    np.testing.assert_array_equal(np.diag(shown), np.arange(4.0, 2001.0, 4))
-    tall = largest_by_block(-np.ones((2001, 1000)), most=1000)
-    assert tall.shape == (667, 334)
-    np.testing.assert_array_equal(tall, -1)

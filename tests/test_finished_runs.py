@@ -138,15 +138,6 @@ def test_a_damaged_run_is_not_published(run: Path, tmp_path: Path, damage: Any, 
     assert not (tmp_path / "public").exists()
 
 
-def test_nothing_is_published_into_a_folder_that_holds_something(run: Path, tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "public").mkdir()
-    (tmp_path / "public" / "ledger.jsonl").touch()
-    assert ran("publish", run, "-o", tmp_path / "public") == 2
-    assert "not empty" in capsys.readouterr().err
-    assert ran("publish", run, "-o", tmp_path / "no" / "folder") == 2
-    assert "make it first" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "config.toml"])
 def test_cra_18_a_run_with_one_bit_flipped_is_not_loaded(run: Path, name: str) -> None:
     content = bytearray((run / name).read_bytes())

@@ -8,7 +8,7 @@ Every threshold is fixed here, before anything is drawn. Of a right system each 
 at most ``FALSE_ALARM``; its docstring says by which law.
 
 Other statistics stand beside what they test, each with its broken twins: of bits, moments, pairs and epochs in
-``test_secure_noise.py``, of whole systems by canaries in ``test_audit_whitening.py``, of the discrete Gaussian in
+``test_secure_noise.py``, of whole systems by canaries in ``test_audit_runs.py``, of the discrete Gaussian in
 ``test_discrete_gaussian.py``, of a private strategy's deeds in ``test_flower_defects.py``, where Flower's own are the twins.
 """
 
