@@ -1,8 +1,7 @@
 """Flags that several commands share, the parsers of their numbers, and shell completion."""
 
-import itertools
+import glob
 import re
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,9 +20,6 @@ __all__ = [
 
 FAMILIES = ", ".join(name for name in factorization.FAMILIES if name != "file")
 _WITH_BUFFERS = " and ".join(name for name, record in factorization.FAMILIES.items() if "buffers" in record.options)
-# The file by which a folder is a run.
-_MARK = "ledger.jsonl"
-_MOST = 1000
 
 
 def _families(incomplete: str) -> list[str]:
@@ -32,33 +28,19 @@ def _families(incomplete: str) -> list[str]:
 
 def configs(incomplete: str) -> list[str]:
     """TOML files that complete a word, in its folder and one level below."""
-    return _found(incomplete, lambda entry: entry.suffix == ".toml" and entry.is_file())
+    return [path for path in _completed(incomplete) if path.endswith(".toml") and Path(path).is_file()]
 
 
 def runs(incomplete: str) -> list[str]:
     """Folders of runs that complete a word, in its folder and one level below, such as runs/."""
-    return _found(incomplete, _is_run)
+    return [path for path in _completed(incomplete) if Path(path, "ledger.jsonl").is_file()]
 
 
-def _found(incomplete: str, fits: Callable[[Path], bool]) -> list[str]:
-    """Completed paths; without any, the shell offers files."""
-    begun = incomplete.rpartition("/")[2]
-    typed = incomplete.removesuffix(begun)
-    # Hidden files only after a typed dot.
-    near = [typed + name for name in _names(typed) if name.startswith(begun) and (begun or not name.startswith("."))]
-    below = [f"{folder}/{name}" for folder in near if not _is_run(Path(folder)) for name in _names(folder)]
-    return sorted(path for path in near + below if fits(Path(path)))
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / _MARK).is_file()
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return [entry.name for entry in itertools.islice(Path(folder).iterdir(), _MOST)]
-    except OSError:
-        return []
+def _completed(incomplete: str) -> list[str]:
+    """All paths; hidden ones only after a typed dot. Without any, the shell offers files."""
+    begun = glob.escape(incomplete)
+    # Path.glob would drop the "./" that was typed.
+    return sorted(glob.glob(f"{begun}*") + glob.glob(f"{begun}*/*"))  # noqa: PTH207 # as above
 
 
 def whole(text: str) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hubbub._util import files
-from hubbub.accounting import PrivacyGuarantee, rounded_up
+from hubbub.accounting import rounded_up
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.cli.factorize import require_output
 from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, printable, promised_words, say
@@ -31,7 +31,7 @@ from hubbub.training.plan import RunPlan
 if TYPE_CHECKING:
     from hubbub.experiment.build import Run
 
-__all__ = ["Asked", "plan"]
+__all__ = ["plan"]
 
 # Clients, or examples, whose training is timed: as many as are trained at once.
 _TRIED = 40
@@ -39,27 +39,6 @@ _TRIED_EXAMPLES = 512
 _LONGEST = 300
 # Points of the curve of epsilon.
 _PARTS = 24
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The flags of ``hubbub plan``.
-
-    Args:
-        alternatives: Whether to compare with other strategies and cohorts.
-        thorough: Whether to try those that take some seconds, too.
-        plot: The file of a picture of them; ``None`` draws none.
-        measure: Whether to load data and model, and time a few clients.
-        allow_import: Whether code that the settings name may be imported, which runs it.
-        as_json: Whether to print one JSON object.
-    """
-
-    alternatives: bool
-    thorough: bool
-    plot: Path | None
-    measure: bool
-    allow_import: bool
-    as_json: bool
 
 
 @dataclass(frozen=True)
@@ -83,41 +62,50 @@ class _Planned:
     seconds: float | None = None
 
 
-def plan(file: Path, assignments: list[str], asked: Asked) -> None:
+def plan(
+    file: Path,
+    assignments: Sequence[str],
+    *,
+    compare: bool,
+    thorough: bool,
+    plot: Path | None,
+    measure: bool,
+    allow_import: bool,
+    as_json: bool,
+) -> None:
     """Print privacy, noise and cost of the run that a config and ``--set`` flags describe, and its alternatives.
+
+    Args:
+        file: The config.
+        assignments: ``section.key=value`` each, over the file.
+        compare: Whether to compare with other strategies, cohorts and cohort sizes.
+        thorough: Whether to try alternatives that take some seconds, too.
+        plot: The file of a picture of them; ``None`` draws none.
+        measure: Whether to load data and model, and time a few clients.
+        allow_import: Whether code that the settings name may be imported, which runs it.
+        as_json: Whether to print one JSON object.
 
     Raises:
         ConfigError: Flags for alternatives with ``--no-alternatives``, or a picture that cannot be written.
     """
-    for flag, given in (("--thorough", asked.thorough), ("--plot", asked.plot)):
-        if given and not asked.alternatives:
+    for flag, given in (("--thorough", thorough), ("--plot", plot)):
+        if given and not compare:
             raise ConfigError(f"{flag} with --no-alternatives: concerns alternatives; leave one of them out")
-    require_output("--plot", asked.plot, ".png")
+    require_output("--plot", plot, ".png")
     layer, named = configs.load(file), configs.overrides(assignments)
     if line := configs.replaced(layer, named, str(file)):
-        say(console(stderr=asked.as_json), line)
-    made = _planned(configs.resolve(layer, named), allow_import=asked.allow_import, measure=asked.measure)
+        say(console(stderr=as_json), line)
+    made = _planned(configs.resolve(layer, named), allow_import=allow_import, measure=measure)
     promised, costs = made.plan.promised, _costs(made)
-    among = _found(made, asked) if asked.alternatives else None
-    sizes = cohort_sizes(made.config, made.clients, made.plan) if asked.alternatives else ()
-    if among is not None and asked.plot is not None:
-        _draw(asked.plot, file.stem, among, made)
-    if asked.as_json:
+    among = _found(made, plot, thorough=thorough) if compare else None
+    sizes = cohort_sizes(made.config, made.clients, made.plan) if compare else ()
+    if among is not None and plot is not None:
+        _draw(plot, file.stem, among, made)
+    if as_json:
         compared = {} if among is None else _compared_json(among, made, file, assignments) | _sizes_json(sizes)
         print_json({**promised.as_json(), **costs, **compared})
         return
-    _print(promised, costs, made)
-    if among is not None:
-        _show(among, made, file, assignments)
-    if sizes:
-        _show_sizes(sizes, made, file, assignments)
-    if not asked.measure:
-        say(console())
-        say(console(), "With --measure: how long the run takes, from the data and the model.")
-
-
-def _print(promised: PrivacyGuarantee, costs: dict[str, Any], made: _Planned) -> None:
-    screen, unit = console(), made.plan.privacy_unit
+    screen = console()
     print_table("Privacy", guarantee_rows(promised))
     for words in promised_words(promised, made.clients):
         say(screen)
@@ -125,7 +113,14 @@ def _print(promised: PrivacyGuarantee, costs: dict[str, Any], made: _Planned) ->
     say(screen)
     print_table("Noise", dict(_noise_rows(costs)))
     say(screen)
-    print_table("Cost", dict(_cost_rows(costs, unit)))
+    print_table("Cost", dict(_cost_rows(costs, made.plan.privacy_unit)))
+    if among is not None:
+        _show(among, made, file, assignments)
+    if sizes:
+        _show_sizes(sizes, made, file, assignments)
+    if not measure:
+        say(screen)
+        say(screen, "With --measure: how long the run takes, from the data and the model.")
 
 
 def _planned(config: Config, *, allow_import: bool, measure: bool) -> _Planned:
@@ -262,21 +257,21 @@ def _memory(rows: int | None, needed: int | None) -> str:
 # Alternatives
 
 
-def _found(made: _Planned, asked: Asked) -> Alternatives | None:
+def _found(made: _Planned, plot: Path | None, *, thorough: bool) -> Alternatives | None:
     """The alternatives of a run; ``None`` for a run without noise.
 
     Raises:
         ConfigError: ``--plot`` without alternatives.
     """
     if made.plan.mechanism is None:
-        if asked.plot is not None:
-            raise ConfigError(f"--plot {asked.plot}: there is nothing to draw; the run has no noise")
+        if plot is not None:
+            raise ConfigError(f"--plot {plot}: there is nothing to draw; the run has no noise")
         return None
     with console(stderr=True).status("alternatives …"):
         try:
-            return alternatives(made.config, made.clients, made.plan, cpu_seconds=made.cpu_seconds, thorough=asked.thorough)
+            return alternatives(made.config, made.clients, made.plan, cpu_seconds=made.cpu_seconds, thorough=thorough)
         except ConfigError as refusal:
-            if asked.plot is not None:
+            if plot is not None:
                 raise
             return Alternatives(None, (), {"all alternatives": str(refusal)})
 

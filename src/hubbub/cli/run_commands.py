@@ -220,8 +220,16 @@ def plan(
     """The privacy, noise and cost of a run before it starts, its alternatives, and a recommendation."""
     from hubbub.cli import planning
 
-    asked = planning.Asked(alternatives if neighbours is None else neighbours, thorough, plot, measure, allow_import, as_json)
-    planning.plan(config, assignments or [], asked)
+    planning.plan(
+        config,
+        assignments or [],
+        compare=alternatives if neighbours is None else neighbours,
+        thorough=thorough,
+        plot=plot,
+        measure=measure,
+        allow_import=allow_import,
+        as_json=as_json,
+    )
 
 
 def audit(

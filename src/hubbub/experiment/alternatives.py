@@ -26,6 +26,7 @@ from hubbub.mechanism.participation import (
     Pattern,
     RandomParticipation,
     sampling_word,
+    worst_rounds,
 )
 from hubbub.mechanism.strategies.dense import Dense
 from hubbub.mechanism.strategies.strategy import memory_rows
@@ -334,7 +335,7 @@ def assignments(changes: Layer) -> list[str]:
 
 
 def _pattern_families(pattern: Pattern, rounds: int, *, thorough: bool) -> Iterator[Family]:
-    """Families for a pattern that together are optimized in about a second; with ``thorough`` in a minute. Some refuse it.
+    """Families for a pattern that together are optimized in about a second; with ``thorough`` in a minute.
 
     Example:
         >>> [family.name for family in _pattern_families(MinSeparation(20, 100), 2000, thorough=False)]
@@ -344,8 +345,9 @@ def _pattern_families(pattern: Pattern, rounds: int, *, thorough: bool) -> Itera
     for bands in sorted({top, top // 2, top // 4, top // 16} - {0, 1}, reverse=True):
         if rounds * bands <= _TOEPLITZ[thorough]:
             yield Family("optimal-toeplitz", bands)
+    repeated = worst_rounds(pattern, rounds)[1] > 1
     for name, record in FAMILIES.items():
-        if rounds > record.most_rounds[thorough]:
+        if rounds > record.most_rounds[thorough] or (repeated and type(pattern).__name__ not in record.repeats):
             continue
         if name == "blt" and thorough:
             yield Family("blt", buffers=2)

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.accounting.runs import RunCharge
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
 from hubbub.errors import ConfigError
-from hubbub.experiment.config import DATASETS, MODELS, Config, TrainingConfig
+from hubbub.experiment.config import DATASETS, MODELS, Config
 from hubbub.experiment.planner import made, planned
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.promise import Extends
@@ -184,7 +184,26 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
     _require_model(model, config.model.name, dataset)
     # The noise of a simulation follows from its seed, so that secure sums would protect nothing; floating point is faster.
     lattice = config.privacy.noise == "secure"
-    execution = _execution(training)
+    try:
+        execution = Execution(
+            training.plan,
+            training.device,  # type: ignore[arg-type] # checked by the config
+            training.precision,  # type: ignore[arg-type] # as above
+        )
+        local = LocalTraining(
+            epochs=training.local_epochs,
+            batch_size=training.batch_size,
+            learning_rate=training.learning_rate,
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+            steps=training.local_steps,
+            proximal=training.proximal,
+            schedule=training.schedule,  # type: ignore[arg-type] # checked by the config
+            schedule_rounds=training.schedule_rounds,
+            final_learning_rate=training.final_learning_rate,
+        )
+    except ValueError as error:
+        raise ConfigError(f"training.{error}") from error
     if execution.device == "cuda" and ranks and ranks.size > 1:
         # Of several GPUs of a machine each rank has its own.
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)) % torch.cuda.device_count())
@@ -194,40 +213,10 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
         everything = dataset.train_inputs.to(execution.device), dataset.train_targets.to(execution.device)
         examples_of = ExamplePopulation(*everything, F.cross_entropy, lattice=lattice, seed=training.seed, ranks=ranks)
         return ClientSide(dataset, examples_of, model)
-    try:
-        local = _local(training)
-    except ValueError as error:
-        raise ConfigError(f"training.{error}") from error
     population = SimulatedPopulation(
         examples, F.cross_entropy, local, training.seed, lattice=lattice, execution=execution, ranks=ranks
     )
     return ClientSide(dataset, population, model, examples)
-
-
-def _local(training: TrainingConfig) -> LocalTraining:
-    return LocalTraining(
-        epochs=training.local_epochs,
-        batch_size=training.batch_size,
-        learning_rate=training.learning_rate,
-        momentum=training.momentum,
-        weight_decay=training.weight_decay,
-        steps=training.local_steps,
-        proximal=training.proximal,
-        schedule=training.schedule,  # type: ignore[arg-type] # checked by the config
-        schedule_rounds=training.schedule_rounds,
-        final_learning_rate=training.final_learning_rate,
-    )
-
-
-def _execution(training: TrainingConfig) -> Execution:
-    try:
-        return Execution(
-            training.plan,
-            training.device,  # type: ignore[arg-type] # checked by the config
-            training.precision,  # type: ignore[arg-type] # as above
-        )
-    except ValueError as error:
-        raise ConfigError(f"training.{error}") from error
 
 
 def _parts(config: Config, dataset: Dataset) -> list[Any]:

@@ -23,7 +23,7 @@ from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.wording import UNITS
 from hubbub.errors import ConfigError
 from hubbub.factorization import FAMILIES
-from hubbub.mechanism.participation import SAMPLING_WORDS
+from hubbub.mechanism.participation import PATTERN_WORDS, SAMPLING_WORDS
 from hubbub.training.simulation import clients_at_once
 
 __all__ = [
@@ -65,11 +65,11 @@ MODELS = {
 STRATEGIES = tuple(FAMILIES)
 # Other names of strategies.
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
-_PATTERNS = ("min-separation", "fixed-epochs", "single", "every-round")
 ENGINES = ("process", "flower")
 SCHEDULES = ("constant", "linear", "cosine")
 SCHEMES = ("none", "paillier")
 SAMPLINGS = (*SAMPLING_WORDS.values(), "pattern")
+_PATTERNS = (*PATTERN_WORDS.values(), "every-round")
 # The word that resets a setting; no setting has a value of this name.
 _DEFAULT = "default"
 _LARGEST_FILE = 1_000_000

@@ -2,12 +2,15 @@
 
 import importlib.util
 import math
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from hubbub.accounting.calibrate import calibrate
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import SAMPLINGS, Config, ParticipationConfig
 from hubbub.mechanism.participation import (
+    PATTERN_WORDS,
+    SAMPLING_WORDS,
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
@@ -42,15 +45,7 @@ __all__ = [
 _SHARE = 0.05
 
 # The pattern or sampling that each number belongs to.
-_OWNERS = {
-    "min_separation": "min-separation",
-    "max_participations": "min-separation",
-    "epochs": "fixed-epochs",
-    "rounds_per_epoch": "fixed-epochs",
-    "max_cohort_size": "truncated-poisson",
-    "cycle_length": "cyclic-poisson",
-    "bins": "balls-in-bins",
-}
+_OWNERS = {part.name: word for kind, word in (PATTERN_WORDS | SAMPLING_WORDS).items() for part in fields(kind)}
 
 
 def participation_of(config: Config, clients: int, size: int) -> tuple[Participation, float]:
@@ -155,9 +150,8 @@ def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[Ran
 
 def _require_fitting(wanted: ParticipationConfig, drawn: str) -> None:
     """Refuse numbers of a pattern or a sampling that the run does not have."""
-    for key, owner in _OWNERS.items():
-        value = getattr(wanted, key)
-        if value is not None and owner != drawn:
+    for key, value in asdict(wanted).items():
+        if key != "pattern" and value is not None and (owner := _OWNERS[key]) != drawn:
             home, here = (
                 f"{'privacy.sampling' if name in SAMPLINGS else 'participation.pattern'} = {name!r}" for name in (owner, drawn)
             )

@@ -37,6 +37,7 @@ class FamilyRecord:
         options: Those of ``bands``, ``buffers``, ``objective`` and ``matrix`` that it has, and arguments that are the same
             always, with their values by default. ``bands`` of ``None`` is the separation of the participation.
         closed_form: ``"file.callable"`` of ``hubbub.mechanism.strategies``; it gets the rounds and the options.
+        repeats: The patterns with several participations of one client that it is made for.
         most_rounds: The most rounds for which ``hubbub plan`` tries the family, in tenths of a second, and with ``--thorough``
             in seconds; 0 for never. An error that is computed from the matrix allows 4096.
 
@@ -49,6 +50,7 @@ class FamilyRecord:
     optimizer: str | None = None
     options: Mapping[str, int | str | None] = field(default_factory=dict)
     closed_form: str | None = None
+    repeats: tuple[str, ...] = ("FixedEpochs", "MinSeparation")
     most_rounds: tuple[int, int] = (0, 0)
 
 
@@ -92,12 +94,14 @@ FAMILIES: dict[str, FamilyRecord] = {
         "buffers that change over rounds; for one participation",
         "semiseparable",
         {"buffers": 6, "objective": "mean"},
+        repeats=(),
         most_rounds=(0, 1024),
     ),
     "dense": FamilyRecord(
         "least error of all, for one participation or fixed epochs; with a matrix, that matrix",
         "dense",
         {"objective": "mean", "matrix": None},
+        repeats=("FixedEpochs",),
         most_rounds=(128, 512),
     ),
     "fourier": FamilyRecord("the Fourier mechanism with its best decoder", closed_form="fourier.Fourier"),

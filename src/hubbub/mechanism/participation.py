@@ -22,6 +22,7 @@ from hubbub._util.checks import integer, one_of, probability
 
 __all__ = [
     "PARTICIPATIONS",
+    "PATTERN_WORDS",
     "SAMPLING_WORDS",
     "BallsInBinsSampling",
     "CyclicPoissonSampling",
@@ -423,7 +424,12 @@ def participation_of(record: Mapping[str, Any]) -> Participation:
     return participation
 
 
-# Random participations by their names in settings.
+# Patterns and random participations by their names in settings.
+PATTERN_WORDS: dict[type, str] = {
+    MinSeparation: "min-separation",
+    FixedEpochs: "fixed-epochs",
+    SingleParticipation: "single",
+}
 SAMPLING_WORDS: dict[type, str] = {
     PoissonSampling: "poisson",
     TruncatedPoissonSampling: "truncated-poisson",

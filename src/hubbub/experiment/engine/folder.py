@@ -22,16 +22,16 @@ from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
 from hubbub.experiment.planner import strategy_word
 from hubbub.experiment.settings import hook_of
+from hubbub.factorization import FAMILIES
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.ledger import add_record
 from hubbub.ledger.promise import Extends, earlier_from
 from hubbub.mechanism.participation import (
+    PATTERN_WORDS,
     BallsInBinsSampling,
     FixedEpochs,
-    MinSeparation,
     Participation,
-    SingleParticipation,
     sampling_word,
 )
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
@@ -288,7 +288,7 @@ def resolved(run: Run) -> configs.Config:
         (None, 0.777, 10)
     """
     config, plan, terms = configs.absolute(run.config, Path.cwd()), run.plan, run.encryption
-    sampling, participation = _named(plan.participation, config.participation)
+    sampling, participation = _named(plan.participation)
     privacy = replace(
         config.privacy,
         epsilon=None,
@@ -296,13 +296,13 @@ def resolved(run: Run) -> configs.Config:
         sampling=sampling or config.privacy.sampling,
     )
     if plan.mechanism is not None:
-        strategy, name = plan.mechanism.strategy, config.privacy.strategy or strategy_word(config)
+        strategy, name = plan.mechanism.strategy, strategy_word(config)
         privacy = replace(
             privacy,
             noise_multiplier=plan.mechanism.noise_multiplier,
             strategy=name,
             # Of a file that holds the same strategy, the file says it.
-            bands=getattr(strategy, "bands", None) if name in ("banded-toeplitz", "optimal-toeplitz") else config.privacy.bands,
+            bands=getattr(strategy, "bands", None) if name in FAMILIES and "bands" in FAMILIES[name].options else None,
             neighboring_relation=plan.promised.neighboring_relation,
         )
     if isinstance(plan.clip_norm, AdaptiveClipping) and plan.clip_norms.split is not None:
@@ -341,16 +341,8 @@ def resolved(run: Run) -> configs.Config:
     )
 
 
-def _named(participation: Participation, wanted: configs.ParticipationConfig) -> tuple[str | None, configs.ParticipationConfig]:
+def _named(participation: Participation) -> tuple[str | None, configs.ParticipationConfig]:
     """``privacy.sampling`` and the section ``[participation]`` that describe a participation."""
-    match participation:
-        case BallsInBinsSampling(bins):
-            return "balls-in-bins", configs.ParticipationConfig(bins=bins)
-        case SingleParticipation():
-            return None, configs.ParticipationConfig(pattern="single")
-        case FixedEpochs() as pattern:
-            return None, configs.ParticipationConfig(pattern="fixed-epochs", **asdict(pattern))
-        case MinSeparation() as pattern:
-            return None, configs.ParticipationConfig(pattern="min-separation", **asdict(pattern))
-        case _:
-            return sampling_word(participation), wanted
+    pattern = PATTERN_WORDS.get(type(participation))
+    numbers = {key: value for key, value in asdict(participation).items() if hasattr(configs.ParticipationConfig, key)}
+    return None if pattern else sampling_word(participation), configs.ParticipationConfig(pattern=pattern, **numbers)
