@@ -5,200 +5,96 @@ What is on disk is what was written, as after kill -9; tests of power loss take 
 
 import itertools
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from hubbub.errors import RunFolderError
-from hubbub.ledger.chain import read_chain
-from hubbub.mechanism.strategies import toeplitz
-from hubbub.noise import SecureSource
-from hubbub.noise.lattice import Lattice
-from hubbub.training import LatticeSum, RunStore, train
-from release_file import release_file
-from release_paths import CLIP, ROUNDS, plan, silent
+from hubbub.training import LatticeSum
+from judge import judge, release_of
 from simulated_disk import Disk, Killed
+from witness import Case, Witness, calls_of_a_start, go, killed, records
 
-STEP = Lattice(CLIP).step
-PLAN = plan(toeplitz.square_root(ROUNDS, 3))
-EPSILONS = [PLAN.promise().after(rounds, PLAN.delta).epsilon for rounds in range(ROUNDS + 1)]
-
-
-@dataclass
-class World:
-    """What was seen of a run over all its starts: the sums that met noise, and the results that left.
-
-    ``before`` is called before each call that changes the disk, ``meets`` before noise meets a sum, ``leaves`` before a result
-    leaves.
-    """
-
-    folder: Path
-    met: list[tuple[int, bytes]] = field(default_factory=list)
-    left: set[int] = field(default_factory=set)
-    keys: set[bytes] = field(default_factory=set)
-    before: Callable[[str, Path], None] = lambda call, path: None
-    meets: Callable[[], None] = lambda: None
-    leaves: Callable[[], None] = lambda: None
-
-    def release(self, round_index: int) -> bytes | None:
-        """The file of a release."""
-        path = self.folder / f"state/releases/{round_index}.safetensors"
-        return path.read_bytes() if path.exists() else None
-
-    def records(self, *kinds: str) -> list[Any]:
-        """The ledger's records of these kinds."""
-        return [body for body in read_chain(self.folder / "ledger.jsonl").records if body["kind"] in kinds]
-
-    def start(self) -> None:
-        """A process that does one round, or is killed."""
-        opened, segments, drawn = LatticeSum.open, SecureSource.segments, set[bytes]()
-        disk = Disk(self.folder.parent)
-        disk.before = self.before
-
-        def meeting(total: LatticeSum, row: torch.Tensor | None) -> torch.Tensor:
-            self.meets()
-            release = opened(total, row)
-            assert drawn - self.keys, "noise of a start is not from a key of its own"
-            self.met.append((self.records("begin")[-1]["round"], release.numpy().tobytes()))
-            return release
-
-        def drawing(source: SecureSource, index: int, first: int) -> Any:
-            drawn.add(source._key)
-            return segments(source, index, first)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("hubbub._util.files.os", disk)
-            patch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
-            patch.setattr(LatticeSum, "open", meeting)
-            patch.setattr(SecureSource, "segments", drawing)
-            try:
-                run = train(PLAN, silent(), nn.Linear(3, 2), RunStore(self.folder))
-                for result in itertools.islice(run, 1):
-                    self.leaves()
-                    self.left.add(result.round_index)
-                    assert result.epsilon >= EPSILONS[len({t for t, _ in self.met})], "the stated epsilon is too low"
-                run.close()
-            finally:
-                self.keys |= drawn
-
-    def judge(self, kills: int) -> None:
-        """Noise met each round once and after its charge, and nothing that left is lost."""
-        rounds = [t for t, _ in self.met]
-        assert len(set(rounds)) == len(rounds), "a row of noise met two sums"
-        begun = [body["round"] for body in self.records("begin")]
-        assert begun == list(range(len(begun))), "rounds are not charged once, in order"
-        committed = {body["round"] for body in self.records("commit")}
-        assert self.left <= committed, "what left is not committed"
-        for t, release in self.met:
-            assert t not in committed or self.release(t) == release_file(np.frombuffer(release), STEP), (
-                "a release is not the one that was made"
-            )
-        assert len(self.records("abort")) <= kills, "a kill costs more than the round that was under way"
+CASE = Case("BandedToeplitz", 6)
+# Rounds that are done before the one of the kill, after which there is a checkpoint.
+DONE = 3
 
 
-def killed(world: World, *, before: Callable[[str, Path], bool]) -> None:
-    """A start of which nothing happens from the call on for which ``before`` holds."""
-    dead = False
-
-    def check(call: str, path: Path) -> None:
-        nonlocal dead
-        dead = dead or before(call, path)
-        if dead:
-            raise Killed
-
-    world.before = check
-    with pytest.raises(Killed):
-        world.start()
-    world.before = lambda call, path: None
+def begun(root: Path) -> tuple[Disk, Path, list[Any]]:
+    """A run after its first start: its disk, its folder and what was seen of it."""
+    root.mkdir()
+    disk, seen = Disk(root), list[Any]()
+    go(CASE, disk, root / "run", 1, seen.append, DONE)
+    return disk, root / "run", seen
 
 
-def calls_of_a_start(folder: Path) -> list[str]:
-    """Those of the second start that change the disk."""
-    calls, world = list[str](), World(folder / "run")
-    folder.mkdir()
-    world.start()
-    world.before = lambda call, path: calls.append(f"{call} {path.name}")
-    world.start()
-    return calls
+def resumed(disk: Disk, run: Path, seen: list[Any]) -> None:
+    """A start after a kill, for one round: no promise was broken, and the kill cost one round at most."""
+    judge(CASE, run, seen, go(CASE, disk, run, 3, seen.append, 1))
+    assert sum(body["kind"] == "abort" for body in records(run)) <= 1
 
 
 def test_cra_1_a_process_that_is_killed_before_any_call_breaks_no_promise(tmp_path: Path) -> None:
-    calls = calls_of_a_start(tmp_path / "whole")
+    calls = calls_of_a_start(CASE, tmp_path / "whole", DONE)
     assert len(calls) > 30
     for number, call in enumerate(calls):
-        world, seen = World(tmp_path / f"{number}" / "run"), itertools.count()
-        world.folder.parent.mkdir()
-        world.start()
-        killed(world, before=lambda *_, seen=seen, number=number: next(seen) == number)
-        world.start()
+        (disk, run, seen), passed = begun(tmp_path / f"{number}"), itertools.count()
+        killed(CASE, disk, run, 2, seen.append, lambda *_, passed=passed, number=number: next(passed) == number, 1)
         try:
-            world.judge(kills=1)
+            resumed(disk, run, seen)
         except AssertionError as error:
             error.add_note(f"killed before call {number}: {call}")
             raise
 
 
+# What becomes of the round, and the calls of which the last does not happen.
 BETWEEN = {
-    "the charge and the noise": "abort",
-    "the noise and its file": "abort",
-    "the file and its record": "commit",
-    "the record and the world": "commit",
+    "the charge and the noise": ("abort", []),
+    "the noise and its file": ("abort", [f"open .{DONE}.safetensors.new"]),
+    "the file and its record": ("commit", ["fsync releases", "open ledger.jsonl"]),
+    "the record and the world": ("commit", []),
 }
 
 
 @pytest.mark.parametrize("between", BETWEEN)
-def test_cra_2_a_kill_between_two_steps_of_a_round(between: str, tmp_path: Path) -> None:
-    world, calls = World(tmp_path / "run"), [""]
-    world.start()
-    now = {
-        "the noise and its file": ["open .1.safetensors.new"],
-        "the file and its record": ["fsync releases", "open ledger.jsonl"],
-    }
+def test_cra_2_a_kill_between_two_steps_of_a_round(between: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (disk, run, seen), calls = begun(tmp_path / "disk"), list[str]()
+    fate, wanted = BETWEEN[between]
 
-    def raising() -> None:
+    def raising(*_: object) -> None:
         raise Killed
 
-    def before(call: str, path: Path) -> bool:
+    def when(call: str, path: Path) -> bool:
         calls.append(f"{call} {path.name}")
-        wanted = now.get(between, [])
         return bool(wanted) and calls[-len(wanted) :] == wanted
 
-    if between == "the charge and the noise":
-        world.meets = raising
-    if between == "the record and the world":
-        world.leaves = raising
-    killed(world, before=before)
-    world.meets = world.leaves = lambda: None
-    whole, charged = world.release(1), world.records("begin", "commit")[-1]
-    assert (charged["kind"], charged["round"]) == ("commit" if between == "the record and the world" else "begin", 1)
-    assert (whole is not None) == (BETWEEN[between] == "commit")
-    world.start()
-    world.judge(kills=1)
-    assert [body["kind"] for body in world.records("commit", "abort")] == ["commit", BETWEEN[between], "commit"]
+    with monkeypatch.context() as patch:
+        if between == "the charge and the noise":
+            patch.setattr(LatticeSum, "open", raising)
+        if between == "the record and the world":
+            patch.setattr(Witness, "publishes", raising)
+        killed(CASE, disk, run, 2, seen.append, when, 1)
+    whole, last = release_of(run, DONE), records(run)[-1]
+    assert (last["kind"], last["round"]) == ("commit" if between == "the record and the world" else "begin", DONE)
+    assert (whole is not None) == (fate == "commit")
+    resumed(disk, run, seen)
+    ends = [body["kind"] for body in records(run) if body["kind"] in ("commit", "abort")]
+    assert ends == [*["commit"] * DONE, fate, "commit"]
     # The same bytes are served again.
-    assert world.release(1) == whole
+    assert release_of(run, DONE) == whole
 
 
 def test_cra_4_a_charge_that_was_cut_off_beside_its_release_is_a_rollback(tmp_path: Path) -> None:
-    world = World(tmp_path / "run")
-    world.start()
-    ledger = tmp_path / "run/ledger.jsonl"
-    *before, begin, _commit = ledger.read_bytes().splitlines(keepends=True)
+    disk, run, seen = begun(tmp_path / "disk")
+    *before, begin, _commit = (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     assert b'"kind":"begin"' in begin
     for kept in (begin[:-2], begin[:1], b""):
-        ledger.write_bytes(b"".join(before) + kept)
-        with pytest.raises(RunFolderError, match="holds a release of round 0"):
-            world.start()
+        (run / "ledger.jsonl").write_bytes(b"".join(before) + kept)
+        with pytest.raises(RunFolderError, match=f"holds a release of round {DONE - 1}"):
+            go(CASE, disk, run, 2, seen.append, 1)
         # Without it nothing of the round is known to have left.
-        hidden = (tmp_path / "run/state/releases/0.safetensors").rename(tmp_path / "release")
-        (tmp_path / "run/state/keys/epoch-1").unlink(missing_ok=True)
-        shutil.copytree(tmp_path / "run", tmp_path / "copy")
-        World(tmp_path / "copy").start()
+        copy = Path(shutil.copytree(run, tmp_path / "copy" / "run"))
+        (copy / f"state/releases/{DONE - 1}.safetensors").unlink()
+        go(CASE, Disk(tmp_path / "copy"), copy, 2, seen.append, 1)
         shutil.rmtree(tmp_path / "copy")
-        hidden.rename(tmp_path / "run/state/releases/0.safetensors")

@@ -7,15 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
-from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 
-from hubbub.flower import DPFedAvgFixed, LocalGrid
-from hubbub.ledger.chain import read_chain, record_hash
-from hubbub.training import HeadHook
+from hubbub.ledger.chain import record_hash
 from hubbub.training.run_folder.record import Metrics
 
 CONFIG = """
@@ -88,20 +82,3 @@ def test_what_a_row_calls_private_is_in_no_gauge_whatever_it_is_called(tmp_path:
     assert shown.pop("last_round_timestamp_seconds") > 0
     assert shown == {"rounds": 2, "rounds_planned": 9, "rounds_aborted": 0, "epsilon": float("inf"), "clip_norm": 2.0}
     assert 'run="r\\"u\\\\n"' in (folder / "metrics.prom").read_text()
-
-
-def test_a_flower_server_leaves_them_too_and_counts_what_was_aborted_over_all_starts(tmp_path: Path) -> None:
-    # Nobody answers.
-    app, start = ClientApp(), ArrayRecord({"w": Array(np.zeros(3, np.float32))})
-    settings = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": 3, "rounds": 9, "state": tmp_path / "run"}
-    hook = HeadHook(["sh", "-c", f"test ! -e {tmp_path / 'away'}"])
-    for rounds, on_failure in ((2, "abort"), (2, "abort")):
-        strategy = DPFedAvgFixed(FedAvg(), on_failure=on_failure, head_hook=hook, **settings)  # type: ignore[arg-type]
-        strategy.start(LocalGrid(app, num_nodes=4), start, num_rounds=rounds)
-        (tmp_path / "away").touch()
-    shown = gauges(tmp_path / "run" / "metrics.prom")
-    assert (shown["rounds"], shown["rounds_planned"], shown["rounds_aborted"]) == (4, 9, 4)
-    assert shown["heads_waiting"] == 2
-    assert shown["epsilon"] == pytest.approx(strategy.guarantee().epsilon)
-    kinds = [record["kind"] for record in read_chain(tmp_path / "run" / "ledger.jsonl").records]
-    assert kinds.count("abort") == shown["rounds_aborted"]

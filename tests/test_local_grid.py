@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.task_identity import TaskIdentity
 
 from hubbub.flower.local_grid import LocalGrid, received
 
@@ -150,23 +149,6 @@ def test_what_a_client_raises_is_an_error_reply_that_names_it() -> None:
     assert (bad.metadata.group_id, partition(bad)) == ("g", 1)
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (lambda message: None, "the ClientApp returned NoneType, not a Message"),
-        (lambda message: message.content, "the ClientApp returned RecordDict, not a Message"),
-        (
-            lambda message: Message(RecordDict({"m": MetricRecord({"n": 2**64})}), reply_to=message),
-            "the ClientApp's reply cannot be sent: Value out of range",
-        ),
-    ],
-)
-def test_what_is_no_reply_is_the_error_of_an_app_that_crashed(answer: Callable[[Message], Any], reason: str) -> None:
-    (reply,) = ask(LocalGrid(client(lambda message, context: answer(message)), num_nodes=1))
-    assert reply.error.code == 8
-    assert str(reply.error.reason).startswith(reason)
-
-
 def test_a_reply_in_another_s_name_does_not_arrive() -> None:
     kept: list[Message] = []
 
@@ -176,34 +158,6 @@ def test_a_reply_in_another_s_name_does_not_arrive() -> None:
 
     replies = ask(LocalGrid(client(forging), num_nodes=3))
     assert [partition(reply) for reply in replies] == [0]
-
-
-def test_a_message_to_an_unknown_node_is_answered_by_the_server_as_unavailable() -> None:
-    grid = LocalGrid(client(echo), num_nodes=1)
-    message = Message(RecordDict(), 3, "query")
-    (reply,) = grid.send_and_receive([message])
-    assert reply.error.code == 5
-    assert reply.metadata.src_node_id == message.metadata.src_node_id
-    assert reply.metadata.reply_to_message_id == message.metadata.message_id
-
-
-def test_nodes_that_are_offline_are_connected_and_never_answer() -> None:
-    asked = []
-
-    def note(message: Message, context: Context) -> Message:
-        asked.append(context.node_id)
-        return echo(message, context)
-
-    grid = LocalGrid(client(note), num_nodes=4)
-    ids = grid.get_node_ids()
-    grid.offline(ids[1:3])
-    assert grid.get_node_ids() == ids
-    assert [partition(reply) for reply in ask(grid)] == [0, 3]
-    assert asked == [ids[0], ids[3]]
-    grid.offline([])
-    assert len(ask(grid)) == 4
-    with pytest.raises(ValueError, match=r"node_ids = \[3\]: not in this grid, whose nodes are \d+ to \d+"):
-        grid.offline([3])
 
 
 # --- nodes and apps ---
@@ -234,12 +188,3 @@ def test_nodes_are_the_same_in_every_grid_and_known_by_their_keys() -> None:
     assert len(set(keys)) == 5
     assert {(type(key), len(key)) for key in keys} == {(bytes, 32)}
     assert {node.public_key for node in LocalGrid(client(echo), num_nodes=3, keys=False).get_nodes()} == {b""}
-
-
-def test_a_process_that_nobody_named_can_send_messages_once_it_has_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, None)
-    with pytest.raises(RuntimeError, match="not set"):
-        Message(RecordDict(), 1001, "query")
-    grid = LocalGrid(client(echo), num_nodes=2)
-    assert [partition(reply) for reply in ask(grid)] == [0, 1]

@@ -123,12 +123,6 @@ def test_the_noise_reserved_fits_at_the_limit():
         plan.pack([0.0], noise=[0.5])
 
 
-def test_weights_count_as_so_many_contributions():
-    weighted = added([3 * number for number in PLAN.pack([1.0, -0.5])], PLAN.pack([1.0, 1.0]))
-    assert PLAN.contributions(weighted) == 4
-    assert PLAN.unpack_steps(weighted, 4).tolist() == [4 * 127, -3 * 64 + 127]
-
-
 def test_a_plaintext_that_is_doubled_or_missing_in_part_shows():
     one = PLAN.pack(np.zeros(2 * PLAN.slots))
     with pytest.raises(ValueError, match=r"plaintexts\[0\] holds 2 contributions, the last one 1"):
@@ -178,13 +172,6 @@ def test_pai_5_values_that_are_not_finite_are_refused_by_their_place(bad):
 def test_pai_5_values_that_are_no_real_numbers_are_refused(bad):
     with pytest.raises(TypeError, match="must be real numbers"):
         PLAN.pack(bad)
-
-
-def test_nothing_is_not_packed_or_unpacked():
-    with pytest.raises(ValueError, match=r"values has shape .* must not be empty"):
-        PLAN.pack([])
-    with pytest.raises(ValueError, match="plaintexts is empty"):
-        PLAN.unpack([])
 
 
 @pytest.mark.parametrize(

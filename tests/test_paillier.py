@@ -142,19 +142,6 @@ def test_everything_up_to_half_of_n_comes_back_and_nothing_above_is_taken() -> N
                 refuse(value)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    exponent_bits=st.integers(1, 200),
-    n=st.sampled_from([15, 10**12 + 39, 2**61 - 1, 3**40]),
-    data=st.data(),
-)
-def test_the_table_of_powers_gives_powers(exponent_bits: int, n: int, data: st.DataObject) -> None:
-    base = data.draw(st.integers(1, n * n - 1).filter(lambda x: gmpy2.gcd(x, n) == 1))
-    table = randomizers.Table(gmpy2.mpz(base), n, exponent_bits)
-    for exponent in {0, 1, 2**exponent_bits - 1, data.draw(st.integers(0, 2**exponent_bits - 1))}:
-        assert table.power(exponent) == pow(base, exponent, n * n)
-
-
 def test_short_exponents_are_drawn_from_all_of_half_the_bits_of_n(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(randomizers.secrets, "randbits", lambda bits: asked.append(bits) or 3)

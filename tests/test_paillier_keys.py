@@ -8,14 +8,11 @@ from pathlib import Path
 import pytest
 
 from hubbub.errors import KeyFileError
-from hubbub.secagg import ciphertext, key_files, threshold
+from hubbub.secagg import ciphertext, key_files
 from hubbub.secagg.paillier import PublicKey
-from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from written_keys import (
-    KEY,
     KINDS,
     LARGE,
-    SHARES,
     refused,
     small_keys,  # noqa: F401 # a fixture
     write,
@@ -30,20 +27,6 @@ def test_keys_are_read_back_as_they_were(tmp_path: Path) -> None:
     assert public == LARGE.public_key == private.public_key
     assert public.short_exponents
     assert private.decrypt(public.encrypt([3, -4])) == [3, -4]
-
-
-def test_a_shared_key_and_its_shares_are_read_back_as_they_were(tmp_path: Path) -> None:
-    key_files.write_public(tmp_path / "public", KEY)
-    public = key_files.read_public(tmp_path / "public")
-    assert isinstance(public, ThresholdKey)
-    assert (public, public.key_id, public.min_contributions) == (KEY, KEY.key_id, 2)
-    read: list[KeyShare] = []
-    for share in SHARES[:2]:
-        key_files.write_share(tmp_path / f"{share.holder}", share)
-        read.append(key_files.read_share(tmp_path / f"{share.holder}"))
-    assert [(share.holder, share.secret, share.public) for share in read] == [(s.holder, s.secret, KEY) for s in SHARES[:2]]
-    given = [KEY.encrypt(40), KEY.encrypt(2)]
-    assert threshold.combine(public, [share.partial_of(given) for share in read]) == 42
 
 
 def test_pai_15_only_the_owner_may_read_secrets_and_everybody_public_keys(tmp_path: Path) -> None:

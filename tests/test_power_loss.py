@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,27 +24,9 @@ from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.chain import read_chain
 from hubbub.verification import verify
 from judge import FAILURES, Violation, judged
-from simulated_disk import EVERYTHING, NOTHING, Choose, Disk, Image, Killed, put
+from simulated_disk import EVERYTHING, NOTHING, Choose, Disk, Image, put
 from ways import WAYS
-from witness import Case, Met, go
-
-
-def kill(disk: Disk, when: Callable[[str, Path], bool]) -> None:
-    """The process ends before the call for which ``when`` holds."""
-    dead = False
-
-    def before(call: str, path: Path) -> None:
-        nonlocal dead
-        dead = dead or when(call, path)
-        if dead:
-            raise Killed
-
-    disk.before = before
-
-
-def revive(disk: Disk) -> None:
-    disk.before = lambda call, path: None
-
+from witness import Case, Met, calls_of_a_start, go, killed
 
 # In a folder that the run creates as well: its name must last, too.
 RUN = "runs/one"
@@ -54,13 +36,10 @@ def recorded(case: Case, folder: Path) -> Disk:
     """A whole run in three starts; the second is killed when a release is about to get its name."""
     folder.mkdir()
     disk = Disk(folder)
-    first, last = case.way.rounds // 3, 2 * case.way.rounds // 3
+    first, named = case.way.rounds // 3, ("replace", f"{2 * case.way.rounds // 3}.safetensors")
     try:
         go(case, disk, folder / RUN, 1, disk.mark, first)
-        kill(disk, lambda call, path: call == "replace" and path.name == f"{last}.safetensors")
-        with pytest.raises(Killed):
-            go(case, disk, folder / RUN, 2, disk.mark)
-        revive(disk)
+        killed(case, disk, folder / RUN, 2, disk.mark, lambda call, path: (call, path.name) == named)
         go(case, disk, folder / RUN, 3, disk.mark)
     except FAILURES as error:
         raise Violation(f"the run cannot go on: {error}") from error
@@ -118,23 +97,10 @@ def killed_then_power_lost(case: Case, scratch: Path, number: int, chances: int,
     disk = Disk(root)
     go(case, disk, root / RUN, 1, disk.mark, 1)
     calls = itertools.count()
-    kill(disk, lambda call, path: next(calls) == number)
-    with pytest.raises(Killed):
-        go(case, disk, root / RUN, 2, disk.mark, 1)
+    killed(case, disk, root / RUN, 2, disk.mark, lambda call, path: next(calls) == number, 1)
     killed_at = len(disk.log)
-    revive(disk)
     go(case, disk, root / RUN, 3, disk.mark, 1)
     power_lost(case, disk, scratch, start=killed_at, chances=chances, count=count)
-
-
-def calls_of_a_start(case: Case, root: Path) -> list[str]:
-    """Those that change the disk while a run goes on for one round, each with a name."""
-    root.mkdir()
-    disk, calls = Disk(root), []
-    go(case, disk, root / RUN, 1, disk.mark, 1)
-    disk.before = lambda call, path: calls.append(f"{call} {path.name}")
-    go(case, disk, root / RUN, 2, disk.mark, 1)
-    return calls
 
 
 def lost_again(case: Case, image: Image, events: Sequence[Any], scratch: Path, number: int, count: Count) -> None:

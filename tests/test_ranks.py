@@ -23,7 +23,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 import hubbub
 from hubbub.cli.training import How, Tracked, launched
 from hubbub.cli.training import train as begin
-from hubbub.errors import ConfigError, LedgerError, RankError
+from hubbub.errors import ConfigError, RankError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.ledger.ledger import Ledger
@@ -55,7 +55,7 @@ from hubbub.training import (
 )
 from hubbub.training.aggregate import LatticeSum
 from hubbub.training.clipping import AdaptiveClipping
-from hubbub.training.ranks import Ranks, divided
+from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import server_step
 from hubbub.training.simulation.functional import FlatModel
 from ranks_of import Started, on_ranks
@@ -306,19 +306,6 @@ def test_a_sharded_model_is_refused_on_every_rank() -> None:
         assert "has sharded parameters" in str(found)
 
 
-def test_who_asks_another_rank_for_the_ledger_is_told_who_has_it(tmp_path: Path) -> None:
-    found = on_ranks(2, _ledger_of)
-    assert found[0] == "ledger"
-    assert isinstance(found[1], LedgerError)
-    assert "rank 0 alone has the ledger" in str(found[1])
-
-
-def _ledger_of(ranks: Ranks) -> str:
-    mechanism = hubbub.Mechanism(Identity(3), MinSeparation(1, 3), 2.0)
-    path = ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
-    return "ledger" if path.ledger.next_round == 0 else "another"
-
-
 @pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
 def test_many_tasks_without_a_group_are_refused_since_each_would_be_a_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "4")
@@ -343,12 +330,6 @@ def test_several_ranks_are_refused_where_clients_train_by_themselves(changed: co
     pytest.importorskip("gmpy2")
     with pytest.raises(ConfigError, match="nproc = 2: several processes share a run of engine = 'process' without secagg"):
         build(configs.resolve({"privacy": {"epsilon": 8.0}}, changed), ranks=SimpleNamespace(size=2))  # type: ignore[arg-type]
-
-
-def test_one_rank_needs_no_group() -> None:
-    ranks = Ranks.launched()
-    assert (ranks.size, ranks.leads) == (1, True)
-    assert divided(0, 3) == [(0, 0)] * 3
 
 
 # Kills.

@@ -19,7 +19,6 @@ from hubbub.mechanism.strategies import BandedToeplitz, BinaryTree, Identity, to
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import require_room
 from hubbub.training import (
-    LatticeSum,
     PlainSum,
     ReleasePath,
     RunPlan,
@@ -61,18 +60,6 @@ def test_rng_4_a_round_that_was_begun_is_not_begun_again() -> None:
     path.begin([0], total(), CLIP)
     with pytest.raises(LedgerError, match="begun already"):
         path.begin([0], total(), CLIP)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [PlainSum(torch.zeros(DIM, dtype=torch.float64), {}), total(clip_norm=2 * CLIP)],
-    ids=["floating point", "another lattice"],
-)
-def test_secure_noise_hides_sums_on_the_lattice_of_the_clip_norm_only(wrong: PlainSum | LatticeSum) -> None:
-    path = opened()
-    with pytest.raises(LedgerError, match=r"round 0.*Lattice\(0.5\)"):
-        path.begin([0], wrong, CLIP)
-    assert path.ledger.rounds == ()
 
 
 def test_the_charge_is_on_disk_before_the_row_and_the_release_before_its_record(tmp_path: Path) -> None:

@@ -22,10 +22,8 @@ from hubbub.training import (
     RunStore,
     train,
 )
-from hubbub.training.rounds import RunState
 from hubbub.verification import verify
 from release_paths import (
-    CLIENTS,
     CLIP,
     DIM,
     PROMISE,
@@ -94,18 +92,6 @@ def test_a_ledger_by_which_a_client_took_part_too_often_is_refused(tmp_path: Pat
     one_round(path, 0)
     with pytest.raises(LedgerError, match=r"such as \w+ in rounds \[0, 1\]"):
         opened(RunStore(tmp_path))
-
-
-def test_a_closed_run_stays_closed_and_holds_no_secret(tmp_path: Path) -> None:
-    some_rounds(tmp_path, ROUNDS)
-    store = RunStore(tmp_path)
-    secrets = [path.read_bytes() for path in store.secret_files()]
-    end_run(store.ledger_path)
-    store.destroy_secrets()
-    assert store.secret_files() == []
-    assert len(secrets) >= 3
-    with pytest.raises(RunFolderError, match="a closed run has none"):
-        next(train(plan(toeplitz.square_root(ROUNDS, 3)), silent(), nn.Linear(3, 2), RunStore(tmp_path)))
 
 
 def test_a_run_with_rounds_left_is_closed_only_early(tmp_path: Path) -> None:
@@ -177,18 +163,6 @@ def test_a_file_with_another_name_elsewhere_is_not_written_over(tmp_path: Path) 
     with pytest.raises(OSError, match="another name"):
         RunStore(tmp_path / "run").destroy_secrets()
     assert (tmp_path / "precious").read_bytes() == b"precious"
-
-
-def test_a_run_begins_again_with_the_model_that_it_began_with(tmp_path: Path) -> None:
-    planned = plan(toeplitz.square_root(ROUNDS, 3))
-    model = nn.Linear(3, 2)
-    first = model.weight.detach().clone()
-    run = train(planned, silent(), model, RunStore(tmp_path))
-    next(run)
-    run.close()
-    RunState.start(planned, model, RunStore(tmp_path), clients=CLIENTS)
-    released = RunStore(tmp_path).parse_release(0, RunStore(tmp_path).release_content(0))
-    torch.testing.assert_close(model.weight.flatten(), first.flatten() + (released[:6] / 3).float())
 
 
 # --- what a release takes, and for how long it stays ---

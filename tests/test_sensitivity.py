@@ -34,18 +34,6 @@ def test_the_dynamic_programme_gives_the_reference_values(case: dict) -> None:
     assert sensitivity.of_columns(column_norms(case), pattern).value ** 2 == pytest.approx(case["sens2"], rel=1e-12)
 
 
-def test_two_thousand_rounds_are_searched_without_recursion() -> None:
-    norms = np.random.default_rng(0).uniform(0.1, 1, 2000)
-    ours = sensitivity.of_columns(norms, MinSeparation(485, 3)).value
-    # By definition: the best of all triples, by enumeration over the two later ones.
-    best = 0.0
-    suffix = np.maximum.accumulate(norms[::-1])[::-1]
-    for i in range(2000 - 970):
-        middle = np.arange(i + 485, 2000 - 485)
-        best = max(best, norms[i] + float((norms[middle] + suffix[middle + 485]).max()))
-    assert ours**2 == pytest.approx(best, rel=1e-12)
-
-
 @pytest.mark.parametrize("enumerable", [0, 20_000])
 @pytest.mark.parametrize("case", MF["minsep_sensitivity"], ids=lambda case: case["id"])
 def test_separated_participation_is_never_understated_and_exact_where_it_says_so(

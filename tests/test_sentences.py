@@ -13,10 +13,9 @@ from hubbub import accounting
 from hubbub.accounting import PrivacyGuarantee, group_epsilon, group_events
 from hubbub.accounting.events import RELATIONS, MixtureOfGaussians
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.statement import RunFacts, no_less
+from hubbub.accounting.statement import no_less
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.multi_run import compose_runs
-from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.participation import (
     BallsInBinsSampling,
@@ -214,15 +213,3 @@ def test_the_words_of_a_pattern_are_true_of_what_it_allows(pattern: Participatio
         fits = next((fits for word, fits in apart.items() if word in words), lambda gap: gap >= numbers[-1])
         true &= all(map(fits, gaps))
         assert pattern.allows(joined) <= true
-
-
-def test_the_statement_of_several_runs_says_who_computes_it_again() -> None:
-    text = compose_runs([charge_of(of(MinSeparation(2, 3)), n) for n in (1, 3)], 1e-5).statement(
-        RunFacts(heads=("ab" * 32, "cd" * 32), runs=(of(MinSeparation(2, 3)),) * 2)
-    )
-    assert "'hubbub account' of all computes it again" in text
-
-
-def test_a_promise_of_nothing_is_of_nothing() -> None:
-    assert Promise(3, None).after(3, 1e-5).not_covered
-    assert not any("facts about groups" in text for text in accounting.unprotected(3, 1e-5).not_covered)

@@ -22,7 +22,6 @@ from hubbub.testing import brute_force_sensitivity, check_strategy
 MF = oracle("matrix_factorization")
 SMALL = [c for c in MF["banded_toeplitz"] if c["n"] <= 1000]
 MOMENTUM = [0.0, 0.9]
-PATTERNS = [SingleParticipation(), MinSeparation(4, 3), FixedEpochs(3, 4), MinSeparation(5, 9)]
 
 
 def by_definition(workload: workloads.Workload, strategy: BandedToeplitz, objective: str = "mean") -> float:
@@ -31,35 +30,7 @@ def by_definition(workload: workloads.Workload, strategy: BandedToeplitz, object
     return float(errors.max() if objective == "max" else errors.mean())
 
 
-def decreasing(bands: int, seed: int) -> np.ndarray:
-    return np.sort(np.random.default_rng(seed).uniform(0.1, 1, bands))[::-1]
-
-
 # ---- power series
-
-
-@pytest.mark.parametrize(("length", "bands"), [(1, 1), (7, 3), (2500, 1), (2600, 900), (4000, 2500), (5000, 5000)])
-def test_the_inverse_of_a_series_times_the_series_is_one(length: int, bands: int) -> None:
-    c = matrices.binomial(0.999, -0.5, bands)
-    product = np.convolve(matrices.inverse(c, length), c)[:length]
-    np.testing.assert_allclose(product, np.eye(1, length)[0], atol=1e-12)
-
-
-@pytest.mark.parametrize(("length", "bands"), [(7, 3), (2600, 900), (4000, 2500)])
-def test_division_and_its_transpose_solve_the_triangular_system(length: int, bands: int) -> None:
-    c, a = matrices.binomial(0.99, -0.5, bands), np.random.default_rng(0).normal(size=length)
-    T = matrices.matrix(c, length)
-    np.testing.assert_allclose(T @ matrices.divide(a, c), a, atol=1e-10)
-    np.testing.assert_allclose(T.T @ matrices.transposed_divide(a, c), a, atol=1e-10)
-
-
-@pytest.mark.parametrize(("m", "n", "length"), [(1, 1, 3), (3, 8, 5), (400, 900, 1000), (5000, 5000, 5000)])
-def test_a_product_of_series_is_their_convolution(m: int, n: int, length: int) -> None:
-    generator = np.random.default_rng(1)
-    a, c = generator.normal(size=m), generator.normal(size=n)
-    expected = np.zeros(max(length, m + n - 1))
-    expected[: m + n - 1] = np.convolve(a, c)
-    np.testing.assert_allclose(matrices.multiply(a, c, length), expected[:length], atol=1e-10)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.95])
@@ -113,37 +84,6 @@ def test_a_normalized_strategy_passes_the_contract_and_has_columns_of_norm_one(s
     check_strategy(strategy)
     check_strategy(strategy, [MinSeparation(b, k) for b in range(1, 7) for k in range(1, 7)])
     np.testing.assert_allclose(np.linalg.norm(strategy.matrix(), axis=0), 1.0, rtol=1e-14)
-
-
-# ---- gradients
-
-
-@pytest.mark.parametrize("beta", MOMENTUM)
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("objective", ["mean", "max"])
-def test_the_gradient_is_that_of_finite_differences(beta: float, pattern: MinSeparation, objective: str) -> None:
-    a = workloads.momentum(12, beta).coefficients()
-    function = search.error_and_movement(a, search.row_weights(12, objective), 6, *matrices.worst_rounds(pattern, 12))
-    c = decreasing(6, 1)
-    _, gradient = function(c)
-    numeric = [(function(c + 1e-6 * e)[0] - function(c - 1e-6 * e)[0]) / 2e-6 for e in np.eye(6)]
-    np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-6 * np.abs(gradient).max())
-
-
-@pytest.mark.parametrize(("rounds", "bands"), [(1, 1), (6, 1), (6, 3), (7, 7), (12, 5)])
-@pytest.mark.parametrize("beta", [0.0, 0.7])
-def test_the_normalized_error_and_gradient_are_those_of_the_dense_matrices(
-    rounds: int, bands: int, beta: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(normalized_numerics, "_CHUNK", 9)  # so that the last rows come in several parts
-    c, A = decreasing(bands, 3), workloads.momentum(rounds, beta)
-    value, gradient = normalized_numerics.mean_error(c, rounds, beta)
-    assert value == pytest.approx(by_definition(A, NormalizedToeplitz(rounds, tuple(c))), rel=1e-12)
-    errors = [
-        [by_definition(A, NormalizedToeplitz(rounds, tuple(c + sign * 1e-6 * e))) for sign in (1, -1)] for e in np.eye(bands)
-    ]
-    numeric = [(up - down) / 2e-6 for up, down in errors]
-    np.testing.assert_allclose(gradient, numeric, atol=1e-6 * value)
 
 
 # ---- the optimum
@@ -244,22 +184,6 @@ def test_the_full_square_root_is_the_best_for_the_largest_error() -> None:
         root = matrices.root_series(beta, 64)
         np.testing.assert_allclose(result.strategy.coefficients, root / np.linalg.norm(root), atol=1e-9)
         assert toeplitz_bound(root, len(root), 1, mean=False) == pytest.approx(result.squared_error, rel=1e-10)
-
-
-@pytest.mark.parametrize("pattern", [MinSeparation(4, 3), FixedEpochs(3, 4)])
-def test_overlapping_columns_keep_an_exact_sensitivity(pattern: MinSeparation) -> None:
-    A = workloads.prefix_sum(40)
-    result = factorization.toeplitz.optimize(A, bands=16, participation=pattern)
-    stated = result.strategy.sensitivity(pattern)
-    truth = brute_force_sensitivity(result.strategy.matrix(), pattern)
-    assert stated.exact
-    assert stated.value == pytest.approx(truth, rel=1e-12)
-    assert result.squared_error == pytest.approx(by_definition(A, result.strategy) * truth**2, rel=1e-10)
-    assert (
-        result.lower_bound
-        <= result.squared_error
-        < 0.999 * factorization.toeplitz.optimize(A, bands=4, participation=pattern).squared_error
-    )
 
 
 @pytest.mark.parametrize(("rounds", "bands", "beta"), [(20, 20, 0.0), (40, 8, 0.0), (40, 8, 0.9)])

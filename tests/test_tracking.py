@@ -11,8 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from hubbub.cli import main
 from hubbub.experiment import tracking
-from hubbub.training import RoundResult, train
-from small_runs import PLANS, linear, population
+from hubbub.training import RoundResult
 
 PUBLIC = {"public/epsilon", "public/accuracy", "public/loss"}
 
@@ -94,14 +93,6 @@ def trained(folder: Path, *flags: str, settings: str = "") -> int:
     with pytest.raises(SystemExit) as stop:
         main(["train", str(config), "--out", str(folder), *flags])
     return int(stop.value.code or 0)
-
-
-def test_a_loop_of_ones_own_writes_the_numbers_of_each_round() -> None:
-    written: list[tuple[str, float, int]] = []
-    for result in train(PLANS["independent, Poisson"], population(), linear()):
-        tracking.log(result, lambda *told: written.append(told))
-    assert {name for name, _, _ in written} == {"public/epsilon", "public/clip_norm", "public/released"}
-    assert [number for name, _, number in written if name == "public/epsilon"] == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_a_population_calls_its_statistics_makes_none_of_them_public() -> None:

@@ -67,22 +67,6 @@ def test_the_online_estimate_of_a_whole_tree_has_the_variance_of_honaker(height:
     assert errors[-1] == pytest.approx(1 / (2 - 2**-height), rel=1e-12)
 
 
-@pytest.mark.parametrize("n", [3, 5, 6, 8, 11])
-def test_a_completed_tree_is_the_first_rounds_of_one_of_the_next_power_of_two(n: int) -> None:
-    whole = BinaryTree(2 ** (n - 1).bit_length()).matrix()[:, :n]
-    expected = whole[whole.any(axis=1)]
-    completed = BinaryTree(n, completed=True).matrix()
-    assert sorted(map(tuple, completed)) == sorted(map(tuple, expected))
-    assert utility.squared_errors(workloads.prefix_sum(n), BinaryTree(n, completed=True))[-1] == pytest.approx(1)
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_later_trees_go_on_from_the_last_estimate_of_the_finished_ones(decoder: str) -> None:
-    one = utility.squared_errors(workloads.prefix_sum(6), BinaryTree(6, decoder, completed=True))
-    many = utility.squared_errors(workloads.prefix_sum(18), BinaryTree(18, decoder, rounds_per_tree=6, completed=True))
-    np.testing.assert_allclose(many, np.concatenate([one, one[-1] + one, 2 * one[-1] + one]), rtol=1e-12)
-
-
 @pytest.mark.parametrize("case", MF["tree_minsep_sensitivity"], ids=lambda case: case["id"])
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_separated_participation_in_a_tree_is_exact(case: dict, decoder: str) -> None:

@@ -3,34 +3,13 @@
 Each flag with values that it cannot have, misspelt, or without a value is tried in ``test_malformed.py``.
 """
 
-from pathlib import Path
-
 import pytest
 
 import refusals
-from refusals import ACCOUNT, CALIBRATE, Refused, output
+from refusals import ACCOUNT, Refused
 
 # Fixtures are found by their names here.
 workplace, refused = refusals.workplace, refusals.refused
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["trian", "good.toml"], ["trian", "did you mean 'train'"]),
-        (["account", "--rounds", "5"], ["--delta"]),
-        (["calibrate", "--rounds", "5", "--delta", "1e-5"], ["--epsilon"]),
-        (["train"], ["config"]),
-        (["train", "good.toml", "correlated.toml"], ["correlated.toml"]),
-        (["train", "good.toml", "--outt", "new"], ["--outt", "--out"]),
-        ([*CALIBRATE, "--noise-multiplier", "1"], ["--noise-multiplier"]),
-        (["resume", "run", "--out", "new"], ["--out"]),
-    ],
-    ids=lambda value: " ".join(value),
-)
-def test_a_misused_command_line_is_explained_in_one_line(refused: Refused, arguments: list[str], words: list[str]) -> None:
-    lowered = refused(arguments).lower()
-    assert not [word for word in words if word.lower() not in lowered], lowered
 
 
 @pytest.mark.parametrize(
@@ -105,11 +84,3 @@ def test_noise_beyond_what_can_be_computed_is_refused_by_name(refused: Refused, 
 )
 def test_account_refuses_flags_that_describe_no_mechanism(refused: Refused, flags: str, words: list[str]) -> None:
     refused([*ACCOUNT, *flags.split()], *words)
-
-
-@pytest.mark.parametrize(("text", "same"), [("6e2", "600"), ("6.0E+2", "600"), ("0.6e3", "600")])
-def test_a_whole_number_may_be_written_with_an_exponent(
-    capsys: pytest.CaptureFixture[str], text: str, same: str, workplace: Path
-) -> None:
-    flags = [*CALIBRATE, "--cohort-size", "5", "--json", "--population"]
-    assert output(capsys, [*flags, text]) == output(capsys, [*flags, same])

@@ -18,6 +18,7 @@ from hubbub.noise import SecureSource, Segments
 from hubbub.training import LatticeSum
 from hubbub.training.release import ReleasePath
 from release_file import release_digest
+from simulated_disk import Disk, Killed
 from ways import WAYS, Way
 
 Note = Callable[[Any], None]
@@ -247,6 +248,34 @@ def go(case: Case, disk: Any, folder: Path, seed: int, note: Note, rounds: int |
     witness = Witness(folder, note)
     with witness.watching(disk):
         return case.way.go(witness, seed, rounds, case.keep_releases)
+
+
+def killed(
+    case: Case, disk: Disk, folder: Path, seed: int, note: Note, when: Callable[[str, Path], bool], rounds: int | None = None
+) -> None:
+    """Start a process as :func:`go` does, which ends before the call that changes the disk for which ``when`` holds."""
+    dead = False
+
+    def before(call: str, path: Path) -> None:
+        nonlocal dead
+        dead = dead or when(call, path)
+        if dead:
+            raise Killed
+
+    disk.before = before
+    with pytest.raises(Killed):
+        go(case, disk, folder, seed, note, rounds)
+    disk.before = lambda call, path: None
+
+
+def calls_of_a_start(case: Case, root: Path, done: int = 1) -> list[str]:
+    """Those that change the disk while a run of so many rounds goes on for one, each with a name."""
+    root.mkdir()
+    disk, calls = Disk(root), list[str]()
+    go(case, disk, root / "run", 1, disk.mark, done)
+    disk.before = lambda call, path: calls.append(f"{call} {path.name}")
+    go(case, disk, root / "run", 2, disk.mark, 1)
+    return calls
 
 
 def same(release: torch.Tensor, met: Met) -> str:
