@@ -106,7 +106,7 @@ def _last_clip_norm(before: Config, recorded: Recorded) -> float | None:
         return None
     norms = ClipNorms(clipping_of(before), mechanism.noise_multiplier, recorded.promise.settings["expected_cohort_size"])
     store, checkpoint = RunStore(Path(recorded.name)), last_checkpoint(recorded)
-    clip_norm = (checkpoint and checkpoint.clip_norm()) or norms.first
+    clip_norm = (checkpoint and checkpoint.clip_norm) or norms.first
     for t in rounds_after(recorded, checkpoint):
         clip_norm = norms.following(clip_norm, store.parse_release(t, store.release_content(t)))
     return clip_norm

@@ -40,7 +40,7 @@ from hubbub.training.aggregate import Sum
 from hubbub.training.cohorts import CohortKeys
 from hubbub.training.ranks import Ranks, fingerprint, segments
 from hubbub.training.run_folder import RunStore
-from hubbub.training.run_folder.record import key_ahead, rounds_shown, unknown_releases
+from hubbub.training.run_folder.record import Traces, rounds_shown
 
 __all__ = ["ReleasePath"]
 
@@ -414,23 +414,18 @@ class ReleasePath:
         """Refuse a ledger that was rolled back: it lacks what is in the folder, or the last head that a hook took."""
         if not self._store:
             return
-        self._store.require_taken(self.ledger.chain)
-        begun, shown = len(self.ledger.rounds), rounds_shown(self._store.folder)
-        own, counted = self._store.evaluation().ledger_path, self.ledger.promise.evaluations(begun)
-        evaluated = read_chain(own).begun if os.path.lexists(own) else 0
-        late = unknown_releases(self._store.released(), self.ledger.rounds)
-        if what := (
-            f"{shown} rounds in metrics.jsonl"
-            if shown > begun
-            else f"{evaluated} evaluations"
-            if evaluated > (counted[1] if counted else 0)
-            else f"a release of round {late[0]}"
-            if late
-            else key_ahead(self._store.epochs(), len(self.ledger.history.epochs))
-        ):
+        store, chain, history = self._store, self.ledger.chain, self.ledger.history
+        store.require_taken(chain)
+        # The checkpoint is compared when it is read, and releases when they are used.
+        traces = Traces(dict.fromkeys(store.released(), ""), None, rounds_shown(store.folder), store.epochs())
+        unknown = list(traces.unknown(chain, history))
+        own, counted = store.evaluation().ledger_path, self.ledger.promise.evaluations(len(history.rounds))
+        if os.path.lexists(own) and (evaluated := read_chain(own).begun) > (counted[1] if counted else 0):
+            unknown.append(f"there are {evaluated} private evaluations")
+        if unknown:
             raise RunFolderError(
-                f"{self._store.folder}: holds {what}, of which its ledger of {begun} rounds and "
-                f"{len(self.ledger.history.epochs)} incarnations does not know: it was rolled back; restore the ledger"
+                f"{store.folder}: its ledger holds {len(history.rounds)} rounds and {len(history.epochs)} incarnations, but "
+                f"{unknown[0]}: it was rolled back; restore the ledger"
             )
 
     def _epoch_keys(self) -> list[tuple[int, bytes]]:

@@ -345,7 +345,7 @@ class RunState:
         # Of several ranks each draws its part again.
         if self.path.noise and checkpoint.has_noise and self.ranks.size == 1:
             checkpoint.restore_noise(self.path.noise)
-        clip_norm = checkpoint.clip_norm()
+        clip_norm = checkpoint.clip_norm
         if (clip_norm is None) == bool(self.plan.clip_norms.further):
             raise RunFolderError(
                 f"state/checkpoint-{checkpoint.rounds}.safetensors: its clip_norm = {clip_norm} is not of this run's kind"

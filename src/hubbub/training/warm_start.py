@@ -124,7 +124,7 @@ def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: n
     clip_norm, checkpoint = plan.clip_norms.first, last_checkpoint(recorded)
     if checkpoint:
         checkpoint.restore_model(model.vector, optimizer)
-        clip_norm = checkpoint.clip_norm() or clip_norm
+        clip_norm = checkpoint.clip_norm or clip_norm
     for t in rounds_after(recorded, checkpoint):
         release = store.load_release(t, str(recorded.history.rounds[t].release), model.dim + plan.clip_norms.further)
         clip_norm = server_step(plan, model, optimizer, clip_norm, release, t)

@@ -156,23 +156,13 @@ def _exposition(run: str, numbers: Mapping[str, float | None]) -> str:
 
 
 def unknown_releases(kept: Iterable[int], states: Sequence[str]) -> list[int]:
-    """The rounds of kept releases that are neither committed nor under way by the states on record, in order.
-
-    Example:
-        >>> unknown_releases([0, 1, 2], ["committed", "aborted"])
-        [1, 2]
-    """
+    """The rounds of kept releases that are neither committed nor under way by the states on record, in order."""
     known = {round_index for round_index, state in enumerate(states) if state != "aborted"}
     return sorted(set(kept) - known)
 
 
 def key_ahead(keyed: int, epochs: int) -> str:
-    """The key that proves more than ``epochs`` incarnations, in words; empty if there is none.
-
-    Args:
-        keyed: One more than the last incarnation with a key.
-        epochs: Incarnations on record. The key of one more may exist, since it comes first.
-    """
+    """The key that proves more incarnations than are on record, in words; the key of one more comes before its record."""
     return f"the key of incarnation {keyed - 1}" if keyed > epochs + 1 else ""
 
 
@@ -181,7 +171,7 @@ class Traces:
     """The traces in a run's folder.
 
     Args:
-        releases: The SHA-256 of each release, by round.
+        releases: The SHA-256 of each release, by round; empty where it is not to be compared.
         checkpoint: The rounds of the last checkpoint and its head of the ledger.
         shown: The rounds of the metrics.
         keyed: One more than the last incarnation with a key.

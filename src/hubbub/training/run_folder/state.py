@@ -127,13 +127,6 @@ def _put(
         optimizer.state[vector] = {name: t if t.ndim == 0 else t.to(vector.device) for name, t in state.items()}
 
 
-def _clip_norm(kept: torch.Tensor | None) -> float | None:
-    """The clip norm in a checkpoint, checked."""
-    if kept is not None and (kept.dtype != torch.float64 or kept.ndim or not 0 < kept < math.inf):
-        raise ValueError(f"clip_norm is {kept.dtype} {tuple(kept.shape)}, or not above 0")
-    return None if kept is None else float(kept)
-
-
 class Checkpoint:
     """The state of a run after some of its rounds, as its manifest names it.
 
@@ -147,6 +140,7 @@ class Checkpoint:
         head: The ledger's head after them.
         names: The files next to the manifest.
         model: ``(dim,)``.
+        clip_norm: Of the next round; ``None`` if it does not move.
     """
 
     def __init__(self, path: Path, *, again: bool, noise: bool = True) -> None:
@@ -180,7 +174,10 @@ class Checkpoint:
                 parts[name] = parse(content)
         self.names, self._rows = list(parts), parts.get(rows, {})
         with checked(own):
-            self._clip_norm = _clip_norm(parts[own].pop("clip_norm", None))
+            norm = parts[own].pop("clip_norm", None)
+            if norm is not None and (norm.dtype != torch.float64 or norm.ndim or not 0 < norm < math.inf):
+                raise ValueError(f"clip_norm is {norm.dtype} {tuple(norm.shape)}, or not above 0")
+            self.clip_norm = None if norm is None else float(norm)
             self.model, self._optimizer = _parted(parts[own])
             if not self.model.is_floating_point() or not bool(torch.isfinite(self.model).all()):
                 raise ValueError(f"model is {self.model.dtype} {tuple(self.model.shape)}, or not finite")
@@ -190,10 +187,6 @@ class Checkpoint:
         """Restore the model and the optimizer's state."""
         with self._checked(self._own):
             _put(self.model, self._optimizer, vector, optimizer)
-
-    def clip_norm(self) -> float | None:
-        """The clip norm of the next round, if it moves."""
-        return self._clip_norm
 
     @property
     def has_noise(self) -> bool:
