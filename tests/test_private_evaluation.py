@@ -177,7 +177,7 @@ def test_a_rolled_back_run_beside_its_evaluations_is_refused(tmp_path: Path) -> 
     (tmp_path / "new/evaluation").rename(tmp_path / "own")
     (tmp_path / "kept").rename(tmp_path / "new/evaluation")
     before = (tmp_path / "new/ledger.jsonl").read_bytes()
-    with pytest.raises(RunFolderError, match="its ledger holds 1 rounds and . incarnations, but there are 6 private evaluations"):
+    with pytest.raises(RunFolderError, match=r"its ledger holds 1 rounds and \d incarnations, but there are 6"):
         next(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "new")))
     assert (tmp_path / "new/ledger.jsonl").read_bytes() == before
 

@@ -12,12 +12,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hubbub.errors import RunFolderError
+
 __all__ = [
     "append",
     "cache_folder",
     "locked_folder",
     "make_folder",
     "read",
+    "refusing",
     "remove",
     "sync",
     "truncate",
@@ -178,6 +181,24 @@ def read(path: Path, *, at_most: int) -> bytes:
         while part := os.read(descriptor, 1 << 24):
             parts.append(part)
         return b"".join(parts)
+
+
+@contextmanager
+def refusing(path: Path, what: str, then: str = "restore it") -> Iterator[None]:
+    """A context in which errors of reading or parsing a file become a ``RunFolderError`` that names it.
+
+    Args:
+        path: The file.
+        what: The fault, such as "is no release".
+        then: The next step.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); {then}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        why = f"has no {error}" if isinstance(error, KeyError) else error
+        raise RunFolderError(f"{path}: {what} ({why}); {then}") from error
 
 
 @contextmanager

@@ -192,7 +192,7 @@ def account_runs(folders: Sequence[Path], flags: Mapping[str, Any], *, as_json: 
     composed = compose_runs(found, delta, **terms) if runs[1:] else None
     costs = [spent(promise, run.history, delta) for promise, run in zip(promises, runs, strict=True)]
     if composed is None:
-        answer, facts = costs[0].guarantee, costs[0].facts(runs[0].promise, runs[0].chain.head)
+        answer, facts = costs[0].guarantee, runs[0].promise.facts(runs[0].chain.head, costs[0].public_warnings())
     else:
         answer = composed
         facts = RunFacts(

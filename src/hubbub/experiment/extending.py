@@ -9,6 +9,7 @@ from safetensors.torch import save
 from torch import nn
 
 from hubbub._util import files
+from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.config import Config
@@ -19,7 +20,7 @@ from hubbub.ledger.promise import Extends
 from hubbub.training import RunPlan, RunStore
 from hubbub.training.clipping import ClipNorms
 from hubbub.training.run_folder.record import read_run
-from hubbub.training.run_folder.state import Start, parse, refusing
+from hubbub.training.run_folder.state import Start, parse
 from hubbub.training.warm_start import final_state, last_checkpoint, related, require_alike, rounds_after
 from hubbub.verification import verify
 

@@ -64,11 +64,6 @@ class Paillier:
         return self.public if isinstance(self.public, ThresholdKey) else None
 
     @property
-    def key(self) -> PublicKey:
-        """The key for encryption."""
-        return self.parsed.public_key
-
-    @property
     def least(self) -> int:
         """The fewest contributions in a sum that is opened: the argument, or more if the threshold key demands it."""
         return max(self.min_contributions, self.parsed.min_contributions)
@@ -85,7 +80,7 @@ class Paillier:
             min_survivors: With noise by the clients: the number of clients whose shares make up the whole noise.
         """
         return Encryption(
-            key_bits=self.key.bits,
+            key_bits=self.parsed.public_key.bits,
             bits=self.bits,
             holders=self.parsed.holders,
             threshold=self.parsed.threshold,
@@ -107,7 +102,7 @@ class Paillier:
     def summary(self) -> str:
         """The key and who opens sums, in one line."""
         opened = f"any {self.shared.threshold} of {self.shared.holders} holders" if self.shared else "the owner of the key"
-        return f"Paillier, {self.key.bits} bits; sums of {self.least} and more are opened by {opened}"
+        return f"Paillier, {self.parsed.public_key.bits} bits; sums of {self.least} and more are opened by {opened}"
 
     def settings(self) -> dict[str, Any]:
         """The settings that a resumed run must share with the interrupted one."""

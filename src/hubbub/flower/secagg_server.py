@@ -19,6 +19,7 @@ from torch import nn
 
 from hubbub._util import files, strict_json
 from hubbub._util.checks import positive
+from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower import holder_messages as messages
 from hubbub.flower.holder_messages import AGREEMENT, HELLO, NOISE, OPEN, ROUND, Held, said
@@ -272,11 +273,9 @@ def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agr
         if path is not None:
             files.write_atomic(path, strict_json.canonical(agreement.record()))
         return agreement
-    try:
+    with refusing(path, "cannot be read", "restore it from a copy of the folder"):
         stored = strict_json.loads(files.read(path, at_most=_LARGEST))
         agreement = make(stored["run"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise RunFolderError(f"{path}: cannot be read ({error}); restore it from a copy of the folder") from error
     if strict_json.loads(strict_json.canonical(agreement.record())) != stored:
         raise RunFolderError(
             f"{path}: clients and holders agreed on other terms; restore it, or start a new run in a new folder"

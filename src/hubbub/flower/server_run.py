@@ -100,7 +100,7 @@ class PrivateRun:
 
             packing = secagg.packing(mechanism, options.num_sampled_clients or 0)
             agreement = secagg_server.kept_agreement(
-                options.folder, lambda run: encryption.agreement(secagg.key, packing, dim, run)
+                options.folder, lambda run: encryption.agreement(secagg.parsed.public_key, packing, dim, run)
             )
             self._holders = secagg_server.GridHolders(
                 lambda: self._grid, agreement, secagg.parsed, self.state.promise, secagg.timeout

@@ -20,7 +20,8 @@ from flwr.serverapp.strategy import Strategy
 from safetensors.numpy import save
 
 from hubbub._util import files, strict_json
-from hubbub.errors import LedgerError, RunFolderError
+from hubbub._util.files import refusing
+from hubbub.errors import LedgerError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.options import Options
 from hubbub.ledger.chain import read_chain
@@ -123,7 +124,7 @@ class ServerState:
         """The model after :attr:`rounds` rounds, with the wrapped strategy's arrays restored; ``None`` if the run begins."""
         if self._file is None or not self._file.exists():
             return None
-        try:
+        with refusing(self._file, "cannot be read", "restore it from a copy of the folder"):
             content = files.read(self._file, at_most=_LARGEST)
             told, tensors = metadata(content), {name: t.numpy() for name, t in parse(content).items()}
             if told["sha256"] != _digest(tensors, told):
@@ -138,9 +139,7 @@ class ServerState:
             if Layout.of(model) != self._layout:
                 raise ValueError("it holds another model")
             _put_back(strategy, tensors, self._layout)
-        except (ValueError, KeyError, OSError) as error:
-            raise RunFolderError(f"{self._file}: cannot be read ({error}); restore it from a copy of the folder") from error
-        return model
+            return model
 
     def bind(self) -> None:
         """Record the digests of model and guarantee in the ledger."""

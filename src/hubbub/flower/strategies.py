@@ -12,7 +12,6 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from hubbub._util.checks import integer, scale
 from hubbub.accounting.guarantee import PrivacyGuarantee
-from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import crude_delta
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
@@ -82,15 +81,7 @@ class PrivateStrategy(Strategy):
         run = self._run
         if run is None or run.state.closed:
             return self.guarantee(delta).statement()
-        facts = RunFacts(
-            clip_norm=None if isinstance(self._clipping, AdaptiveClipping) else self._clipping,
-            expected_cohort_size=run.expected_cohort_size,
-            secure_noise=self._options.simulation_seed is None,
-            planned_rounds=run.state.promise.rounds,
-            heads=(self.ledger_head,),
-            adaptive=isinstance(self._clipping, AdaptiveClipping),
-        )
-        return self.guarantee(delta).statement(facts)
+        return self.guarantee(delta).statement(run.state.promise.facts(self.ledger_head))
 
     @property
     def rounds_charged(self) -> int:

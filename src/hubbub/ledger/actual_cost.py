@@ -12,7 +12,7 @@ from hubbub.accounting.composition import certain_zcdp_rho, epsilon
 from hubbub.accounting.events_of_mechanism import mechanism_events, one_release, shares_of
 from hubbub.accounting.guarantee import PrivacyGuarantee, covered_relations
 from hubbub.accounting.runs import Events, RunCharge, events_of
-from hubbub.accounting.statement import RunFacts, rounded_up
+from hubbub.accounting.statement import rounded_up
 from hubbub.accounting.wording import Assumption, ranks_assumption
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.history import History
@@ -96,18 +96,6 @@ class Spent:
     def public_warnings(self) -> tuple[str, ...]:
         """The same for those who may not know which client joined when."""
         return tuple(warning.rpartition(_EXAMPLE)[0] or warning for warning in self.warnings())
-
-    def facts(self, promise: Promise, head: str) -> RunFacts:
-        """What its statement says of the run in addition to the guarantee."""
-        return RunFacts(
-            clip_norm=promise.terms.clip_norm,
-            expected_cohort_size=promise.terms.expected_cohort_size,
-            secure_noise=not promise.simulation,
-            planned_rounds=promise.rounds,
-            heads=(head,),
-            adaptive=promise.terms.adaptive,
-            worse=self.public_warnings(),
-        )
 
 
 @dataclass(frozen=True)

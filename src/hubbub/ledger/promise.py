@@ -15,6 +15,7 @@ from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, unprotected
 from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import (
     DEVICES_KEEP,
     HOLDERS_ADD,
@@ -283,6 +284,18 @@ class Promise:
             not_covered=tuple(dict.fromkeys((*answer.not_covered, *self.not_covered))),
             noise_by=self.noise_by,
             setting=self.setting,
+        )
+
+    def facts(self, head: str, worse: tuple[str, ...] = ()) -> RunFacts:
+        """What a statement says of the run in addition to the guarantee, and what was worse than promised, in words."""
+        return RunFacts(
+            clip_norm=self.terms.clip_norm,
+            expected_cohort_size=self.terms.expected_cohort_size,
+            secure_noise=not self.simulation,
+            planned_rounds=self.rounds,
+            heads=(head,),
+            adaptive=self.terms.adaptive,
+            worse=worse,
         )
 
     def record(self) -> dict[str, Any]:

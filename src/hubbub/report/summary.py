@@ -168,8 +168,10 @@ class RunSummary:
     def statement(self) -> str:
         """The guarantee as a text for publication."""
         promise = self.recorded.promise
-        facts = replace(self.cost.facts(promise, self.recorded.chain.head), audited_epsilon=self.audited_epsilon)
-        return self.guarantee.statement(facts)
+        facts = replace(
+            promise.facts(self.recorded.chain.head, self.cost.public_warnings()), audited_epsilon=self.audited_epsilon
+        )
+        return self.guarantee.statement(replace(facts, audited_epsilon=self.audited_epsilon))
 
 
 def summary(folder: Path) -> RunSummary:

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from hubbub._util import checks, files, strict_json
 from hubbub._util.checks import integer
-from hubbub.errors import RunFolderError, SumNotOpenedError
+from hubbub._util.files import refusing
+from hubbub.errors import SumNotOpenedError
 from hubbub.secagg.aggregator import Aggregator, Request, require_of
 from hubbub.secagg.ciphertext import Ciphertext
 from hubbub.secagg.paillier import PrivateKey
@@ -158,15 +159,13 @@ class Holder:
         """The record of earlier starts."""
         if self._path is None or not self._path.exists():
             return _Done()
-        try:
+        with refusing(self._path, "cannot be read", "give this holder a folder of its own"):
             stored = strict_json.loads(files.read(self._path, at_most=_LARGEST))
             if stored["agreement"] != self.agreement.digest.hex():
                 raise ValueError("it is another run's")
             rounds = [integer(name, stored[name], at_least=least) for name, least in (("next_round", 0), ("noise_round", -1))]
             request, noise = ("" if stored[name] == "" else checks.digest(name, stored[name]) for name in ("request", "noise"))
             return _Done(rounds[0], request, rounds[1], noise)
-        except (ValueError, TypeError, KeyError, OSError) as error:
-            raise RunFolderError(f"{self._path}: cannot be read ({error}); give this holder a folder of its own") from error
 
     def _remember(self, done: _Done) -> None:
         """Keep the record, on disk first."""

@@ -27,6 +27,7 @@ from torch import nn
 
 from hubbub._util import files, strict_json
 from hubbub._util.checks import integer
+from hubbub._util.files import refusing
 from hubbub._util.prf import KEY_BYTES, fresh_key
 from hubbub.errors import NoiseExhaustedError, RunFolderError, SumNotOpenedError
 from hubbub.mechanism import Mechanism
@@ -41,7 +42,6 @@ from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
 from hubbub.training.aggregate import Adversary, Population, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
-from hubbub.training.run_folder.state import refusing
 from hubbub.training.simulation.simulate import SimulatedPopulation
 
 __all__ = ["EncryptedPopulation", "EncryptedSum", "HolderNoise", "noise_steps"]

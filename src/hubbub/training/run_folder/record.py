@@ -20,13 +20,14 @@ from typing import Any
 
 from hubbub._util import files, strict_json
 from hubbub._util.checks import finite, integer, non_negative, one_of, table
+from hubbub._util.files import refusing
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.promise import Promise
 from hubbub.training.run_folder import RunStore
-from hubbub.training.run_folder.state import refusing
+from hubbub.training.run_folder.state import read_manifest
 
 __all__ = ["Metrics", "Traces", "key_ahead", "ledger_of", "read_metrics", "read_run", "rounds_shown", "unknown_releases"]
 
@@ -221,8 +222,7 @@ def _checkpoint(path: Path) -> tuple[int, str] | None:
     if not os.path.lexists(path):
         return None
     with refusing(path, "is no manifest of a checkpoint"):
-        manifest = strict_json.loads(files.read(path, at_most=2**20))
-        return integer("rounds", manifest["rounds"], at_least=1), str(manifest["head"])
+        return read_manifest(path)[:2]
 
 
 def ledger_of(folder: Path) -> Path:

@@ -8,8 +8,8 @@ run, both made of its releases alone. They are in ``state/initial.safetensors``;
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from safetensors.torch import load, save
 
 from hubbub._util import files, strict_json
 from hubbub._util.checks import integer
+from hubbub._util.files import refusing
 from hubbub.errors import RunFolderError
 from hubbub.ledger.promise import Extends
 from hubbub.noise import NoiseStream
@@ -36,7 +37,7 @@ __all__ = [
     "optimizer_digest",
     "optimizer_state",
     "parse",
-    "refusing",
+    "read_manifest",
     "take_up",
 ]
 
@@ -52,24 +53,6 @@ _OPTIMIZER = "optimizer."
 _OF = {"of": "a finished run"}
 _SCHEMA = 1
 _LARGEST, _LARGEST_TEXT = 2**36, 2**20
-
-
-@contextmanager
-def refusing(path: Path, what: str, then: str = "restore it") -> Iterator[None]:
-    """A context in which errors of reading or parsing a file become a ``RunFolderError`` that names it.
-
-    Args:
-        path: The file.
-        what: The fault, such as "is no release".
-        then: The next step.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); {then}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        why = f"has no {error}" if isinstance(error, KeyError) else error
-        raise RunFolderError(f"{path}: {what} ({why}); {then}") from error
 
 
 def parse(content: bytes) -> Tensors:
@@ -127,6 +110,28 @@ def _put(
         optimizer.state[vector] = {name: t if t.ndim == 0 else t.to(vector.device) for name, t in state.items()}
 
 
+def _names(rounds: int) -> tuple[str, str]:
+    """The files of a checkpoint: model and optimizer, and rows of noise."""
+    return f"checkpoint-{rounds}.safetensors", f"noise-{rounds}.safetensors"
+
+
+def read_manifest(path: Path) -> tuple[int, str, dict[str, Any]]:
+    """The rounds of a checkpoint, its head of the ledger, and the SHA-256 and size of each file, by name."""
+    manifest = strict_json.loads(files.read(path, at_most=_LARGEST_TEXT))
+    if not isinstance(manifest, dict) or set(manifest) != {"schema", "rounds", "head", "files"}:
+        raise ValueError("it must name schema, rounds, head and files")
+    if (schema := integer("schema", manifest["schema"], at_least=0)) != _SCHEMA:
+        raise ValueError(f"schema = {schema}: this hubbub reads schema {_SCHEMA}; use the one that wrote it")
+    rounds, stated = integer("rounds", manifest["rounds"], at_least=1), manifest["files"]
+    own, rows = _names(rounds)
+    if not isinstance(stated, dict) or own not in stated or not set(stated) <= {own, rows}:
+        raise ValueError(f"files: must name {own}, and {rows} where there is noise")
+    for name, facts in stated.items():
+        if not isinstance(facts, dict) or set(facts) != {"sha256", "bytes"}:
+            raise ValueError(f"files: {name} must have its sha256 and bytes")
+    return rounds, str(manifest["head"]), stated
+
+
 class Checkpoint:
     """The state of a run after some of its rounds, as its manifest names it.
 
@@ -150,20 +155,8 @@ class Checkpoint:
             return refusing(path.with_name(name), "is no checkpoint of this run", then)
 
         with checked(path.name):
-            manifest = strict_json.loads(files.read(path, at_most=_LARGEST_TEXT))
-            if not isinstance(manifest, dict) or set(manifest) != {"schema", "rounds", "head", "files"}:
-                raise ValueError("it must name schema, rounds, head and files")
-            if (schema := integer("schema", manifest["schema"], at_least=0)) != _SCHEMA:
-                raise ValueError(f"schema = {schema}: this hubbub reads schema {_SCHEMA}; use the one that wrote it")
-            self.rounds = integer("rounds", manifest["rounds"], at_least=1)
-            self.head = str(manifest["head"])
-            own, rows = (f"{what}-{self.rounds}.safetensors" for what in ("checkpoint", "noise"))
-            stated = manifest["files"]
-            if not isinstance(stated, dict) or own not in stated or not set(stated) <= {own, rows}:
-                raise ValueError(f"files: must name {own}, and {rows} where there is noise")
-            for name, facts in stated.items():
-                if not isinstance(facts, dict) or set(facts) != {"sha256", "bytes"}:
-                    raise ValueError(f"files: {name} must have its sha256 and bytes")
+            self.rounds, self.head, stated = read_manifest(path)
+        own, rows = _names(self.rounds)
         parts: dict[str, Tensors] = {}
         needed = {name: facts for name, facts in stated.items() if noise or name == own}
         for name, facts in needed.items():

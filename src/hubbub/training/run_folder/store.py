@@ -21,13 +21,14 @@ from safetensors.torch import save as save_tensors
 
 from hubbub._util import files, strict_json
 from hubbub._util.checks import Array, non_negative
+from hubbub._util.files import refusing
 from hubbub._util.prf import KEY_BYTES, fresh_key, sealed, unsealed
 from hubbub.errors import LedgerError, ParticipationError, RunFolderError
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.participations import cohorts_path
 from hubbub.noise import NoiseStream
-from hubbub.training.run_folder.state import Checkpoint, parse, refusing
+from hubbub.training.run_folder.state import Checkpoint, parse
 
 if TYPE_CHECKING:
     from hubbub.training.head_hook import HeadHook
