@@ -146,12 +146,7 @@ class Layout:
 
 
 def native(view: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A writable copy in native byte order.
-
-    Example:
-        >>> native(np.array([1.0, 2.0], dtype=">f4")).dtype
-        dtype('float32')
-    """
+    """A writable copy in native byte order."""
     return np.array(view, dtype=view.dtype.newbyteorder("="))
 
 

@@ -343,13 +343,7 @@ def _own_folder(state: object) -> Path:
 
 
 def promises(participation: Participation, rounds: int) -> bool:
-    """Whether a client could break the participation pattern by returning under another name.
-
-    Example:
-        >>> from hubbub.mechanism.participation import MinSeparation
-        >>> promises(MinSeparation(1, 8), rounds=8), promises(MinSeparation(4, 2), rounds=8)
-        (False, True)
-    """
+    """Whether a client could break the participation pattern by returning under another name."""
     match participation:
         case PoissonSampling():
             return False

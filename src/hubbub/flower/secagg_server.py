@@ -58,15 +58,7 @@ _Read = TypeVar("_Read")
 
 
 class GridHolders:
-    """The holders of the key, behind the nodes of a grid, who open the sums of a run.
-
-    Args:
-        grid: Returns the grid.
-        agreement: The terms.
-        public: The key, of one owner or of holders of shares.
-        promise: Of the run; sent to holders who add noise.
-        timeout: Seconds that holders have for an answer.
-    """
+    """The holders of the key, behind the nodes of a grid, who open the sums of a run."""
 
     def __init__(
         self,
@@ -214,13 +206,7 @@ class GridHolders:
 
 @dataclass(frozen=True)
 class EncryptedSumming:
-    """How the encrypted replies of one round are summed.
-
-    Args:
-        plain: How they would be summed in the clear: with the same clip norm, indicator and noise shares.
-        aggregator: Adds the encrypted replies.
-        holders: Open the sum.
-    """
+    """How the encrypted replies of one round are summed."""
 
     plain: Summing
     aggregator: Aggregator
@@ -284,14 +270,7 @@ def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agr
 
 
 class EncryptedGridPopulation(Population):
-    """A :class:`.GridPopulation` of clients whose app has ``mods=[encrypting_mod]``: the server reads no single update.
-
-    Args:
-        population: The clients.
-        holders: Open the sums.
-        lattice_bits: Of the lattice on which clients round their updates.
-        mechanism: Its ``shares`` say whether clients add the noise.
-    """
+    """A :class:`.GridPopulation` of clients whose app has ``mods=[encrypting_mod]``: the server reads no single update."""
 
     def __init__(self, population: GridPopulation, holders: GridHolders, *, lattice_bits: int, mechanism: Mechanism) -> None:
         self._population, self._holders = population, holders

@@ -67,13 +67,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Record:
-    """A device's rounds in a run.
-
-    Args:
-        pattern: Of the run.
-        known_from: The first round that the record covers.
-        rounds: The rounds in which it took part since, in order.
-    """
+    """A device's rounds in a run from ``known_from`` on, in order."""
 
     pattern: MinSeparation
     known_from: int

@@ -53,18 +53,6 @@ class Streaming(ForwardingGrid):
     Args:
         grid: Any grid.
         deadline: Seconds after which a round of training ends; ``None`` waits for the caller's timeout.
-
-    Example:
-        >>> from flwr.app import ConfigRecord, RecordDict
-        >>> from flwr.clientapp import ClientApp
-        >>> app = ClientApp()
-        >>> @app.query()
-        ... def answer(message, context):
-        ...     return Message(RecordDict(), reply_to=message)
-        >>> grid = Streaming(LocalGrid(app, num_nodes=3))
-        >>> content = RecordDict({"about": ConfigRecord()})
-        >>> len(list(grid.send_and_receive([Message(content, node, "query") for node in grid.get_node_ids()])))
-        3
     """
 
     def __init__(self, grid: Grid, deadline: float | None = None) -> None:

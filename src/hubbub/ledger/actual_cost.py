@@ -35,15 +35,7 @@ _EXAMPLE = ", such as "
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run as its folder records it.
-
-    Args:
-        name: Its name in messages.
-        chain: Its ledger.
-        promise: Its promise.
-        history: Its rounds so far.
-        alone: Whether only the ledger was found, so that a cut-off end would go unnoticed.
-    """
+    """A run as its folder records it; ``alone`` if only its ledger was found, so that a cut-off end would go unnoticed."""
 
     name: str
     chain: Chain
@@ -197,14 +189,7 @@ def cost_of_run(chain: Chain, promise: Promise, history: History) -> RunCharge:
 
 
 def breaches(promise: Promise, history: History) -> Breaches:
-    """Each departure of a run's records from its promise; without any, the run costs at most what was promised.
-
-    Example:
-        >>> from hubbub.mechanism.participation import MinSeparation
-        >>> promise = Promise(4, Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0))
-        >>> breaches(promise, History()).words
-        ()
-    """
+    """Each departure of a run's records from its promise; without any, the run costs at most what was promised."""
     mechanism, rounds = promise.mechanism, history.rounds
     boundless, others = list[str](), list[str]()
     if len(rounds) > promise.rounds:

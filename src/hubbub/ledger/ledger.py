@@ -383,12 +383,8 @@ def key_digest(secret: bytes, key: bytes) -> str:
 def end_run(path: Path, *, early: bool = False, release: bytes | None = None) -> None:
     """Record that a run has ended permanently, so that no round can follow. Needs no key.
 
-    A round under way is committed where its release is whole on disk, and aborted otherwise.
-
-    Args:
-        path: The ledger's file; one that is closed stays so.
-        early: Whether rounds may be left undone.
-        release: The file of the release of the round under way, where it is there.
+    A round under way is committed if its ``release``, the content of a file, is given, and aborted otherwise. Rounds are left
+    undone only if ``early`` is said.
     """
     chain = read_chain(path)
     history = History.of_chain(chain)
@@ -412,11 +408,7 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
 
 
 def add_record(path: Path, body: Mapping[str, Any]) -> Chain:
-    """Add a record that needs no key to the ledger of a run that is not at work; call it with the folder locked.
-
-    Returns:
-        The whole ledger.
-    """
+    """Add a record that needs no key to the ledger of a run that is not at work; call it with the folder locked."""
     chain = read_chain(path)
     History.of_chain(chain, body)
     chain.repair()

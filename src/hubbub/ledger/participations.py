@@ -222,12 +222,7 @@ class Participations:
 
 
 class Listed:
-    """A list of clients, and which of them have a number; made once for a list that stays.
-
-    Args:
-        tags: ``(clients,)``, of each client, in the order of the list.
-        found: Who took part before.
-    """
+    """A list of clients, and which of them have a number; made once for a list that stays."""
 
     def __init__(self, tags: _Tags, found: Participations) -> None:
         self._places = np.argsort(tags)

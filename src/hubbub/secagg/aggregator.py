@@ -47,12 +47,7 @@ class Request:
 
 
 class Aggregator:
-    """The encrypted sum of one round.
-
-    Args:
-        agreement: The terms.
-        round_index: From 0. Messages of other rounds are refused, so that none of an earlier one need be remembered.
-    """
+    """The encrypted sum of one round; messages of other rounds are refused, so that none of an earlier one is remembered."""
 
     def __init__(self, agreement: Agreement, round_index: int) -> None:
         self.agreement = agreement

@@ -34,12 +34,7 @@ def _index(value: Any) -> int:
 
 
 def flatten(name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
-    """Whole numbers, gmpy2's among them, in C order, and their shape; ``()`` for a single one.
-
-    Example:
-        >>> flatten("numbers", [[1, 2], [3, 4]])
-        ([1, 2, 3, 4], (2, 2))
-    """
+    """Whole numbers, gmpy2's among them, in C order, and their shape; ``()`` for a single one."""
     if isinstance(values, np.ndarray) and values.dtype.kind not in "iuO":
         raise TypeError(f"{name} has dtype {values.dtype}: must be whole numbers, such as int64")
     if not isinstance(values, list | tuple | np.ndarray):
@@ -63,12 +58,7 @@ def where(name: str, index: int, shape: tuple[int, ...]) -> str:
 
 
 def nest(flat: Iterable[int], shape: Sequence[int]) -> Any:
-    """Lists of lists of the given shape; for the shape ``()`` the only number.
-
-    Example:
-        >>> nest([1, 2, 3, 4], (2, 2))
-        [[1, 2], [3, 4]]
-    """
+    """Lists of lists of the given shape; for the shape ``()`` the only number."""
     array = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=object)
     array[:] = list(flat)
     return array.reshape(shape).tolist()

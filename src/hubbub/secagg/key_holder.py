@@ -45,13 +45,7 @@ class _Done:
 
 
 class Holder:
-    """A holder of the key in one run.
-
-    Args:
-        key: A share, or the whole key.
-        agreement: The terms, with at least as many contributions as a share's key demands.
-        folder: For the holder's record; ``None`` keeps it in memory.
-    """
+    """A holder of a share, or of the whole key, in one run; its record is in a folder, or in memory without one."""
 
     def __init__(self, key: KeyShare | PrivateKey, agreement: Agreement, folder: Path | None = None) -> None:
         public, demanded = key.public.public_key, key.public.min_contributions
@@ -89,12 +83,7 @@ class Holder:
         self._remember(self._done)
 
     def noise(self, round_index: int, steps: npt.NDArray[np.int64]) -> bytes:
-        """This holder's noise of a round as a message; a sum without it is not opened here.
-
-        Args:
-            round_index: A round not opened yet, later than any with released noise.
-            steps: ``(size,)`` whole steps; secret, and used for no other round.
-        """
+        """A message of this holder's noise, ``(size,)`` secret steps of one round; no sum without it is opened here."""
         self.require_no_noise_yet(round_index)
         data = self.agreement.noise(self.name, round_index, steps)
         self._remember(replace(self._done, noise_round=round_index, noise=hashlib.sha256(data).hexdigest()))
@@ -178,12 +167,7 @@ class Holder:
 def combined(
     aggregator: Aggregator, public: ThresholdKey | None, answers: Iterable[Opened]
 ) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
-    """The opened sum, from the answers of the holders.
-
-    Args:
-        aggregator: The encrypted sum.
-        public: The threshold key; ``None`` if one owner has the whole key.
-        answers: Of the holders.
+    """The opened sum, from the answers of the holders of a threshold key, or (``None``) of the owner of a whole key.
 
     Returns:
         ``(size,)`` whole steps, and the names of holders whose answers were false and left out.

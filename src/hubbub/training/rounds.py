@@ -257,17 +257,7 @@ def _collected(
 
 @dataclass
 class RunState:
-    """Model, optimizer, release path and the next round's clip norm of a run in progress.
-
-    Args:
-        plan: What was decided before the first round.
-        model: Its parameters are views of one vector.
-        optimizer: The server's.
-        path: The ledger and the noise.
-        store: The folder; ``None`` keeps all in memory.
-        clip_norm: Of the next round; ``None`` if nothing is clipped.
-        ranks: The processes that share the run.
-    """
+    """Model, optimizer, release path and the next round's clip norm of a run in progress."""
 
     plan: RunPlan
     model: FlatModel

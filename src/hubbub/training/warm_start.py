@@ -99,9 +99,6 @@ def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: n
         plan: Its plan.
         following: The plan of the new run. The state of the server's optimizer is dropped if it names another optimizer.
         module: Of the same kind; its trainable parameters are overwritten.
-
-    Returns:
-        The term by which the new run's promise names the finished run, and the new run's initial state.
     """
     costs_of_ended_runs([recorded])
     _require_learnt_by(recorded, plan)
@@ -296,13 +293,7 @@ def require_new(finished: Path, into: Path) -> None:
 
 
 def register(finished: Path, into: Path, charged: Collection[str]) -> None:
-    """Record in both folders that a new run extends a finished one, before its first round.
-
-    Args:
-        finished: The folder of the finished run.
-        into: The folder of the new run, which is locked.
-        charged: The first hashes of the ledgers whose cost the new run counts.
-    """
+    """Record in both folders that a new run extends a finished one, before its first round."""
     finished, into = finished.resolve(), into.resolve()
     with RunStore(finished).locked():
         known = Segments.of(finished)

@@ -102,10 +102,6 @@ class Metrics:
     """The metrics files of a running run. Nothing is written before the first row of this start.
 
     With ``HUBBUB_LOG=json`` in the environment the public numbers of each round are a line of JSON on the standard error.
-
-    Args:
-        path: Of ``metrics.jsonl``, next to the ledger.
-        planned: The most rounds of the run.
     """
 
     def __init__(self, path: Path, planned: int) -> None:
@@ -234,19 +230,7 @@ def ledger_of(folder: Path) -> Path:
 
 
 def read_run(folder: Path) -> Recorded:
-    """A run's promise and history. Nothing is written, and no code is imported.
-
-    Example:
-        >>> import tempfile, torch, hubbub
-        >>> mechanism = hubbub.calibrate(rounds=2, participation=hubbub.PoissonSampling(0.5), epsilon=4.0, delta=1e-5)
-        >>> clients = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long)) for _ in range(20)]
-        >>> population = hubbub.SimulatedPopulation(clients, torch.nn.functional.cross_entropy)
-        >>> store = hubbub.RunStore(Path(tempfile.mkdtemp()) / "run")
-        >>> first = next(hubbub.train(hubbub.Plan(mechanism, 1.0, 1e-5), population, torch.nn.Linear(3, 2), store))
-        >>> recorded = read_run(store.folder)
-        >>> recorded.state, recorded.rounds_left, recorded.chain.head == first.head
-        ('interrupted', 1, True)
-    """
+    """A run's promise and history. Nothing is written, and no code is imported."""
     path, store = ledger_of(folder), RunStore(folder)
     traces = Traces.of(store)
     chain = read_chain(path)

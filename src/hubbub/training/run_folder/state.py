@@ -202,12 +202,7 @@ class Checkpoint:
 
 
 def model_digest(vector: torch.Tensor) -> str:
-    """SHA-256 of a model as one flat vector, ``(dim,)``, in float64.
-
-    Example:
-        >>> model_digest(torch.ones(3)) == model_digest(torch.ones(3, dtype=torch.float64))
-        True
-    """
+    """SHA-256 of a model as one flat vector, ``(dim,)``, in float64."""
     return hashlib.sha256(vector.detach().cpu().to(torch.float64).numpy().tobytes()).hexdigest()
 
 
@@ -274,14 +269,7 @@ def begins_with(extends: Extends | None, start: Start) -> str:
 
 
 def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.optim.Optimizer, folder: Path | None) -> None:
-    """Load the initial state of a run from its folder; a new run writes it there first.
-
-    Args:
-        extends: The finished run that the run extends by its promise.
-        vector: The model, ``(dim,)``, which is overwritten.
-        optimizer: Of the run.
-        folder: Without one a run begins with the model as it is.
-    """
+    """Load the initial state of a run from its folder; a new run writes it there first."""
     kept = folder is not None and os.path.lexists(folder / START)
     start, where = Start.read(folder) if folder and kept else Start(vector, {}), folder / START if folder else "model"
     try:
