@@ -4,8 +4,9 @@ So that a check of what a private strategy must do can be run on both.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 # Before Flower is imported: nothing may leave this machine.
@@ -86,6 +87,22 @@ class Federation:
         """The model and the metrics that a further round releases; the old model where none is released."""
         arrays, metrics = strategy.aggregate_train(self.rounds, self.ask(strategy, model))
         return entries(arrays or record(model)), dict(metrics or {})
+
+
+class Told(LocalGrid):
+    """A grid of which a test says which nodes there are, and by which keys."""
+
+    told: Sequence[tuple[int, bytes]] = ()
+
+    def get_nodes(self) -> Iterator[Any]:
+        return (SimpleNamespace(node_id=number, public_key=key) for number, key in self.told)
+
+
+def told(*nodes: tuple[int, bytes]) -> Told:
+    """Twelve nodes that answer nothing, of which these are seen."""
+    made = Told(ClientApp(), num_nodes=12)
+    made.told = nodes
+    return made
 
 
 class Hubbub:

@@ -1,6 +1,5 @@
 """Data sets of torchvision's and Hugging Face's kind as ours. The fakes give what items of the two libraries are."""
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from PIL import Image
 
 from hubbub.datasets import by_user, from_examples
-from hubbub.errors import DataError
 
 
 class Pairs:
@@ -45,13 +43,6 @@ class Split:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[index] for index in range(len(self)))
-
-
-class Stream:
-    """As a split that is streamed: rows, but neither a length nor numbers."""
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        yield {"image": Image.fromarray(GREY[0]), "label": 0}
 
 
 GREY = np.random.default_rng(0).integers(0, 256, (5, 4, 6), dtype=np.uint8)
@@ -91,17 +82,6 @@ def test_columns_become_inputs_targets_and_users() -> None:
     assert from_examples(numbered, numbered, users="id").users.tolist() == [7, 3, 7, 3, 3]
 
 
-def test_users_may_stand_beside_the_examples() -> None:
-    pairs = Pairs(COLOR, LABELS)
-    for users in (["b", "a", "b", "c", "a"], np.array([4, 4, 4, 1, 1]), torch.tensor([4, 4, 4, 1, 1])):
-        assert from_examples(pairs, pairs, users=users).users.tolist() == (users if isinstance(users, list) else users.tolist())
-    with pytest.raises(DataError, match=r"users: has 2 entries .* for 5 training examples"):
-        from_examples(pairs, pairs, users=["a", "b"])
-    for wrong in ([0.5] * 5, [None] * 5, [["a"], ["b"]]):
-        with pytest.raises(DataError, match="each must be a name or an integer"):
-            from_examples(pairs, pairs, users=wrong)
-
-
 @pytest.mark.parametrize(
     ("rows", "dtype", "expected"),
     [
@@ -133,26 +113,3 @@ def test_a_transform_makes_numbers_of_text_and_targets_may_be_sequences() -> Non
 
 def images(*sizes: tuple[int, ...]) -> list[Image.Image]:
     return [Image.fromarray(np.zeros(size, np.uint8)) for size in sizes]
-
-
-# That wrong examples are refused, and by their place, a family of malformed ones tries: tests/malformed/data_sets.py.
-@pytest.mark.parametrize(
-    ("split", "options", "message"),
-    [
-        (
-            Split(image=images((4, 4), (4, 5)), label=[0, 1]),
-            {},
-            "train inputs[1]: is torch.float32 of shape (1, 4, 5), the first is torch.float32 of (1, 4, 4); make all alike",
-        ),
-        (Split(img=images((4, 4)), label=[0]), {}, "train[0]: has no column 'image' (did you mean 'img'?); there are img"),
-        ([([1], 0)], {"users": "writer"}, "train[0]: is a tuple, which has no column 'writer'; give users as a list"),
-        (Split(image=[[1]], label=[0.5]), {}, "train[0]: its target is 0.5; it must be a class number"),
-        (Split(image=["text"], label=[0]), {}, "train[0]: its input is 'text', a str; it must be numbers in a regular shape"),
-        (Split(image=[Image.new("P", (4, 4))], label=[0]), {}, "train[0]: is an image of mode 'P'; give transform = lambda"),
-        ({"train": [], "test": []}, {}, "train: is a mapping of train, test; give one split, such as dataset['train']"),
-        (Stream(), {}, "train: is a Stream without a length, such as a stream; give a list of its examples"),
-    ],
-)
-def test_a_refusal_names_the_example_and_the_next_step(split: Any, options: dict, message: str) -> None:
-    with pytest.raises(DataError, match=re.escape(message)):
-        from_examples(split, split, **options)

@@ -236,27 +236,6 @@ def test_a_bound_from_scores_refuses_what_is_no_number_by_its_name(method, name:
         method(**{**GOOD, name: bad})
 
 
-@pytest.mark.parametrize("method", [audit.one_run_epsilon, audit.one_run_gdp_epsilon])
-@pytest.mark.parametrize(
-    ("name", "bad"),
-    [
-        *(("counts", bad) for bad in ([], COUNT, [1], [COUNT, audit.GuessCount(101, 50, 45)])),
-        ("confidence", 1.0),
-        ("delta", math.nan),
-    ],
-)
-def test_a_bound_of_one_run_refuses_other_counts_and_numbers_by_name(method, name: str, bad: object) -> None:
-    with pytest.raises((ValueError, TypeError), match=name):
-        method(**{"counts": [COUNT], "delta": 1e-5, "confidence": 0.95, name: bad})
-
-
-def test_a_gaussian_curve_has_no_epsilon_at_delta_0() -> None:
-    with pytest.raises(ValueError, match="delta"):
-        audit.gdp_epsilon(**{**GOOD, "delta": 0.0})
-    with pytest.raises(ValueError, match="delta"):
-        audit.one_run_gdp_epsilon([COUNT], delta=0.0, confidence=0.95)
-
-
 def test_ties_count_against_the_audit_and_all_canaries_may_be_absent() -> None:
     assert audit.count_guesses([1.0, 1.0], [1.0, 1.0], highest=2).correct == 0
     assert audit.count_guesses([1.0, 1.0], [1.0, 1.0], highest=0, lowest=3).correct == 1

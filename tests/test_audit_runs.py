@@ -360,26 +360,6 @@ def test_the_command_audits_the_flower_engine(tmp_path: Path) -> None:
     assert hubbub("audit", str(DIGITS), *SMALL, "--engine", "flower", "--runs", "1", "--out", str(tmp_path / "a")) == 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--set", "privacy.mode=none"], "nothing to audit"),
-        (["--canaries", "25"], "canaries = 25: must be at most 24, the clients in the run"),
-        (["--rounds", "5"], "rounds = 5: must be at most 4, the rounds of the run; see training.rounds"),
-        (["--runs", "0"], "runs = 0"),
-        (["--engine", "carrier-pigeon"], "--engine"),
-    ],
-)
-def test_the_command_refuses_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
-) -> None:
-    assert hubbub("audit", str(DIGITS), *SMALL, *flags, "--out", str(tmp_path / "a")) == 2
-    told = capsys.readouterr().err.strip()
-    assert message in told
-    assert "\n" not in told
-    assert not (tmp_path / "a").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("noise_by", ["server", "holders"])
 @pytest.mark.parametrize("engine", ["process", "flower"])

@@ -7,13 +7,12 @@ import pytest
 
 from conftest import oracle
 from hubbub import factorization
-from hubbub.factorization.blt import squared_error_with_momentum
 from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.sensitivity import of_matrix
 from hubbub.mechanism.strategies import blt, matrices
-from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz, binomial_sums
+from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")
@@ -133,34 +132,12 @@ def test_a_decay_next_to_one_keeps_all_of_its_digits(delta: float) -> None:
     assert strategy.sensitivity(ONCE).value ** 2 == pytest.approx(float(squared), rel=1e-14)
 
 
-@pytest.mark.parametrize("delta", [1e-15, 1e-9, 1e-4, 1 / 200, 1.001 / 200, 0.3, 0.999999])
-@pytest.mark.parametrize(("n", "order"), [(1, 1), (2, 1), (200, 1), (2, 2), (3, 2), (200, 2), (201, 2)])
-def test_sums_of_powers_and_their_slopes_are_right_to_the_last_digits(n: int, order: int, delta: float) -> None:
-    r = 1 - Fraction(delta)
-    total = sum(math.comb(n - 1 - i, order - 1) * r**i for i in range(n))
-    slope = -sum(i * math.comb(n - 1 - i, order - 1) * r ** (i - 1) for i in range(1, n))
-    found = binomial_sums(n, order, np.array([[math.log1p(-delta)]]))
-    assert float(found[0][0, 0]) == pytest.approx(float(total), rel=2e-14)
-    assert float(found[1][0, 0]) == pytest.approx(float(slope), rel=2e-13, abs=1e-15)
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.95])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_errors_without_a_matrix_are_those_of_the_definition(strategy: BufferedLinearToeplitz, momentum: float) -> None:
     for rates in (None, (0.3,) * strategy.rounds):
         A = workloads.Workload(strategy.rounds, momentum, rates)
         np.testing.assert_allclose(blt.squared_errors(A, strategy), utility.squared_errors(A, strategy), rtol=1e-10)
-
-
-@pytest.mark.parametrize("beta", [0.3, 0.9, 0.99])
-@pytest.mark.parametrize("mean", [False, True])
-def test_errors_with_momentum_are_summed_where_a_pole_meets_it(beta: float, mean: bool) -> None:
-    r, w = np.array([1.0, 0.999, beta, beta * (1 + 1e-9), 0.1]), np.array([0.1, 0.2, 0.3, 0.4, 0.5])
-    n = 150
-    b = (w * r ** np.arange(n)[:, None]).sum(axis=1)
-    m = np.array([sum(beta ** (i - j) * b[j] for j in range(i + 1)) for i in range(n)])
-    expected = np.cumsum(m**2).mean() if mean else (m**2).sum()
-    assert squared_error_with_momentum(n, beta, mean, np.log(r), w)[0] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("pattern", [ONCE, MinSeparation(8, 3), FixedEpochs(3, 8)], ids=repr)

@@ -14,7 +14,6 @@ from hubbub.factorization import families
 from hubbub.factorization.bounds import classes_of, lower_bound
 from hubbub.factorization.diagonal import Effort, alone, maximize
 from hubbub.factorization.families import DESCRIPTIONS, Family
-from hubbub.factorization.pencils import inverse_root_poles
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
@@ -95,17 +94,6 @@ def test_the_rounds_of_a_class_are_such_as_one_client_may_join_together(pattern:
             assert pattern.allows(np.flatnonzero(classes == label).tolist())
             assert own[classes == label].sum() <= squared * (1 + 1e-12)
     assert [pattern.allows([r]) for r in range(8)] == (classes >= 0).tolist()
-
-
-@pytest.mark.parametrize("spread", [1.0, 30.0, 1e6, 1e12, 1e20])
-@pytest.mark.parametrize("tolerance", [1e-3, 1e-7, 1e-10])
-def test_poles_are_near_the_inverse_root_inside_and_never_above_it_anywhere(spread: float, tolerance: float) -> None:
-    poles = inverse_root_poles(0.3, 0.3 * spread, tolerance)
-    x = 0.3 * np.exp(np.linspace(-9, math.log(spread) + 9, 30_011))
-    quotients = np.sqrt(x) * (1 / np.add.outer(x, poles.shifts) @ poles.weights)
-    assert quotients.max() <= 1 + 1e-15
-    inside = quotients[(x >= 0.3) & (x <= 0.3 * spread)]
-    assert len(inside) == 0 or inside.min() >= 1 - tolerance - 1e-12
 
 
 @pytest.mark.parametrize(("workload", "participation", "objective", "reached"), FALSE_BEFORE, ids=range(len(FALSE_BEFORE)))

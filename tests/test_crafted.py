@@ -12,7 +12,6 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from encrypted_runs import encrypted, terms
 from encrypted_runs import plan as encrypted_plan
-from hubbub.errors import ConfigError
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.mods import clipping_mod
 from hubbub.flower.population import GridPopulation
@@ -97,18 +96,3 @@ def test_the_crafted_see_the_global_model_and_the_round(make: Callable) -> None:
     assert round_index == 5
     for mine, given in zip(found, model.parameters(), strict=True):
         torch.testing.assert_close(mine, given.detach(), atol=0, rtol=0)
-
-
-def test_what_cannot_carry_a_crafted_client_refuses_it() -> None:
-    for clients in (population(), examples()):
-        with pytest.raises(ConfigError, match="client = 12: there are"):
-            clients.inject(12, lambda *_: FAR)
-    with pytest.raises(ConfigError, match="is not one of this population's 12 clients"):
-        grid().inject(12, lambda *_: FAR)
-    with pytest.raises(ValueError, match="node_id = 7: not in this grid"):
-        LocalGrid(ClientApp(), 2).craft(7, lambda *_: None)
-    for wrong in (FAR[:3], FAR.long(), [1.0]):
-        clients = population()
-        clients.inject(0, lambda *_, update=wrong: update)
-        with pytest.raises(ConfigError, match="make a floating vector of 8 numbers, or None"):
-            clients.collect([0], linear(), CLIP, 0)

@@ -5,7 +5,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 import warnings
 from argparse import ArgumentParser
 from configparser import ConfigParser
@@ -14,9 +13,6 @@ from pathlib import Path
 
 import pytest
 from typer.main import get_command
-
-from hubbub.experiment.engine.apps import write_example
-from hubbub.flower.options import Options
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "examples" / "flower_quickstart" / "deploy"
@@ -105,19 +101,6 @@ def test_every_flag_of_flower_that_a_page_names_is_one_of_the_installed_version(
                 assert flag in known, (page.name, line, flag)
                 seen += 1
     assert seen > 15
-
-
-def test_the_settings_of_a_new_app_are_explained_and_reach_the_strategy(tmp_path: Path) -> None:
-    write_example(tmp_path / "mine")
-    text = (tmp_path / "mine" / "pyproject.toml").read_text()
-    settings = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
-    server = (tmp_path / "mine" / "mine" / "server_app.py").read_text()
-    for name in ("stop-epsilon", "deadline", "on-failure", "report-goal", "keys-enforced", "head-hook"):
-        assert name in settings
-        assert re.search(rf"\n# [^\n]+\n{name} = ", text), name
-        assert f'settings["{name}"]' in server
-        assert name.replace("-", "_") in Options.__dataclass_fields__
-    assert f'settings["{"head-required"}"]' in server
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from encrypted_runs import BITS, CLIP, DIM, ROUNDS, encrypted, plan, terms
-from hubbub.errors import ConfigError, NoiseExhaustedError, RunFolderError, SumNotOpenedError
+from hubbub.errors import NoiseExhaustedError, RunFolderError, SumNotOpenedError
 from hubbub.ledger.chain import read_chain
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
@@ -171,19 +171,3 @@ def test_so_many_holders_and_no_more_may_work_with_a_hostile_server(holders: int
 
     safe = [corrupt for corrupt in range(holders) if not two_sums(corrupt)]
     assert terms(holders=holders, threshold=threshold).tolerated == max(safe)
-
-
-def test_words_say_against_whom() -> None:
-    server, holders, clients = (terms(who).setting() for who in ("server", "holders", "clients"))
-    assert "not against the server: it knows its noise" in server
-    assert "as long as no holder works with it" in holders
-    assert "against the server and 2 of the holders together" in terms("holders", threshold=3).setting()
-    assert "a holder that is missing costs the round" in holders
-    assert "fewer than 12 is not opened" in clients
-    assert "any 2 of 3 holders of shares of the key open sums together" in server
-    assert "2 holders together, with what clients send, could read every single update" in server
-    assert "holds against all who see releases and fewer than 2 holders together; not against the server" in server
-    assert "against the server, as long as no holder works with it; clients who join them" in clients
-    with pytest.raises(ConfigError, match=r"secagg.threshold = 2 of secagg.holders = 4: two groups .* take at least 3"):
-        terms("holders", holders=4)
-    assert "the owner of the key, who is not the server" in terms(holders=1, threshold=1).setting()

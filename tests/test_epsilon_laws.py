@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,16 @@ from hubbub.training.clipping import AdaptiveClipping
 Point = tuple[float, float, Callable[[float], float]]
 # The sums over definitions are good to so much.
 SUMMED = 1 + 1e-6
+
+
+# How many random points a law is tried at, and from which seed.
+Size = tuple[int, int]
+
+
+def sized(few: Size, many: Size | None = None, *most: Size) -> list[Any]:
+    """Few points for a mutant, many in each run, and most in the long form."""
+    between = [] if many is None else [pytest.param(*many, id="many")]
+    return [pytest.param(*few, id="few"), *between, *(pytest.param(*each, marks=pytest.mark.slow) for each in most)]
 
 
 def delta_of(r: np.random.Generator) -> float:
@@ -258,14 +269,9 @@ def below_exact(count: int, seed: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("points", [33, 330], ids=["few", "many"])
-def test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact(points: int) -> None:
-    assert below_exact(points, seed=2026) == []
-
-
-@pytest.mark.slow
-def test_acc_2_no_epsilon_at_five_thousand_points_is_below_what_is_exact() -> None:
-    assert below_exact(5000, seed=7) == []
+@pytest.mark.parametrize(("points", "seed"), sized((33, 2026), (330, 2026), (5000, 7)))
+def test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact(points: int, seed: int) -> None:
+    assert below_exact(points, seed) == []
 
 
 def compositions(count: int, seed: int) -> Iterator[tuple[float, float]]:
@@ -298,13 +304,9 @@ def compositions(count: int, seed: int) -> Iterator[tuple[float, float]]:
         yield accounting.epsilon([(PoissonSampled(z, q), rounds)], delta, relation), exact * (1 - 1e-7)
 
 
-def test_acc_2_no_composition_of_sampled_rounds_is_below_the_truth() -> None:
-    assert all(stated >= true for stated, true in compositions(4, seed=1))
-
-
-@pytest.mark.slow
-def test_acc_2_no_composition_of_a_hundred_is_below_the_truth() -> None:
-    assert all(stated >= true for stated, true in compositions(100, seed=2))
+@pytest.mark.parametrize(("count", "seed"), sized((4, 1), None, (100, 2)))
+def test_acc_2_no_composition_of_sampled_rounds_is_below_the_truth(count: int, seed: int) -> None:
+    assert all(stated >= true for stated, true in compositions(count, seed))
 
 
 @pytest.mark.parametrize("z", [0.3, 1.0, 4.0, 20.0])
@@ -455,19 +457,14 @@ def broken_laws_of_mechanisms(count: int, seed: int) -> list[str]:
     return found
 
 
-def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_event() -> None:
-    assert broken_laws(40, seed=3) == []
+@pytest.mark.parametrize(("points", "seed"), sized((40, 3), None, (3500, 5)))
+def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_event(points: int, seed: int) -> None:
+    assert broken_laws(points, seed) == []
 
 
-@pytest.mark.parametrize("points", [8, 80], ids=["few", "many"])
-def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_mechanism(points: int) -> None:
-    assert broken_laws_of_mechanisms(points, seed=4) == []
-
-
-@pytest.mark.slow
-def test_acc_1_epsilon_is_monotone_at_five_thousand_points() -> None:
-    assert broken_laws(3500, seed=5) == []
-    assert broken_laws_of_mechanisms(1500, seed=6) == []
+@pytest.mark.parametrize(("points", "seed"), sized((8, 4), (80, 4), (1500, 6)))
+def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_mechanism(points: int, seed: int) -> None:
+    assert broken_laws_of_mechanisms(points, seed) == []
 
 
 def test_acc_1_less_noise_for_the_updates_beside_a_quieter_count_costs_the_same_and_never_less() -> None:
@@ -552,16 +549,9 @@ def unanswered(count: int, seed: int) -> list[str]:
 
 
 @pytest.mark.filterwarnings("error")
-def test_every_event_has_an_epsilon_and_a_delta_from_no_noise_to_a_thousandfold() -> None:
-    assert unanswered(12, seed=14) == []
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("seed", range(4))
-def test_twenty_thousand_answers_are_there_and_monotone(seed: int) -> None:
-    # Six answers of each.
-    assert unanswered(850, seed) == []
+@pytest.mark.parametrize(("points", "seed"), sized((12, 14), None, *((850, seed) for seed in range(4))))
+def test_every_event_has_an_epsilon_and_a_delta_from_no_noise_to_a_thousandfold(points: int, seed: int) -> None:
+    assert unanswered(points, seed) == []
 
 
 @pytest.mark.filterwarnings("error")
@@ -659,14 +649,9 @@ def overspent(count: int, seed: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("targets", [6, 30], ids=["few", "many"])
-def test_acc_3_what_was_calibrated_costs_at_most_its_target(targets: int) -> None:
-    assert overspent(targets, seed=9) == []
-
-
-@pytest.mark.slow
-def test_acc_3_of_five_hundred_targets_none_is_exceeded() -> None:
-    assert overspent(500, seed=10) == []
+@pytest.mark.parametrize(("targets", "seed"), sized((6, 9), (30, 9), (500, 10)))
+def test_acc_3_what_was_calibrated_costs_at_most_its_target(targets: int, seed: int) -> None:
+    assert overspent(targets, seed) == []
 
 
 # --- composition ---
@@ -764,13 +749,9 @@ def understated(count: int, seed: int) -> list[str]:
     return found
 
 
-def test_acc_6_no_sensitivity_is_below_brute_force_over_every_pattern() -> None:
-    assert understated(40, seed=12) == []
-
-
-@pytest.mark.slow
-def test_acc_6_no_sensitivity_of_a_thousand_matrices_is_below_brute_force() -> None:
-    assert understated(1000, seed=13) == []
+@pytest.mark.parametrize(("matrices", "seed"), sized((40, 12), None, (1000, 13)))
+def test_acc_6_no_sensitivity_is_below_brute_force_over_every_pattern(matrices: int, seed: int) -> None:
+    assert understated(matrices, seed) == []
 
 
 def test_acc_8_no_pattern_is_amplified_and_no_amplification_is_stated_without_its_coins() -> None:

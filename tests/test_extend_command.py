@@ -313,26 +313,6 @@ def metrics(folder: Path) -> list[str]:
     return (folder / "metrics.jsonl").read_text().splitlines()
 
 
-def test_single_examples_and_clip_norms_that_move_go_on_too(place: Path) -> None:
-    text = SETTINGS.replace("dp-ftrl", "dp-fedavg").replace("[participation]\nmin_separation = 3\n", "")
-    (place / "moving.toml").write_text(text.replace("noise_multiplier", 'clipping = "adaptive"\nnoise_multiplier'))
-    assert hubbub("train", "moving.toml", "--out", "moving", *PLAIN) == 0
-    assert extend("moving", "moved") == 0
-    rows = [json.loads(line)["clip_norm"] for name in ("moving", "moved") for line in metrics(place / name)]
-    assert extend("moving", "fixed", 'privacy.clipping="fixed"') == 0
-    assert read_run(place / "fixed").promise.settings["clip_norm"] == rows[6]
-    single = (
-        text.replace('server_optimizer = "fedavgm"', "momentum = 0.5")
-        .replace("clients = 12\n", "")
-        .replace("[privacy]", '[privacy]\nunit = "example"')
-    )
-    (place / "single.toml").write_text(single)
-    assert hubbub("train", "single.toml", "--out", "single", *PLAIN) == 0
-    assert extend("single", "more") == 0
-    for name in ("moved", "fixed", "more"):
-        assert verify(place / name).ok
-
-
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
 def test_a_run_whose_releases_went_is_extended_from_the_checkpoint_that_its_ledger_binds(
     made: Path, tmp_path: Path, closed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

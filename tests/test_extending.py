@@ -91,22 +91,6 @@ def test_acc_12_a_third_run_counts_the_first_though_its_folder_is_gone(tmp_path:
     assert not continuity(three)
 
 
-def test_the_statement_names_both_runs_and_what_is_assumed_of_them(tmp_path: Path) -> None:
-    trained(tmp_path / "one")
-    gone_on(tmp_path / "one", tmp_path / "two")
-    run = read_run(tmp_path / "two")
-    cost = spent(run.promise, run.history)
-    text = cost.guarantee.statement(cost.facts(run.promise, run.chain.head))
-    for words in (
-        read_run(tmp_path / "one").chain.hashes[0][:16],
-        "over the same people",
-        "no separation is counted on from the rounds of one to those of the other",
-        "every other run that extended the run of ledger",
-        "no run's noise, cohorts or number of rounds was chosen by what another released",
-    ):
-        assert words in text
-
-
 def test_the_code_of_the_page_on_more_rounds_runs_within_its_total(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import (
     FedAvgM,
 )
 
-from flower_arms import Federation, averaging, entries, record
+from flower_arms import Federation, averaging, entries, record, told
 from flower_defects import distance
 from flower_deployment import LOOPBACK, free_port
 from hubbub.errors import ConfigError, ParticipationError
@@ -61,21 +61,6 @@ def separated(state: Path | None = None, **settings: Any) -> MatrixFactorization
 
 def moved(model: dict[str, Any], index: int) -> dict[str, Any]:
     return {name: values + np.float32(0.01) for name, values in model.items()}
-
-
-class Told(LocalGrid):
-    """A grid of which a test says which nodes there are, and by which keys."""
-
-    told: Sequence[tuple[int, bytes]] = ()
-
-    def get_nodes(self) -> Iterator[Any]:
-        return (SimpleNamespace(node_id=number, public_key=key) for number, key in self.told)
-
-
-def told(*them: tuple[int, bytes]) -> Told:
-    made = Told(ClientApp(), num_nodes=12)
-    made.told = them
-    return made
 
 
 def asked(strategy: PrivateStrategy, grid: LocalGrid) -> list[int]:

@@ -62,12 +62,6 @@ def test_a_loaded_run_is_the_model_and_the_guarantee_of_its_folder(run: Path, ca
     assert (answer["accuracy"], answer["held_out"]) == (last["accuracy"], False)
 
 
-def test_a_closed_run_is_loaded_and_published_too(run: Path, tmp_path: Path) -> None:
-    assert ran("close", run) == 0
-    assert hubbub.load(run).guarantee.private
-    assert ran("publish", run, "-o", tmp_path / "public") == 0
-
-
 def test_what_is_published_holds_no_key_no_name_and_no_private_number(run: Path, tmp_path: Path) -> None:
     public = tmp_path / "public"
     assert ran("publish", run, "-o", public) == 0
@@ -161,15 +155,6 @@ def test_a_name_writes_nothing_into_the_card(run: Path, tmp_path: Path) -> None:
     assert [line for line in card.splitlines() if "0.1, 1e-9" in line and line.startswith("# \\[safe\\]\\(x\\)")]
     assert "\n# (0.1" not in card
     assert "<script>" not in card.replace("\\<script\\>", "")
-
-
-def test_the_card_says_whom_epsilon_is_against(run: Path, tmp_path: Path) -> None:
-    """Epsilon without its delta bounds nothing, and binds nobody who sees more than releases."""
-    assert ran("publish", run, "-o", tmp_path / "public") == 0
-    card, stated = ((tmp_path / "public" / name).read_text() for name in ("README.md", "guarantee.json"))
-    delta = json.loads(stated)["delta"]
-    assert f"at delta {delta:g} bounds what those who see releases alone can learn" in card
-    assert "anybody can learn" not in card
 
 
 def test_a_model_of_fewer_rounds_than_the_ledger_has_is_not_loaded(run: Path) -> None:

@@ -145,13 +145,6 @@ def test_what_a_client_says_of_its_failure_does_not_leave_without_noise(caplog: 
         DPNumPyClient(Failing()).fit([np.zeros(3)], CLIP)
 
 
-def test_all_but_training_is_the_wrapped_clients() -> None:
-    client = DPNumPyClient(Trainer([np.ones(2)]))
-    assert client.evaluate([], {}) == (0.5, 3, {"accuracy": 0.25})
-    assert client.get_properties({}) == {"kind": "trainer"}
-    assert np.array_equal(client.get_parameters({})[0], np.ones(2))
-
-
 @pytest.mark.parametrize("more", [{}, {"noise_at": "clients", "min_survivors": 3}])
 def test_an_apps_train_that_calls_it_takes_part_with_a_share_of_noise_and_without(more: dict[str, Any]) -> None:
     app = ClientApp()
@@ -175,8 +168,3 @@ def test_an_apps_train_that_calls_it_takes_part_with_a_share_of_noise_and_withou
     # The noise of the mean has a standard deviation of 0.006; the noise on the fraction, all of which were clipped, of 0.03.
     np.testing.assert_allclose(result.arrays["w"].numpy(), update / 5, atol=0.05)
     assert math.log(strategy.clip_norm) == pytest.approx(0.2 * 0.5, abs=0.05)
-
-
-def test_what_is_no_client_is_refused() -> None:
-    with pytest.raises(TypeError, match="NumPyClient"):
-        DPNumPyClient(object())  # type: ignore[arg-type] # on purpose

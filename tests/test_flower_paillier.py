@@ -464,16 +464,6 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         Paillier(tmp_path / "missing.json")
 
 
-def test_a_key_comes_from_its_file_and_a_shared_one_brings_its_own_least_number(tmp_path: Path) -> None:
-    key_files.write_public(tmp_path / "public-key.json", dealt()[0])
-    secagg = Paillier(tmp_path / "public-key.json")
-    assert secagg.shared == dealt()[0]
-    terms = secagg.encryption(None)
-    assert (terms.holders, terms.threshold, terms.min_contributions, terms.key_bits) == (3, 2, 2, 2048)
-    # A survivor is a contribution.
-    assert Paillier(owner().public_key, noise_by="clients").encryption(3).min_contributions == 3
-
-
 def test_a_sum_that_would_not_be_exact_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2\\^52"):
         fixed(whole(bits=26), tmp_path / "state", noise_multiplier=1e8)

@@ -5,12 +5,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array
-from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from bad_replies import BOUNDED, CLIENTS, MODEL, NO_BIT, NOTHING, Fault, adaptive, fixed, outcome, spied, trained, with_w
 from flower_arms import Federation, Model
@@ -137,26 +135,3 @@ def test_numbers_too_large_to_be_summed_exactly_are_no_share(steps: int) -> None
     replies = federation.ask(strategy, MODEL)
     with_w(lambda w: Array(np.full_like(w, steps)))(replies[0], random.Random())  # noqa: S311 # draws nothing
     assert strategy.aggregate_train(1, replies)[0] is None
-
-
-# What it costs, another way.
-
-
-def exact_gaussian(mu: float, delta: float) -> float:
-    """Balle and Wang 2018, Theorem 8, https://arxiv.org/abs/1805.06530, solved by halving with 60 digits."""
-    with mpmath.workdps(60):
-        m = mpmath.mpf(mu)
-        low, high = mpmath.mpf(0), m**2 / 2 + 20 * m
-        for _ in range(100):
-            e = (low + high) / 2
-            missed = mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
-            low, high = (e, high) if missed > delta else (low, e)
-        return float(high)
-
-
-@pytest.mark.parametrize(("noise_multiplier", "rounds"), [(1.0, 10), (1.0, 1000), (5.0, 1), (20.0, 300)])
-def test_fixed_and_adaptive_clipping_cost_what_one_gaussian_costs(noise_multiplier: float, rounds: int) -> None:
-    expected = exact_gaussian(math.sqrt(rounds) / noise_multiplier, 1e-5)
-    settings = {"noise_multiplier": noise_multiplier, "num_sampled_clients": 50}
-    for strategy in (DPFedAvgFixed(FedAvg(), clip_norm=3.0, **settings), DPFedAvgAdaptive(FedAdam(), **settings)):  # type: ignore[arg-type]
-        assert strategy.guarantee(1e-5, rounds=rounds).epsilon == pytest.approx(expected, rel=1e-9)

@@ -171,16 +171,3 @@ def test_num_2_no_noise_is_refused(name):
     arguments = (0, 1.0, 10) if name in FIXED else (0, 10)
     with pytest.raises(ValueError, match="noise_multiplier = 0"):
         getattr(compat, name)(FedAvg(), *arguments)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        (FIXED[0], (1.0, -1.0, 10), "clip_norm = -1.0"),
-        (FIXED[0], (1.0, 1.0, 0), "num_sampled_clients = 0"),
-        (ADAPTIVE[0], (1.0, 10, 0.1, 1.5), "target_quantile = -0.5"),
-    ],
-)
-def test_an_argument_that_is_out_of_range_is_refused(name, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        getattr(compat, name)(FedAvg(), *arguments)

@@ -65,12 +65,6 @@ def test_noise_of_the_same_law_hides_no_less_than_the_circulant(n: int) -> None:
     assert np.linalg.eigvalsh(C.T @ C - streamed.T @ streamed).min() > -1e-10
 
 
-@pytest.mark.parametrize("n", [2, 9, 50])
-def test_the_circulant_decoder_has_the_same_error_in_every_round(n: int) -> None:
-    errors = utility.squared_errors(workloads.prefix_sum(n), Fourier(n, "circulant"))
-    np.testing.assert_allclose(errors, errors[0], rtol=1e-10)
-
-
 def test_negative_inner_products_are_not_dropped() -> None:
     C = Fourier(16).matrix()
     X = C.T @ C

@@ -45,11 +45,6 @@ def test_each_public_name_has_an_example_that_runs() -> None:
         assert ">>>" in (inspect.getdoc(named) or ""), name
 
 
-def test_a_name_that_there_is_not_is_refused_by_name() -> None:
-    with pytest.raises(AttributeError, match="'hubbub' has no attribute 'plan'"):
-        hubbub.plan  # noqa: B018 # the attribute is what is asked for
-
-
 def test_what_a_type_checker_sees_is_what_a_program_gets() -> None:
     """The imports for type checkers name the same objects as those at run time."""
     tree = ast.parse(Path(hubbub.__file__).read_text())
@@ -91,27 +86,6 @@ def test_a_divisor_that_was_made_of_the_clients_is_an_assumption_of_the_statemen
         assert (sentence in answer.statement()) == said
 
 
-@pytest.mark.parametrize("participation", [hubbub.SingleParticipation(), hubbub.MinSeparation(4, 1)], ids=str)
-def test_too_few_clients_for_a_cohort_are_refused_with_the_next_step(participation: Participation) -> None:
-    plan = hubbub.Plan(Mechanism(Identity(ROUNDS), participation, 1.0), 1.0, 1e-5)
-    with pytest.raises(ConfigError, match=r"clients: there are 3, too few for 12 rounds .*take more clients or fewer rounds"):
-        plan.for_clients(3)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"rounds": 3}, "participation: is missing"),
-        ({"participation": hubbub.PoissonSampling(0.1)}, "strategy and rounds: give one"),
-        ({"strategy": Identity(3), "rounds": 3, "participation": hubbub.PoissonSampling(0.1)}, "strategy and rounds: give one"),
-        ({"rounds": 2.5, "participation": hubbub.PoissonSampling(0.1)}, "rounds = 2.5"),
-    ],
-)
-def test_what_does_not_say_each_fact_once_is_refused(given: dict[str, object], message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        hubbub.calibrate(**given, epsilon=1.0, delta=1e-5)  # type: ignore[arg-type]
-
-
 def test_rounds_stand_for_independent_noise() -> None:
     one = hubbub.calibrate(rounds=8, participation=hubbub.MinSeparation(4, 2), epsilon=2.0, delta=1e-5)
     assert one == hubbub.calibrate(Identity(8), hubbub.MinSeparation(4, 2), epsilon=2.0, delta=1e-5)
@@ -146,23 +120,6 @@ def test_a_plan_that_no_run_may_have_is_refused_when_it_is_made(
         hubbub.Plan(**(usual | given))  # type: ignore[arg-type]
 
 
-def a_run() -> tuple[hubbub.Plan, hubbub.SimulatedPopulation, nn.Module]:
-    clients = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))] * 8
-    plan = hubbub.Plan(Mechanism(Identity(2), hubbub.PoissonSampling(0.5), 1.0), clip_norm=1.0, delta=1e-5)
-    return plan, hubbub.SimulatedPopulation(clients, nn.functional.cross_entropy), nn.Linear(3, 2)
-
-
-def test_arguments_of_train_in_another_order_are_refused_by_name() -> None:
-    plan, population, model = a_run()
-    for arguments, message in (
-        ((population, plan, model), "plan: is a SimulatedPopulation, must be a Plan or a RunPlan; the order is train"),
-        ((plan, model, population), "population: is a Linear, must be a Population"),
-        ((plan, population, model.parameters()), r"model: is a generator, must be a torch\.nn\.Module"),
-    ):
-        with pytest.raises(TypeError, match=message):
-            next(hubbub.train(*arguments))  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("examples", [4, 2, 1])
 def test_the_examples_of_one_client_are_not_taken_for_a_list_of_clients(examples: int) -> None:
     pair = (torch.randn(examples, 3), torch.zeros(examples, dtype=torch.int64))
@@ -171,15 +128,6 @@ def test_the_examples_of_one_client_are_not_taken_for_a_list_of_clients(examples
     with pytest.raises(DataError, match=r"clients\[1\]: is a tuple of 3, must be the pair"):
         hubbub.SimulatedPopulation([pair, (*pair, pair[0])], nn.functional.cross_entropy)  # type: ignore[list-item]
     assert len(hubbub.SimulatedPopulation([pair], nn.functional.cross_entropy).clients) == 1
-
-
-def test_a_folder_may_be_named_by_its_text(tmp_path: Path) -> None:
-    folder = str(tmp_path / "run")
-    *_, last = hubbub.train(*a_run(), hubbub.RunStore(folder))
-    assert hubbub.RunStore(folder).released() == [0, 1]
-    by_text, by_path = hubbub.verify(folder, head=last.head), hubbub.verify(Path(folder), head=last.head)
-    assert by_text.ok
-    assert by_text == by_path
 
 
 @pytest.mark.parametrize("unit", ["patient", "", "clients", "Client"])

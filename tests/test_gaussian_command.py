@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import matplotlib.image
 import mpmath
 import pytest
 
 import refusals
 from conftest import oracle
 from hubbub.mechanism import gaussian
-from refusals import Refused, output
+from refusals import output
 
 # Fixtures are found by their names here.
 workplace, refused = refusals.workplace, refusals.refused
@@ -62,57 +61,6 @@ def test_the_json_says_the_same_and_names_its_sources(capsys: pytest.CaptureFixt
         assert "https://" in row["source"]
     least = by_name["analytic"]["noise_multiplier"]
     assert by_name["zhao2"]["relative_to_analytic"] == by_name["zhao2"]["noise_multiplier"] / least
-
-
-def test_a_formula_without_a_value_is_shown_as_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = rows_of(output(capsys, ["gaussian", "--epsilon", "2", "--delta", "0.6"]))
-    assert rows["zhao2"][-1] == rows["simple"][-1] == "refused"
-    assert rows["zhao1"][-1] == rows["extended"][-1] == "holds"
-    answer = json.loads(output(capsys, ["gaussian", "--epsilon", "2", "--delta", "0.6", "--json"]))
-    assert [row["noise_multiplier"] for row in answer["calibrations"] if row["name"] == "zhao2"] == [None]
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [("2", "0.6"), ("0.01", "1e-5")])
-def test_rows_come_in_the_order_of_their_noise_refused_or_not(
-    capsys: pytest.CaptureFixture[str], epsilon: str, delta: str
-) -> None:
-    text = output(capsys, ["gaussian", "--epsilon", epsilon, "--delta", delta])
-    printed = [line.split()[:2] for line in text.splitlines() if line.split()[:1] and line.split()[0] in gaussian.NAMES]
-    assert {name for name, _ in printed} == set(gaussian.NAMES)
-    noise = [float("inf") if value == "-" else float(value) for _, value in printed]
-    assert noise == sorted(noise)
-    # Their reasons stand in the same order.
-    reasons = re.findall(r"calibration '(\w+)'", text)
-    assert reasons == [name for name, _ in printed if name in reasons]
-
-
-def test_digits_are_not_cut_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    assert rows_of(output(capsys, COMMAND))["zhao2"][1] == "2.35629"
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [("2", "0.6"), ("1e-12", "1e-300"), ("1e12", "0.99999")])
-def test_the_picture_is_drawn_for_every_budget(
-    capsys: pytest.CaptureFixture[str], workplace: Path, epsilon: str, delta: str
-) -> None:
-    output(capsys, ["gaussian", "--epsilon", epsilon, "--delta", delta, "-o", "new.png"])
-    pixels = matplotlib.image.imread(workplace / "new.png")
-    assert pixels.shape[:2] == (900, 1350)
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--epsilon 0 --delta 1e-5", ["epsilon = 0.0", "above 0"]),
-        ("--epsilon 2 --delta 1", ["delta = 1.0", "strictly between 0 and 1"]),
-        ("--epsilon 2 --delta 1e-400", ["--delta", "'1e-400'", "underflows"]),
-        ("--epsilon 2 --delta 1e-5 --sensitivity inf", ["sensitivity = inf"]),
-        ("--epsilon 2 --delta 1e-5 --plot new.jpg", ["--plot", "new.jpg", ".png"]),
-        ("--epsilon 2 --delta 1e-5 --plot nowhere/new.png", ["nowhere"]),
-    ],
-)
-def test_a_release_that_is_none_is_refused_in_one_line(refused: Refused, flags: str, words: list[str]) -> None:
-    refused(["gaussian", *flags.split()], *words)
 
 
 @pytest.fixture(scope="module")

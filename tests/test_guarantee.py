@@ -279,17 +279,6 @@ def test_a_statement_of_a_run_names_its_scale_its_divisor_and_its_record() -> No
     assert f"standard deviation {CORRELATED.stddev * 0.5:.6g}" in text
 
 
-def test_only_a_statement_of_a_run_says_who_sees_to_its_assumptions() -> None:
-    answer = accounting.guarantee(CORRELATED, 1e-6)
-    promised, done = answer.statement(), answer.statement(RunFacts(heads=("ab" * 32,)))
-    assert "no run: this is what a mechanism promises" in promised
-    for text, heading in ((promised, "It holds for a run of which this is true:"), (done, "It assumes (and who enforces it):")):
-        items = text.split(heading)[1].split("\n\n")[0].strip().splitlines()
-        assert [item.removeprefix("- ").split(" (")[0] for item in items] == [a.text for a in answer.assumptions]
-    assert len(re.findall(r"\((?:ledger|operator|software)\)$", done, flags=re.MULTILINE)) == len(answer.assumptions)
-    assert "to be enforced" not in done
-
-
 # Several runs
 
 

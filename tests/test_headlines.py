@@ -17,7 +17,6 @@ from hubbub.mechanism.strategies import Identity
 ROOT = Path(__file__).parent.parent
 HEADLINES = ROOT / "examples" / "headlines"
 PAGE = ROOT / "docs" / "results.md"
-GRID_EPSILONS = ("one round", "six rounds", "six, per tensor", "six, as it ran")
 ONE_EPSILON = ("--epsilons", "8")
 
 
@@ -83,32 +82,6 @@ def test_a_script_prints_its_tables_and_computes_nothing_twice(
 
     monkeypatch.setattr(importlib.import_module("_runs"), "one_run", computed)
     assert tables(script()) == found
-
-
-def test_an_interrupted_script_goes_on_with_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = Script("mnist_central", tmp_path, monkeypatch, capsys, "--quick", *ONE_EPSILON)
-    runs = importlib.import_module("_runs")
-    train, left = runs.one_run, [2]
-
-    def interrupted(*arguments: object) -> object:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return train(*arguments)
-
-    monkeypatch.setattr(runs, "one_run", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        script()
-    kept = json.loads(script.results.read_text())
-    assert len(kept) == 2
-    monkeypatch.setattr(runs, "one_run", train)
-    script()
-    after = json.loads(script.results.read_text())
-    # Three learning rates are tried, one a method, and three tests follow.
-    assert len(after) == 6
-    assert all(record in after for record in kept)
 
 
 def test_settings_are_chosen_by_held_out_examples_alone(tmp_path: Path) -> None:

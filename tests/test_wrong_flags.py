@@ -1,6 +1,6 @@
 """Flags that do not go together, or describe no mechanism, are refused in one line that names them, with exit code 2.
 
-Each flag with values that it cannot have, misspelt, or without a value is tried in ``test_malformed.py``.
+Each flag with values that it cannot have is tried in ``test_malformed.py``.
 """
 
 import pytest

@@ -4,11 +4,9 @@ import dataclasses
 import datetime
 import itertools
 import json
-import pickle
 import tomllib
 import types
 import typing
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,10 @@ import typer.main
 from hubbub.cli.app import app
 from hubbub.experiment.config import Config
 from malformed import laws
-from malformed.contents import C, Payload, archive, field, header_of, npy, npy_of, proto, some, tensors, varint
+from malformed.contents import C, archive, field, header_of, npy, npy_of, proto, tensors, varint
 from malformed.place import (
     ACCOUNT,
     CALIBRATE,
-    CONFIG,
     KINDS,
     NOISY,
     PLAN,
@@ -103,34 +100,6 @@ def settings(run: Run) -> Iterator[Case]:
             if isinstance(parsed(text), str) == text.startswith('"') and (name, text[:4]) != ("min_separation", "1000"):
                 line = f"[{section}]\n{name} = {text}\n".encode()
                 yield Case(f"{key} = {text[:40]}", (("plan", "bad.toml"),), words, holding("bad.toml", line))
-
-
-def swapped(word: str) -> str:
-    """The word with its first two unlike neighbours in the wrong order."""
-    at = next(i for i in range(1, len(word) - 1) if word[i] != word[i + 1])
-    return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
-
-
-def misspelt(run: Run) -> Iterator[Case]:
-    """Every setting, section, command and flag misspelt, with the nearest name for an answer; every flag without its value."""
-    for name, _ in every_key():
-        section, _, key = name.partition(".")
-        for wrong in (swapped(key), key[1:], key + "x"):
-            words = (f"{section}.{wrong}", f"did you mean '{key}'")
-            yield Case(f"--set {section}.{wrong}", (plan_with(f"{section}.{wrong}=1"),), words, nothing)
-    for section in dataclasses.fields(Config):
-        for wrong in (swapped(section.name), section.name[1:], section.name + "s"):
-            words = (f"[{wrong}]", f"did you mean '{section.name}'")
-            yield Case(f"[{wrong}]", (("plan", "bad.toml"),), words, holding("bad.toml", f"[{wrong}]\n".encode()))
-    for line, command in commands():
-        wrong = swapped(line[-1])
-        yield Case(f"{' '.join(line)} misspelt", ((*line[:-1], wrong, "x"),), (wrong,), nothing)
-        for option in command.params:
-            if isinstance(option, click.Option):
-                flag = max(option.opts, key=len)
-                yield Case(f"{' '.join(line)} {flag}x", ((*line, flag + "x", "1"),), (flag + "x",), nothing)
-                odd, word = ((*line, flag), (flag, "argument")) if not option.is_flag else ((*line, f"{flag}=7"), (flag,))
-                yield Case(f"{' '.join(line)} {flag} alone", (odd,), word, nothing)
 
 
 def commands(group: click.Group | None = None, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -290,55 +259,6 @@ def moved(name: str, file: str) -> Damage:
 
 
 # Files.
-
-NO_TOML = r"""
-rounds
-rounds =
-= 3
-rounds = 1 2
-rounds = 01
-rounds = 1__0
-rounds = .5
-rounds = Infinity
-rounds = None
-rounds = [1
-rounds = {a = 1,}
-rounds = "3
-rounds = "\x"
-rounds = "\ud800"
-rounds = 1979-13-01
-rounds = 1\nrounds = 2
-rounds.a = 1\nrounds.a = 2
-[training
-[[training]
-[]
-[training]\n[training]
-rounds = 3 // three
-rounds = $HOME
-""".strip().splitlines()
-
-
-def configs(run: Run) -> Iterator[Case]:
-    """Files of settings that are no TOML, given to a command or found in the folder of a run."""
-    for name, whole, lines in (
-        ("bad.toml", CONFIG.encode(), (("plan", "bad.toml"), ("train", "bad.toml"))),
-        ("run/config.toml", run.files["config.toml"].partition(b"\n")[2], (RESUME,)),
-    ):
-        broken: dict[str, bytes] = {
-            "UTF-16": whole.decode().encode("utf-16-le"),
-            "carriage returns": whole.replace(b"\n", b"\r"),
-            "compressed": zlib.compress(whole),
-            "pickled": pickle.dumps(Payload()),
-            "JSON": json.dumps(tomllib.loads(whole.decode())).encode(),
-            "YAML": whole.replace(b" = ", b": "),
-            "twice": whole + whole,
-        }
-        for odd, place in itertools.product((b"\0", b"\x7f", b"\xff", b"\xed\xa0\x80"), some(6, len(whole), seed=4)):
-            broken[f"{odd!r} at {place}"] = whole[:place] + odd + whole[place:]
-        for line in (*NO_TOML, "rounds = " + "[" * 20_000, "rounds = " + "{a=" * 20_000, "a" * 5 + ".b" * 3000 + " = "):
-            broken[line[:40]] = line.replace("\\n", "\n").encode() + b"\n" + whole
-        for what, content in broken.items():
-            yield Case(f"{name}: {what}", lines, (name, "TOML"), holding(name, content))
 
 
 def protos() -> laws.Damaged:

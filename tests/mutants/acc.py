@@ -45,7 +45,7 @@ noise is not scaled by the largest column @ Mechanism.stddev
 what a foreign strategy states of its sensitivity is believed @ mechanism._sensitivity
 - type(strategy) in OWN
 + strategy is not None
-? test_epsilon_laws.py::test_acc_6_no_sensitivity_is_below_brute_force_over_every_pattern
+? test_epsilon_laws.py::test_acc_6_no_sensitivity_is_below_brute_force_over_every_pattern[few]
 
 to ask for epsilon takes the last round away @ Ledger.spent
 - self.history.rounds
