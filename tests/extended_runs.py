@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from hubbub.ledger.chain import Chain, read_chain
+import recorded_runs
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation, Participation
 from hubbub.mechanism.strategies import Identity, toeplitz
@@ -76,12 +76,7 @@ def learnt_from(plans: list[tuple[RunPlan, Path]]) -> torch.Tensor:
 
 def rewritten(folder: Path, **changes: object) -> None:
     """A ledger whose promise says something else, its hashes made anew, as whoever can write to the folder can."""
-    path = folder / "ledger.jsonl"
-    records = [dict(record) for record in read_chain(path).records]
-    path.unlink()
-    chain = Chain(path)
-    for record in [{**records[0], **changes}, *records[1:]]:
-        chain.append(record)
+    recorded_runs.rewritten(folder, lambda records: records[0].update(changes))
 
 
 def of_seed(plan: RunPlan, seed: int) -> RunPlan:

@@ -3,7 +3,9 @@
 import json
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,17 +84,33 @@ def charges(*folders: Path) -> tuple[RunCharge, ...]:
     return run_charges([read_run(folder) for folder in folders])
 
 
-def rebound(folder: Path, *, files: bool = True) -> None:
-    """A ledger that binds what lies in the folder now, or nothing: what a forger who owns the folder can write."""
+def read_back(promise: Promise) -> Promise:
+    """What the record of a promise says."""
+    record = {"kind": "promise", **json.loads(json.dumps(promise.record()))}
+    return Promise.from_record(record, strategy_arrays(promise.mechanism.strategy))
+
+
+def rewritten(folder: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
+    """A ledger with other records and a chain that fits them: what a forger who owns the folder can write."""
     path = folder / "ledger.jsonl"
-    *before, last = read_chain(path).records
-    assert last["kind"] == "files"
+    records = [dict(record) for record in read_chain(path).records]
+    change(records)
     path.unlink()
     chain = Chain(path)
-    for record in before:
+    for record in records:
         chain.append(record)
-    if files:
-        chain.append({"kind": "files", "files": {name: RunStore(folder).digest(name) for name in last["files"]}})
+
+
+def rebound(folder: Path, *, files: bool = True) -> None:
+    """A ledger that binds what lies in the folder now, or nothing."""
+
+    def change(records: list[dict[str, Any]]) -> None:
+        last = records.pop()
+        assert last["kind"] == "files"
+        if files:
+            records.append({"kind": "files", "files": {name: RunStore(folder).digest(name) for name in last["files"]}})
+
+    rewritten(folder, change)
 
 
 def unproved(folder: Path) -> list[str]:

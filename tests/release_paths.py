@@ -28,13 +28,13 @@ PROMISE = Promise(ROUNDS, Mechanism(toeplitz.square_root(ROUNDS, 3), PATTERN, 1.
 
 
 def opened(store: RunStore | None = None, promise: Promise = PROMISE, head: str | None = None) -> ReleasePath:
-    path = ReleasePath(promise, DIM, clients=CLIENTS, store=store, head=head)
+    path = ReleasePath(promise, DIM, clients=CLIENTS, store=store, head=head, noise_in_sums=promise.noise_in_sums)
     path.start()
     return path
 
 
-def total(value: int = 0, clip_norm: float = CLIP) -> LatticeSum:
-    return LatticeSum(torch.full((DIM,), value), Lattice(clip_norm), {})
+def total(value: int = 0, clip_norm: float = CLIP, bits: int = 24) -> LatticeSum:
+    return LatticeSum(torch.full((DIM,), value), Lattice(clip_norm, bits), {})
 
 
 def one_round(path: ReleasePath, *clients: int, value: int = 0) -> torch.Tensor:
@@ -60,9 +60,9 @@ def silent() -> SimulatedPopulation:
     return SimulatedPopulation([nothing] * CLIENTS, F.cross_entropy, LocalTraining())
 
 
-def some_rounds(folder: Path, rounds: int, strategy: Identity | None = None) -> RunPlan:
+def some_rounds(folder: Path, rounds: int, strategy: Identity | None = None, keep_releases: bool = True) -> RunPlan:
     planned = plan(strategy or toeplitz.square_root(ROUNDS, 3))
-    for result in train(planned, silent(), nn.Linear(3, 2), RunStore(folder)):
+    for result in train(planned, silent(), nn.Linear(3, 2), RunStore(folder, keep_releases=keep_releases)):
         if result.round_index + 1 == rounds:
             break
     return planned

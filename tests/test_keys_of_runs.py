@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from hubbub._util.prf import KEY_BYTES, bits, derive, fresh_key, seed_key
-from hubbub.cli import main
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.participation import CyclicPoissonSampling, FixedSizeSampling, PoissonSampling, TruncatedPoissonSampling
@@ -26,6 +25,8 @@ from hubbub.mechanism.strategies import Identity
 from hubbub.noise import SecureSource
 from hubbub.training import RunStore
 from hubbub.training.cohorts import CohortKeys, draw
+from recorded_runs import hubbub
+from refusals import CORRELATED
 from release_paths import CLIP, ROUNDS, locked, opened, plan, some_rounds, total
 
 KEY = bytes(range(32))
@@ -177,39 +178,18 @@ def secrets_of(folder: Path) -> list[bytes]:
     return [*files.values(), *derived]
 
 
-def hubbub(*arguments: object) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    assert not ended.value.code
-
-
-CONFIG = """
-[training]
-rounds = 3
-cohort_size = 3
-[privacy]
-mode = "dp-ftrl"
-noise_multiplier = 1.0
-[participation]
-min_separation = 2
-[data]
-name = "digits"
-clients = 10
-"""
-
-
 def test_rng_10_nothing_that_a_run_writes_or_says_holds_a_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(0)
     monkeypatch.setenv("HUBBUB_DEBUG", "1")
-    (tmp_path / "plan.toml").write_text(CONFIG)
+    (tmp_path / "plan.toml").write_text(CORRELATED)
     run = tmp_path / "run"
-    hubbub("train", tmp_path / "plan.toml", "--out", run)
+    assert hubbub("train", tmp_path / "plan.toml", "--out", run) == 0
     for command in ("ledger", "verify", "account", "cite", "evaluate"):
-        hubbub(command, run)
-    hubbub("ledger", run, "--json")
-    hubbub("publish", run, "--output", tmp_path / "published")
+        assert hubbub(command, run) == 0
+    assert hubbub("ledger", run, "--json") == 0
+    assert hubbub("publish", run, "--output", tmp_path / "published") == 0
     said = capsys.readouterr()
     (tmp_path / "said").write_text(said.out + said.err + caplog.text)
     keys = secrets_of(run)

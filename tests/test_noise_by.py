@@ -29,7 +29,7 @@ from hubbub.ledger import compose_runs
 from hubbub.ledger.actual_cost import cost_of_run, spent
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.mechanism.strategies import Identity, strategy_arrays, toeplitz
+from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise import NoiseStream, SimulationSource
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
@@ -37,7 +37,8 @@ from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore
 from hubbub.training.aggregate import Population
 from hubbub.training.run_folder.record import read_metrics, read_run
 from hubbub.verification import verify
-from release_paths import CLIENTS, CLIP, DIM, PATTERN, ROUNDS, locked, plan, silent
+from recorded_runs import read_back
+from release_paths import CLIENTS, CLIP, DIM, PATTERN, ROUNDS, locked, opened, plan, silent, total
 
 BANDED = toeplitz.square_root(ROUNDS, 3)
 SETTING = "secure aggregation: updates are encrypted under a key that 3 holders share"
@@ -119,11 +120,6 @@ def test_shares_are_charged_by_their_steps_and_cost_more_where_these_are_few() -
 # What a run promises.
 
 
-def read_back(promise: Promise) -> Promise:
-    record = {"kind": "promise", **json.loads(json.dumps(promise.record()))}
-    return Promise.from_record(record, strategy_arrays(promise.mechanism.strategy))
-
-
 def test_a_promise_of_holders_and_a_setting_is_read_back_as_it_was() -> None:
     record = HELD.record()
     assert (record["noise_by"], record["setting"]) == ("holders", SETTING)
@@ -160,11 +156,11 @@ def test_a_plan_passes_on_what_it_promises_and_refuses_what_the_promise_does() -
     ],
 )
 def test_a_run_does_not_go_on_under_another_promise(tmp_path: Path, change: dict, message: str) -> None:
-    held(locked(tmp_path))
+    opened(locked(tmp_path), HELD)
     changed = replace(HELD, **change)
     with pytest.raises(LedgerError, match=message):
         ReleasePath(changed, DIM, clients=CLIENTS, store=RunStore(tmp_path), noise_in_sums=changed.noise_in_sums)
-    held(RunStore(tmp_path))
+    opened(RunStore(tmp_path), HELD)
 
 
 # What is stated.
@@ -190,8 +186,7 @@ def test_the_statement_says_who_is_trusted_with_what_and_who_adds_the_noise() ->
 
 def test_of_several_runs_each_states_its_own_setting(tmp_path: Path) -> None:
     for name, promise in (("held", HELD), ("plain", PLAIN), ("other", replace(HELD, setting="one owner has the key"))):
-        path = ReleasePath(promise, DIM, clients=CLIENTS, store=locked(tmp_path / name), noise_in_sums=promise.noise_in_sums)
-        path.start()
+        path = opened(locked(tmp_path / name), promise)
         path.abort(path.begin([0], total(), CLIP))
     recorded = {name: read_run(tmp_path / name) for name in ("held", "plain", "other")}
     charged = {name: cost_of_run(run.chain, run.promise, run.history) for name, run in recorded.items()}
@@ -219,16 +214,6 @@ def test_of_several_runs_each_states_its_own_setting(tmp_path: Path) -> None:
 # The path.
 
 
-def total(value: int = 0, bits: int = 24) -> LatticeSum:
-    return LatticeSum(torch.full((DIM,), value), Lattice(CLIP, bits), {})
-
-
-def held(store: RunStore | None = None, promise: Promise = HELD) -> ReleasePath:
-    path = ReleasePath(promise, DIM, clients=CLIENTS, store=store, noise_in_sums=True)
-    path.start()
-    return path
-
-
 def test_noise_that_nobody_answers_for_and_noise_that_nobody_promised_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"no share holder adds noise here, so that bare sums.*noise_in_sums=True"):
         ReleasePath(HELD, DIM, clients=CLIENTS)
@@ -240,14 +225,14 @@ def test_noise_that_nobody_answers_for_and_noise_that_nobody_promised_are_refuse
 
 
 def test_the_path_makes_no_rows_where_holders_add_them_and_every_start_has_a_key(tmp_path: Path) -> None:
-    path = held(locked(tmp_path))
+    path = opened(locked(tmp_path), HELD)
     assert path.noise is None
     ticket = path.begin([0], total(5), CLIP)
     row = path.row(ticket)
     assert row is None
     path.commit(ticket, total(5).open(row))
     path.begin([1], total(), CLIP)
-    again = held(RunStore(tmp_path))
+    again = opened(RunStore(tmp_path), HELD)
     assert again.ledger.rounds == ("committed", "aborted")
     assert next(again.released(0, 1)).tolist() == [5 * Lattice(CLIP).step] * DIM
     assert len({epoch.key for epoch in again.ledger.history.epochs}) == 2
@@ -258,26 +243,25 @@ def test_the_path_makes_no_rows_where_holders_add_them_and_every_start_has_a_key
 
 def test_holders_noise_lies_on_the_lattice_in_an_experiment_as_well_and_a_round_left_open_is_aborted(tmp_path: Path) -> None:
     simulated = replace(HELD, simulation=True)
-    path = held(locked(tmp_path), simulated)
+    path = opened(locked(tmp_path), simulated)
     with pytest.raises(LedgerError, match="form it on Lattice"):
         path.begin([0], PlainSum(torch.zeros(DIM, dtype=torch.float64), {}), CLIP)
     path.begin([0], total(), CLIP)
     # Nobody encrypts the same numbers twice alike, so that the very same round cannot come again.
-    assert held(RunStore(tmp_path), simulated).ledger.rounds == ("aborted",)
+    assert opened(RunStore(tmp_path), simulated).ledger.rounds == ("aborted",)
 
 
 def test_room_is_kept_for_the_noise_of_all_holders() -> None:
     loud = replace(HELD, mechanism=Mechanism(Identity(ROUNDS), PATTERN, 1e6))
     ReleasePath(replace(loud, noise_by="server"), DIM, clients=CLIENTS)
     with pytest.raises(ConfigError, match="is not exact on the lattice"):
-        held(promise=loud)
-    held(promise=replace(loud, mechanism=Mechanism(Identity(ROUNDS), PATTERN, 1e5)))
+        opened(promise=loud)
+    opened(promise=replace(loud, mechanism=Mechanism(Identity(ROUNDS), PATTERN, 1e5)))
 
 
 def test_sums_and_releases_lie_on_the_lattice_that_was_promised() -> None:
     coarse = replace(PLAIN, settings={"clip_norm": CLIP, "lattice_bits": 12})
-    path = ReleasePath(coarse, DIM, clients=CLIENTS)
-    path.start()
+    path = opened(promise=coarse)
     with pytest.raises(LedgerError, match=r"form it on Lattice\(0\.5, bits=12\)"):
         path.begin([0], total(), CLIP)
     ticket = path.begin([0], total(3, bits=12), CLIP)
@@ -285,11 +269,10 @@ def test_sums_and_releases_lie_on_the_lattice_that_was_promised() -> None:
     with pytest.raises(LedgerError, match="off the lattice"):
         path.commit(ticket, release + Lattice(CLIP, 13).step)
     path.commit(ticket, release)
-    fine = ReleasePath(PLAIN, DIM, clients=CLIENTS)
-    fine.start()
+    fine = opened(promise=PLAIN)
     with pytest.raises(LedgerError, match=r"form it on Lattice\(0\.5\),"):
         fine.begin([0], total(bits=12), CLIP)
-    shared = held(promise=Promise(ROUNDS, SHARED))
+    shared = opened(promise=Promise(ROUNDS, SHARED))
     with pytest.raises(LedgerError, match="bits=12"):
         shared.begin([0], total(), CLIP)
     shared.begin([0], total(bits=12), CLIP)
@@ -364,7 +347,7 @@ class Stubborn(Population):
     def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
         if round_index in self.missing:
             raise SumNotOpenedError("1 of 3 contributions came: nothing was decrypted", ("client 4",))
-        bare = total(round_index, self.bits)
+        bare = total(round_index, bits=self.bits)
         return Closed(bare.total, bare.lattice, {"train_loss": 1.0}) if round_index in self.closed else bare
 
 

@@ -34,19 +34,21 @@ def opened(folder: Path, strategy: Strategy) -> ReleasePath:
     return ReleasePath(promise, DIM, clients=40, store=RunStore(folder))
 
 
-def rounds(path: ReleasePath, until: int, keep: int | None = None) -> None:
-    while path.next_round < until:
-        t = path.next_round
-        total = LatticeSum(torch.zeros(DIM, dtype=torch.int64), Lattice(1.0), {})
-        ticket = path.begin([4 * i + t % 4 for i in range(3)], total, 1.0)
-        path.commit(ticket, total.open(path.row(ticket)))
-        if path.next_round == keep:
-            path.keep_noise()
-
-
-def remembered(path: ReleasePath) -> bytes:
-    assert path.noise is not None
-    return b"".join(path.noise.remembered())
+def started(folder: Path, until: int, keep: int | None = None, strategy: Strategy = STRATEGIES[0]) -> bytes:
+    """A start that makes all rounds up to one, and keeps the noise after another; what it remembers at its end."""
+    with RunStore(folder).locked():
+        path = opened(folder, strategy)
+        path.start()
+        while path.next_round < until:
+            t = path.next_round
+            total = LatticeSum(torch.zeros(DIM, dtype=torch.int64), Lattice(1.0), {})
+            ticket = path.begin([4 * i + t % 4 for i in range(3)], total, 1.0)
+            path.commit(ticket, total.open(path.row(ticket)))
+            if path.next_round == keep:
+                path.keep_noise()
+        assert path.noise is not None
+        assert path.noise.round_index == until
+        return b"".join(path.noise.remembered())
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=["banded", "BLT"])
@@ -55,12 +57,7 @@ def test_a_restart_has_the_rows_that_it_had_without_drawing_them(
     tmp_path: Path, strategy: Strategy, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    store = RunStore(folder)
-    with store.locked():
-        path = opened(folder, strategy)
-        path.start()
-        rounds(path, 13, keep=kept)
-        before = remembered(path)
+    before = started(folder, 13, keep=kept, strategy=strategy)
     shutil.copytree(folder, tmp_path / "bare")
     (tmp_path / "bare" / "state" / "noise.sealed").unlink()
     drawn = []
@@ -69,26 +66,17 @@ def test_a_restart_has_the_rows_that_it_had_without_drawing_them(
     found = []
     for place in (folder, tmp_path / "bare"):
         drawn.clear()
-        with RunStore(place).locked():
-            again = opened(place, strategy)
-            again.start()
-            found.append(remembered(again))
-            assert again.noise is not None
-            assert again.noise.round_index == 13
-            if place == folder:
-                assert all(t >= kept for t in drawn)
-            rounds(again, 16)
+        found.append(started(place, 13, strategy=strategy))
+        if place == folder:
+            assert all(t >= kept for t in drawn)
+        started(place, 16, strategy=strategy)
         assert verify(place).ok
     assert found == [before, before]
 
 
 def test_what_was_kept_is_no_plain_noise_and_is_gone_with_the_keys(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with RunStore(folder).locked():
-        path = opened(folder, STRATEGIES[0])
-        path.start()
-        rounds(path, 10, keep=10)
-        rows = np.frombuffer(remembered(path)).reshape(5, -1)
+    rows = np.frombuffer(started(folder, 10, keep=10)).reshape(5, -1)
     content = (folder / "state" / "noise.sealed").read_bytes()
     assert not any(row[:4].tobytes() in content for row in rows)
     RunStore(folder).destroy_secrets()
@@ -98,25 +86,16 @@ def test_what_was_kept_is_no_plain_noise_and_is_gone_with_the_keys(tmp_path: Pat
 @pytest.mark.parametrize("damage", ["flipped", "short", "another key", "of later rounds", "of a copy that went on"])
 def test_noise_that_was_changed_or_is_of_a_later_ledger_is_refused_and_nothing_is_lost(tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "run"
-    with RunStore(folder).locked():
-        path = opened(folder, STRATEGIES[0])
-        path.start()
-        rounds(path, 6, keep=6)
+    started(folder, 6, keep=6)
     file = folder / "state" / "noise.sealed"
     content = file.read_bytes()
     shutil.copytree(folder, tmp_path / "later")
-    with RunStore(tmp_path / "later").locked():
-        path = opened(tmp_path / "later", STRATEGIES[0])
-        path.start()
-        rounds(path, 9, keep=9)
+    started(tmp_path / "later", 9, keep=9)
     shutil.copytree(folder, tmp_path / "copy")
     for place in (folder, tmp_path / "copy"):
         # Each goes on by itself, under a key of its own.
         if damage == "of a copy that went on":
-            with RunStore(place).locked():
-                path = opened(place, STRATEGIES[0])
-                path.start()
-                rounds(path, 8, keep=8)
+            started(place, 8, keep=8)
     file.write_bytes(
         {
             "of a copy that went on": (tmp_path / "copy" / "state" / "noise.sealed").read_bytes(),
@@ -129,10 +108,7 @@ def test_noise_that_was_changed_or_is_of_a_later_ledger_is_refused_and_nothing_i
     with RunStore(folder).locked(), pytest.raises(RunFolderError, match=r"noise\.sealed: .*remove noise\.sealed"):
         opened(folder, STRATEGIES[0]).start()
     file.unlink()
-    with RunStore(folder).locked():
-        path = opened(folder, STRATEGIES[0])
-        path.start()
-        rounds(path, 12)
+    started(folder, 12)
     assert verify(folder).ok
 
 

@@ -41,8 +41,8 @@ from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
 from hubbub.training import LatticeSum, ReleasePath, RunStore, train
 from hubbub.verification import verify
-from recorded_runs import history_of, hubbub
-from release_paths import CLIENTS, CLIP, DIM, PATTERN, ROUNDS, locked, plan, silent
+from recorded_runs import history_of, hubbub, read_back
+from release_paths import CLIENTS, CLIP, DIM, PATTERN, ROUNDS, locked, opened, plan, silent
 
 ORDERS = np.array([1.01, 1.5, 2.0, 5.0, 20.0, 100.0])
 SHARES = NoiseShares(clients=3, dim=DIM)
@@ -277,10 +277,6 @@ def test_an_amplified_run_beside_one_with_shares_is_stated_in_the_worst_case_too
 # Its record.
 
 
-def read_back(promise: Promise) -> Promise:
-    return Promise.from_record({"kind": "promise", **json.loads(json.dumps(promise.record()))}, {})
-
-
 def test_a_promise_of_shares_and_further_words_is_read_back_as_it_was() -> None:
     promise = replace(PROMISE, further=(Assumption("keys are registered", "operator"),), not_covered=("evaluation",))
     assert read_back(promise).record() == promise.record()
@@ -355,12 +351,6 @@ def noised(round_index: int, clients: tuple[int, ...]) -> LatticeSum:
     return LatticeSum(torch.from_numpy(np.sum(shares, axis=0)), Lattice(CLIP), {})
 
 
-def opened(store: RunStore | None = None, promise: Promise = PROMISE) -> ReleasePath:
-    path = ReleasePath(promise, DIM, clients=CLIENTS, store=store, noise_in_sums=True)
-    path.start()
-    return path
-
-
 def one_round(path: ReleasePath, *clients: int) -> torch.Tensor:
     total = noised(path.next_round, clients)
     ticket = path.begin(clients, total, CLIP)
@@ -374,10 +364,10 @@ def one_round(path: ReleasePath, *clients: int) -> torch.Tensor:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Of a run whose process was started twice, and aborted a round of too few shares."""
-    path = opened(locked(tmp_path))
+    path = opened(locked(tmp_path), PROMISE)
     one_round(path, 0, 1, 2)
     path.abort(path.begin((3, 4), noised(1, (3,)), CLIP))
-    path = opened(RunStore(tmp_path))
+    path = opened(RunStore(tmp_path), PROMISE)
     one_round(path, 5, 6, 7)
     told = PROMISE.after(ROUNDS, PROMISE.delta).as_json()
     (tmp_path / "guarantee.json").write_text(json.dumps(told))

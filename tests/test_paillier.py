@@ -276,17 +276,6 @@ def test_pai_6_a_public_key_that_arrives_is_large_and_has_no_small_factor() -> N
         PublicKey(n, "yes")  # type: ignore[arg-type]
 
 
-def test_a_key_is_its_modulus() -> None:
-    public = small().public_key
-    bare = PublicKey(public.n)
-    assert bare == public
-    assert bare.key_id == public.key_id != other().public_key.key_id
-    assert small().decrypt(bare.encrypt(7) + public.encrypt(1)) == 8
-    again = PrivateKey.from_primes(small().q, small().p)
-    assert again.decrypt(public.encrypt(9)) == 9
-    assert pickle.loads(pickle.dumps(public)).encrypt(1).public_key == public  # noqa: S301
-
-
 def test_pai_15_a_secret_key_is_in_no_text_copy_or_pickle() -> None:
     private = small()
     shown = [

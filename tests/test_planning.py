@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from hubbub.cli.app import app
 from hubbub.errors import ConfigError, DataError
 from hubbub.experiment import config as configs
 from hubbub.experiment import estimates, planner
@@ -88,24 +86,6 @@ def test_a_plan_of_a_hundred_thousand_clients_loads_no_tensors_and_no_data(
 def test_what_is_planned_without_data_is_what_is_run(changes: configs.Layer) -> None:
     config = configs.resolve({"privacy": {"noise_multiplier": 1.0}, "data": {"clients": 40}}, changes)
     assert planned(config, 40).promise().record() == build(config).plan.promise().record()
-
-
-def test_measuring_adds_what_follows_from_the_model(tmp_path: Path) -> None:
-    settings: configs.Layer = {"training": {"rounds": 4}, "privacy": {"noise_multiplier": 1.0, "clipping": "adaptive"}}
-    run = written(tmp_path, settings)
-    alone = ["plan", str(run), "--no-neighbours", "--json"]
-    bare = json.loads(CliRunner().invoke(app, alone).stdout)
-    whole = json.loads(CliRunner().invoke(app, [*alone, "--measure"]).stdout)
-    parameters = sum(p.numel() for p in build(configs.resolve(settings)).model.parameters())
-    assert whole["parameters"] == parameters
-    # The count is one more number of each release.
-    assert whole["releases_bytes"] == 4 * (parameters + 1) * 4
-    assert whole["estimated_seconds"] > 0
-    assert bare["estimated_seconds"] is None
-    measured = ("estimated_seconds", "planning_cpu_seconds")
-    assert {key: whole[key] for key in bare} == bare | {key: whole[key] for key in measured}
-    assert "With --measure" in CliRunner().invoke(app, ["plan", str(run)]).output
-    assert "With --measure" not in CliRunner().invoke(app, ["plan", str(run), "--measure"]).output
 
 
 # What is known without the data and the model

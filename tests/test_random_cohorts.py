@@ -20,7 +20,7 @@ from hubbub.mechanism.participation import (
     Participation,
     TruncatedPoissonSampling,
 )
-from hubbub.mechanism.strategies import Banded, BandedToeplitz, Identity
+from hubbub.mechanism.strategies import BandedToeplitz, Identity
 from hubbub.training import evaluate
 from recorded_runs import hubbub
 
@@ -82,13 +82,6 @@ def test_cyclic_cohorts_have_as_many_bands_as_groups_and_independent_noise_witho
     assert isinstance(correlated.strategy, BandedToeplitz)
     assert correlated.strategy.bands == 2
     assert correlated.noise_multiplier == pytest.approx(independent.noise_multiplier, rel=1e-6)
-
-
-def test_optimized_strategies_are_made_for_cyclic_cohorts() -> None:
-    mechanism = made(*KINDS["cyclic, banded"][0]).plan.mechanism
-    assert mechanism is not None
-    assert isinstance(mechanism.strategy, Banded)
-    assert mechanism.strategy.bands == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

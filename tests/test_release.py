@@ -128,13 +128,6 @@ class Foreign:
         return draw(round_index) * self.scale, memory
 
 
-def test_what_a_foreign_strategy_states_about_its_sensitivity_is_computed_again() -> None:
-    honest = Mechanism(Identity(ROUNDS), PATTERN, 1.0)
-    assert Mechanism(Foreign(stated=1e-6), PATTERN, 1.0).mu == pytest.approx(honest.mu, rel=1e-12)
-    foreign = Mechanism(Foreign(stated=1e-6), PATTERN, 1.0)
-    assert foreign.sensitivity_after(2).value == pytest.approx(honest.sensitivity_after(2).value, rel=1e-12)
-
-
 def test_a_foreign_stream_that_does_not_invert_its_matrix_is_refused_before_the_first_round(tmp_path: Path) -> None:
     opened(promise=Promise(ROUNDS, Mechanism(Foreign(), PATTERN, 1.0)))
     with pytest.raises(ValueError, match="does not invert"):

@@ -59,10 +59,7 @@ def test_cra_9_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_c
     tmp_path: Path, rounds: int, keep: bool, torn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
-    planned = plan(toeplitz.square_root(ROUNDS, 3))
-    for result in train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", keep_releases=keep)):
-        if result.round_index + 1 == rounds:
-            break
+    planned = some_rounds(tmp_path / "run", rounds, keep_releases=keep)
     lines = (tmp_path / "run" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     left = tmp_path / "run" / "state" / "releases" / f"{rounds - 1}.safetensors"
     last = left.read_bytes() if left.exists() else b""

@@ -128,19 +128,6 @@ def test_where_the_programme_would_be_too_large_a_bound_says_so(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_a_million_rounds_stream_with_the_memory_of_twenty(decoder: str) -> None:
-    tree = BinaryTree(10**6, decoder)
-    assert tree.memory_rows == 19
-    memory = ()
-    for t in range(1000):
-        row, memory = tree.step(t, lambda i: 1.0, memory)
-    assert np.isfinite(row)
-    assert tree.sensitivity(FixedEpochs(20, 50_000)).exact
-    with pytest.raises(ValueError, match="a dense matrix"):
-        tree.matrix()
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
 def test_prt_7_the_round_after_the_last_is_refused(decoder: str) -> None:
     with pytest.raises(NoiseExhaustedError, match="rounds 0 to 3 only"):
         BinaryTree(4, decoder).step(4, lambda i: 0.0, ())

@@ -16,14 +16,14 @@ from safetensors.numpy import save
 
 from cohort_file import block, blocks, bound
 from hubbub._util import strict_json
-from hubbub.ledger.chain import Chain, read_chain, record_hash
+from hubbub.ledger.chain import read_chain, record_hash
 from hubbub.ledger.ledger import add_record
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.training import Plan, RunStore, SimulatedPopulation, train
 from hubbub.verification import verify
-from recorded_runs import hubbub, require_noticed, unproved
+from recorded_runs import hubbub, require_noticed, rewritten, unproved
 
 CONFIG = """
 [training]
@@ -56,16 +56,6 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 def failing(folder: Path, head: str | None = None) -> dict[str, str]:
     return {check.name: check.detail for check in verify(folder, head).checks if not check.ok}
-
-
-def rewritten(folder: Path, change: Callable[[list[dict]], None]) -> None:
-    """The ledger with other records and a chain that fits them: what a forger who owns the folder can write."""
-    records = [dict(record) for record in read_chain(folder / "ledger.jsonl").records]
-    change(records)
-    (folder / "ledger.jsonl").unlink()
-    chain = Chain(folder / "ledger.jsonl")
-    for record in records:
-        chain.append(record)
 
 
 def test_a_finished_run_holds(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,14 +15,6 @@ from refusals import Refused, contents, output, settings
 workplace, refused = refusals.workplace, refusals.refused
 
 
-# --- data ---
-
-
-@pytest.mark.parametrize("path", ["nowhere.npz", "good.toml/inside", "~no_such_user/mnist.npz"])
-def test_a_missing_data_file_is_refused_by_its_name(refused: Refused, path: str) -> None:
-    refused(settings("good.toml", "data.name=mnist", f"data.path={path}"), Path(path).name)
-
-
 # --- own code ---
 
 
