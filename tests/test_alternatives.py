@@ -71,7 +71,7 @@ def test_a_run_made_with_the_printed_flags_states_the_epsilon_of_the_table(found
         assert budget * (1 - 1e-3) <= one.epsilon <= budget
         assert stated.neighboring_relation == own.plan.promise().after(16, 1e-5).neighboring_relation
         assert run.plan.mechanism is not None
-        assert run.plan.mechanism.noise_multiplier == one.noise_multiplier
+        assert run.plan.mechanism.noise_multiplier == one.mechanism.noise_multiplier
         assert run.plan.participation == one.plan.participation
         assert run.plan.expected_cohort_size == 20
 

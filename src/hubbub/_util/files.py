@@ -196,7 +196,7 @@ def refusing(path: Path, what: str, then: str = "restore it") -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be read ({error.strerror}); {then}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         why = f"has no {error}" if isinstance(error, KeyError) else error
         raise RunFolderError(f"{path}: {what} ({why}); {then}") from error
 

@@ -34,7 +34,7 @@ from hubbub.mechanism.participation import (
 from hubbub.mechanism.strategies import Columns, Strategy
 from hubbub.mechanism.workloads import prefix_sum
 
-__all__ = ["Flags", "account", "calibrate", "gaussian", "guarantee_rows", "say_guarantee"]
+__all__ = ["Flags", "account", "gaussian", "guarantee_rows", "say_guarantee"]
 
 # The flags that were given, by the names of their parameters.
 Flags = Mapping[str, Any]
@@ -55,70 +55,54 @@ _PARTS = ("strategy", "bands", "buffers", "column_norm_squared", "matrix")
 _STATED = ("delta", "neighboring_relation", "accountant")
 
 
-def account(flags: Flags, *, as_json: bool, in_full: bool) -> None:
-    """Print the guarantee of a mechanism, with the noise of one of two multipliers or of the run."""
-    run = _required(flags)
+def account(flags: Flags, *, as_json: bool, in_full: bool = False) -> None:
+    """Print the guarantee of a mechanism, with the noise of one of two multipliers, of the run, or the least for a budget."""
+    run, epsilon = _required(flags), flags.get("epsilon")
     relative, absolute = flags.get("noise_multiplier"), flags.get("clip_noise_multiplier")
-    own_noise = relative is None and absolute is None
+    own_noise = relative is None and absolute is None and epsilon is None
     if (relative is not None and absolute is not None) or (run is None and own_noise):
         raise ConfigError("--noise-multiplier and --clip-noise-multiplier: give exactly one of them")
     promise, mechanism = _promise(flags, run)
-    if absolute is not None:
+    if epsilon is not None:
+        mechanism = accounting.calibrate(
+            mechanism.strategy,
+            mechanism.participation,
+            epsilon=epsilon,
+            delta=promise.delta,
+            neighboring_relation=promise.neighboring_relation,
+            accountant=promise.accountant,
+            shares=mechanism.shares,
+            prior=promise.earlier,
+            privacy_unit=promise.privacy_unit,
+        )
+    elif absolute is not None:
         relative = scale("--clip-noise-multiplier", absolute) / mechanism.strategy.sensitivity(SingleParticipation()).value
     if relative is not None:
-        promise = replace(promise, mechanism=replace(mechanism, noise_multiplier=relative))
+        mechanism = replace(mechanism, noise_multiplier=relative)
+    promise = replace(promise, mechanism=mechanism)
     answer = promise.after(promise.rounds, promise.delta)
-    of_run = run is not None and own_noise and not _given(flags, *PATTERN_FLAGS, *_COHORT_FLAGS)
-    if as_json:
-        print_json(answer.as_json())
-    elif in_full:
-        terms = promise.terms
-        facts = RunFacts(terms.clip_norm, terms.expected_cohort_size, not promise.simulation, adaptive=terms.adaptive)
-        console().print(answer.statement(facts if of_run else None), end="")
-    else:
-        _print(answer, mechanism.participation, flags, run)
-        if run is not None:
-            same = of_run and not _given(flags, *_STATED)
-            whose = "That is what the run promised" if same else "That is not what the run promised"
-            say(console(), f"{whose}; hubbub account {run} says what it spent")
-
-
-def calibrate(flags: Flags, epsilon: float, *, as_json: bool) -> None:
-    """Print the guarantee of the least noise that meets a budget."""
-    run = _required(flags)
-    promise, mechanism = _promise(flags, run)
-    calibrated = accounting.calibrate(
-        mechanism.strategy,
-        mechanism.participation,
-        epsilon=epsilon,
-        delta=promise.delta,
-        neighboring_relation=promise.neighboring_relation,
-        accountant=promise.accountant,
-        shares=mechanism.shares,
-        prior=promise.earlier,
-        privacy_unit=promise.privacy_unit,
-    )
-    answer = replace(promise, mechanism=calibrated).after(promise.rounds, promise.delta)
+    named = _given(flags, *PATTERN_FLAGS, *_COHORT_FLAGS)
+    of_run = run is not None and own_noise and not named
     if as_json:
         print_json(answer.as_json())
         return
-    _print(answer, mechanism.participation, flags, run)
-    if run is not None:
-        say(console(), f"That is not what the run promised; hubbub account {run} says what it spent")
-
-
-def _print(answer: PrivacyGuarantee, participation: Participation, flags: Flags, run: Path | None) -> None:
-    """Print a guarantee as a table and a sentence."""
     screen = console()
-    unnamed = run is None and not _given(flags, *PATTERN_FLAGS, *_COHORT_FLAGS)
-    say(screen, f"Participation: {answer.cohorts}{', since no flag names another' if unnamed else ''}")
+    if in_full:
+        terms = promise.terms
+        facts = RunFacts(terms.clip_norm, terms.expected_cohort_size, not promise.simulation, adaptive=terms.adaptive)
+        screen.print(answer.statement(facts if of_run else None), end="")
+        return
+    say(screen, f"Participation: {answer.cohorts}{', since no flag names another' if run is None and not named else ''}")
     print_table("Guarantee", guarantee_rows(answer))
     say_guarantee(answer)
-    if isinstance(participation, MinSeparation) and (b := participation.min_separation) > 1:
+    if isinstance(mechanism.participation, MinSeparation) and (b := mechanism.participation.min_separation) > 1:
         say(
             screen,
             f"A separation of {b} means rounds r and r + {b}; Google's accounting notebook counts the {b - 1} rounds between.",
         )
+    if run is not None:
+        is_that = "is" if of_run and not _given(flags, *_STATED) else "is not"
+        say(screen, f"That {is_that} what the run promised; hubbub account {run} says what it spent")
 
 
 def say_guarantee(answer: PrivacyGuarantee) -> None:

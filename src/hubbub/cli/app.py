@@ -219,7 +219,8 @@ def _as_typed(message: str, given: Sequence[str]) -> str:
         'RUN nosuch: is no run'
     """
     name, equals, rest = message.partition(" = ")
-    flag = f"--{name.replace('_', '-')}"
+    # A flag such as --engine is a setting of [training].
+    flag = f"--{name.removeprefix('training.').replace('_', '-')}"
     if equals and any(word.partition("=")[0] == flag for word in given):
         return f"{flag} = {rest}"
     typed = [*itertools.pairwise(given), *(word.partition("=")[::2] for word in given)]

@@ -108,7 +108,7 @@ def calibrate(
     """
     from hubbub.cli import accounts
 
-    accounts.calibrate(_given(context), epsilon, as_json=as_json)
+    accounts.account(_given(context), as_json=as_json)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:

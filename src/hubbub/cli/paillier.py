@@ -8,8 +8,7 @@ import operator
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,12 @@ def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int
     # A number of holders out of range is refused below.
     names = [key_files.share_name(i) for i in range(1, min(holders, 100) + 1)]
     _require_free(folder, [key_files.PUBLIC, *names])
-    with _progress() as progress:
+    words = "searching for two safe primes"
+    with console(stderr=True).status(words) as status:
+
+        def progress(tested: int) -> None:
+            status.update(f"{words}: {tested:,} candidates tested")
+
         public, dealt = threshold.generate(
             bits, holders=holders, threshold=t, min_contributions=min_contributions, progress=progress
         )
@@ -140,13 +144,6 @@ def _make(folder: Path) -> None:
         files.make_folder(folder)
     except OSError as error:
         raise KeyFileError(f"{folder}: cannot be made a folder of keys: {error.strerror}") from error
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """A live line on a terminal while safe primes are searched."""
-    with console(stderr=True).status("searching for two safe primes") as status:
-        yield lambda tested: status.update(f"searching for two safe primes: {tested:,} candidates tested")
 
 
 OPERATIONS, STAGES = ("add", "add a constant", "multiply by a constant"), ("encrypt", "decrypt", "total")

@@ -288,7 +288,7 @@ def _compared_json(among: Alternatives, made: _Planned, file: Path, assignments:
             "strategy": one.strategy,
             "name": one.name,
             "sampling": one.cohorts,
-            "noise_multiplier": one.noise_multiplier,
+            "noise_multiplier": one.mechanism.noise_multiplier,
             "epsilon": one.epsilon,
             "error": one.error,
             "relative_to_own": one.error / own.error if own else None,
@@ -327,7 +327,7 @@ def _show(among: Alternatives, made: _Planned, file: Path, assignments: Sequence
             (
                 one.name,
                 one.cohorts,
-                f"{one.noise_multiplier:.5g}",
+                f"{one.mechanism.noise_multiplier:.5g}",
                 f"{one.error:.4g}",
                 "-" if own is None else "as it is" if one is own else f"{100 * (one.error / own.error - 1):+.1f} %",
                 _memory(one.memory_rows, _bytes(one, made.parameters)),

@@ -14,7 +14,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hubbub._util.checks import integer, one_of
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, print_json, promised_words, say
@@ -83,8 +82,6 @@ class How:
         Raises:
             ConfigError: They contradict each other, or Flower is not installed and needed.
         """
-        if self.engine is not None:
-            one_of("--engine", self.engine, configs.ENGINES)
         named = {"engine": self.engine, "plan": self.plan, "nproc": self.nproc}
         config = configs.resolve(*layers, {"training": {key: value for key, value in named.items() if value is not None}})
         if config.training.engine == "flower":
@@ -178,7 +175,6 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
     """
     from hubbub.experiment.extending import extension
 
-    integer("--rounds", rounds, at_least=1)
     named = configs.overrides(assignments)
     if "rounds" in named.get("training", {}):
         raise ConfigError("--set training.rounds: is given by --rounds; leave it out")

@@ -143,12 +143,6 @@ class Expected:
     shape: tuple[int | None, ...]
     dtype: str = "uint8"
 
-    def admits(self, shape: tuple[int, ...]) -> bool:
-        """Whether a shape is as expected."""
-        return len(shape) == len(self.shape) and all(
-            wanted in (size, None) for size, wanted in zip(shape, self.shape, strict=True)
-        )
-
 
 def read_arrays(file: Path | IO[bytes], arrays: Mapping[str, Expected], name: str, label: object = None) -> dict[str, Numbers]:
     """The arrays of an archive, read-only, each checked by the archive's checksum."""
@@ -172,7 +166,9 @@ def read_arrays(file: Path | IO[bytes], arrays: Mapping[str, Expected], name: st
 def _member(archive: zipfile.ZipFile, key: str, expected: Expected) -> Numbers:
     with archive.open(f"{key}.npy") as member:
         dtype, fortran_order, shape = read_header(member)  # type: ignore[arg-type] # has read()
-        if not expected.admits(shape) or dtype != np.dtype(expected.dtype) or fortran_order:
+        pairs = zip(shape, expected.shape, strict=False)
+        fits = len(shape) == len(expected.shape) and all(wanted in (size, None) for size, wanted in pairs)
+        if not fits or dtype != np.dtype(expected.dtype) or fortran_order:
             raise ValueError(f"{key} is {dtype} {shape}, it must be {expected.dtype} {expected.shape}")
         size = math.prod(shape) * dtype.itemsize
         if size > _LARGEST:

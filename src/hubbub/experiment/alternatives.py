@@ -20,6 +20,7 @@ from hubbub.experiment.planner import planned, strategy_word, workload_of
 from hubbub.experiment.settings import encryption_of
 from hubbub.factorization import FAMILIES
 from hubbub.factorization.families import Family, default_bands
+from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import (
     CyclicPoissonSampling,
     MinSeparation,
@@ -52,6 +53,7 @@ class Alternative:
         strategy: The name of the strategy.
         changes: The changed settings, by section and key; ``None`` resets one to its default. Empty for the run itself.
         plan: The plan of the changed settings.
+        mechanism: That of the plan.
         epsilon: The epsilon that the run would state.
         error: The standard deviation of the noise in a coordinate of the model, for clip norm 1 and a sum over the cohort's
             expected size: the root mean square over rounds, or the largest, as the settings' objective says.
@@ -61,6 +63,7 @@ class Alternative:
     strategy: str
     changes: Layer
     plan: RunPlan
+    mechanism: Mechanism
     epsilon: float
     error: float
     cpu_seconds: float
@@ -71,19 +74,14 @@ class Alternative:
         return sampling_word(self.plan.participation)
 
     @property
-    def noise_multiplier(self) -> float:
-        """The noise multiplier of the mechanism."""
-        return 0.0 if self.plan.mechanism is None else self.plan.mechanism.noise_multiplier
-
-    @property
     def memory_rows(self) -> int | None:
         """The number of rows of noise in memory; ``None`` if the strategy does not say."""
-        return 0 if self.plan.mechanism is None else memory_rows(self.plan.mechanism.strategy)
+        return memory_rows(self.mechanism.strategy)
 
     @property
     def name(self) -> str:
         """The strategy, with its bands or buffers."""
-        made = None if self.plan.mechanism is None else self.plan.mechanism.strategy
+        made = self.mechanism.strategy
         for part in ("bands", "buffers"):
             count = getattr(made, part, None)
             if count is not None and not isinstance(made, Dense):
@@ -184,7 +182,7 @@ def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_se
         return None
     encryption = encryption_of(config, plan.expected_cohort_size)
     error = deviation(plan, encryption.noise_rows if encryption else 0) * levels.model(config.privacy.objective or "mean")
-    return Alternative(strategy, changes, plan, plan.promised.epsilon, error, cpu_seconds)
+    return Alternative(strategy, changes, plan, plan.mechanism, plan.promised.epsilon, error, cpu_seconds)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,34 +29,6 @@ __all__ = ["ClientSide", "Run", "build", "client_side", "clients_of"]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """All that training needs, and the settings that describe it completely.
-
-    Args:
-        config: The settings.
-        plan: The plan that they make.
-        population: Its clients.
-        model: The module that is trained.
-        dataset: All data.
-        examples: The examples of each client.
-        start: The initial state of a new run that extends a finished one.
-    """
-
-    config: Config
-    plan: RunPlan
-    population: "SimulatedPopulation | ExamplePopulation"
-    model: nn.Module
-    dataset: Dataset
-    examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
-    start: "Start | None" = None
-
-    @property
-    def encryption(self) -> "Encryption | None":
-        """The terms of encrypted sums; ``None`` if updates are not encrypted."""
-        return encryption_of(self.config, self.plan.expected_cohort_size)
-
-
-@dataclass(frozen=True, eq=False)
 class ClientSide:
     """The part of a run that its clients know: their data, and the model before the first round.
 
@@ -71,6 +43,26 @@ class ClientSide:
     population: "SimulatedPopulation | ExamplePopulation"
     model: nn.Module
     examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run(ClientSide):
+    """All that training needs, and the settings that describe it completely.
+
+    Args:
+        config: The settings.
+        plan: The plan that they make.
+        start: The initial state of a new run that extends a finished one.
+    """
+
+    config: Config
+    plan: RunPlan
+    start: "Start | None" = None
+
+    @property
+    def encryption(self) -> "Encryption | None":
+        """The terms of encrypted sums; ``None`` if updates are not encrypted."""
+        return encryption_of(self.config, self.plan.expected_cohort_size)
 
 
 def clients_of(population: "SimulatedPopulation | ExamplePopulation") -> SimulatedPopulation:
@@ -139,7 +131,7 @@ def build(
         from hubbub.training.warm_start import extending
 
         plan = extending(plan, extends)
-    return Run(config, plan, side.population, side.model, side.dataset, side.examples, start)
+    return Run(**vars(side), config=config, plan=plan, start=start)
 
 
 def data_of(config: Config, *, allow_import: bool = False) -> Dataset:

@@ -7,7 +7,7 @@ and ranges, and an unknown key is refused with the nearest known one. Nothing in
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -21,7 +21,7 @@ from hubbub._util import files
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.wording import UNITS
-from hubbub.errors import ConfigError
+from hubbub.errors import ConfigError, RunFolderError
 from hubbub.factorization import FAMILIES
 from hubbub.mechanism.participation import PATTERN_WORDS, SAMPLING_WORDS
 from hubbub.training.simulation import clients_at_once
@@ -40,6 +40,7 @@ __all__ = [
     "layer_of",
     "load",
     "merge",
+    "of_run",
     "overrides",
     "replaced",
     "resolve",
@@ -133,6 +134,13 @@ def _strict(section: str) -> ConfigDict:
     return ConfigDict(title=section, extra="forbid", strict=True)
 
 
+def _require_usual(section: str, made: Any, names: Iterable[str], without: str) -> None:
+    """Refuse settings that do nothing without another one, unless they are at their defaults."""
+    for name in names:
+        if (value := getattr(made, name)) != getattr(type(made), name):
+            raise ConfigError(f"{section}.{name} = {value!r}: does nothing without {without}; say that, or leave it out")
+
+
 @dataclass(frozen=True, config=_strict("training"))
 class TrainingConfig:
     """``[training]``: what is computed, by which ``engine``. ``seed`` decides partition, initialisation and shuffles.
@@ -181,16 +189,10 @@ class TrainingConfig:
 
     @model_validator(mode="after")
     def _together(self) -> "TrainingConfig":
-        if self.cooldown == 0 and self.cooldown_to != TrainingConfig.cooldown_to:
-            raise ConfigError(
-                f"training.cooldown_to = {self.cooldown_to!r}: does nothing without training.cooldown, the part of the rounds "
-                "that it takes; say that, or leave it out"
-            )
-        if not self.keep_releases and self.free_disk != TrainingConfig.free_disk:
-            raise ConfigError(
-                f"training.free_disk = {self.free_disk!r}: does nothing without training.keep_releases, since releases go with "
-                "each checkpoint; leave it out"
-            )
+        if self.cooldown == 0:
+            _require_usual("training", self, ("cooldown_to",), "training.cooldown, the part of the rounds that it takes")
+        if not self.keep_releases:
+            _require_usual("training", self, ("free_disk",), "training.keep_releases")
         if self.engine == "flower" and (self.nproc > 1 or self.plan.startswith("batched")):
             key, value = ("nproc", self.nproc) if self.nproc > 1 else ("plan", self.plan)
             raise ConfigError(
@@ -296,12 +298,8 @@ class SecaggConfig:
     def _together(self) -> "SecaggConfig":
         if self.threshold is not None:
             _checks.integer("secagg.threshold", self.threshold, at_least=1, at_most=self.holders)
-        changed = [field for field in fields(self) if getattr(self, field.name) != field.default]
-        if self.scheme == "none" and changed:
-            name = changed[0].name
-            raise ConfigError(
-                f'secagg.{name} = {getattr(self, name)!r}: belongs to scheme = "paillier"; say that, or leave it out'
-            )
+        if self.scheme == "none":
+            _require_usual("secagg", self, asdict(self), 'scheme = "paillier"')
         return self
 
 
@@ -321,16 +319,10 @@ class EvaluationConfig:
 
     @model_validator(mode="after")
     def _together(self) -> "EvaluationConfig":
-        known = ("accuracy", "loss")
         for name in self.statistics or ():
-            _checks.one_of("evaluation.statistics", name, known)
+            _checks.one_of("evaluation.statistics", name, ("accuracy", "loss"))
         if self.statistics is None:
-            for field_ in fields(self):
-                if getattr(self, field_.name) != field_.default:
-                    raise ConfigError(
-                        f"evaluation.{field_.name} = {getattr(self, field_.name)!r}: does nothing without "
-                        'evaluation.statistics, such as ["accuracy", "loss"]; say that, or leave it out'
-                    )
+            _require_usual("evaluation", self, asdict(self), 'evaluation.statistics, such as ["accuracy", "loss"]')
         elif not self.statistics:
             raise ConfigError("evaluation.statistics = []: measures nothing; name accuracy or loss, or leave it out")
         if self.share is not None and self.noise_multiplier is not None:
@@ -421,6 +413,23 @@ def load(path: str | Path) -> Layer:
         if not isinstance(keys, dict):
             raise ConfigError(f"{file}: {section} stands outside a section; write it once under [training], [privacy] …")
     return content
+
+
+def of_run(folder: Path) -> Layer:
+    """The settings in the folder of a run of ``hubbub train``.
+
+    Raises:
+        RunFolderError: There are none of its own.
+        ConfigError: They cannot be read.
+    """
+    path = folder / "config.toml"
+    if path.is_symlink() or not path.is_file():
+        why = "a symbolic link" if path.is_symlink() else "not there"
+        raise RunFolderError(
+            f"{folder}: is no run of 'hubbub train' (its config.toml is {why}); a run of train(...) is extended by "
+            "hubbub.training.extended, and one of a Flower strategy resumes when its ServerApp starts again"
+        )
+    return load(path)
 
 
 def overrides(assignments: Sequence[str]) -> Layer:

@@ -122,7 +122,8 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
         return None
     z = deviation(plan, noise_rows)
     each, last = z * float(levels.releases.max()), z * float(levels.models[plan.rounds - 1])
-    norm = None if parameters is None else _expected_norm(parameters)
+    # The expected norm of so many independent standard normal numbers.
+    norm = parameters and math.sqrt(2) * math.exp(math.lgamma((parameters + 1) / 2) - math.lgamma(parameters / 2))
     most = float(_models(workload, np.ones((workload.rounds, 1)))[plan.rounds - 1, 0])
     return NoiseEstimate(
         sum_stddev=each * clip * plan.expected_cohort_size,
@@ -134,11 +135,6 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
         final_norm_over_clip=None if norm is None else last * norm,
         final_signal_to_noise=None if norm is None else most / (last * norm),
     )
-
-
-def _expected_norm(length: int) -> float:
-    """Of a vector of independent standard normal numbers."""
-    return math.sqrt(2) * math.exp(math.lgamma((length + 1) / 2) - math.lgamma(length / 2))
 
 
 def remembered_rows(plan: RunPlan) -> int:

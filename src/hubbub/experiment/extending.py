@@ -85,7 +85,8 @@ def extension(folder: Path) -> configs.Layer:
     Raises:
         RunFolderError: The folder is no run of ``hubbub train``, or another run that extends it is not there.
     """
-    layer, before = configs.load(_own(folder)), _settings(folder)
+    layer = configs.of_run(folder)
+    before = configs.resolve(layer)
     training, privacy = layer.setdefault("training", {}), layer.setdefault("privacy", {})
     participation = layer.setdefault("participation", {})
     rounds, pattern = before.training.rounds, before.participation
@@ -113,18 +114,8 @@ def _last_clip_norm(before: Config, recorded: Recorded) -> float | None:
     return clip_norm
 
 
-def _own(folder: Path) -> Path:
-    path = folder / "config.toml"
-    if path.is_symlink() or not path.is_file():
-        raise RunFolderError(
-            f"{folder}: is no run of 'hubbub train' (config.toml not there); a run of train(...) goes on by "
-            "hubbub.training.extended"
-        )
-    return path
-
-
 def _settings(folder: Path) -> Config:
-    return configs.resolve(configs.load(_own(folder)))
+    return configs.resolve(configs.of_run(folder))
 
 
 def require_same(config: Config) -> None:

@@ -75,20 +75,27 @@ def log(result: RoundResult | Mapping[str, Any], write: Write, *, private: bool 
 
 
 @contextmanager
+def _opening(extra: str, place: str, then: str) -> Iterator[None]:
+    """Check that a tracker is installed; whatever goes wrong while it is opened becomes a ``ConfigError``."""
+    require(extra)
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError(f"{extra} = {place!r}: cannot be opened ({error}); {then}") from error
+
+
+@contextmanager
 def tensorboard(folder: str | Path) -> Iterator[Write]:
     """A writer of TensorBoard event files, in a folder that only the user can read.
 
     Raises:
         ConfigError: TensorBoard is not installed, or the folder cannot be written.
     """
-    require("tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
+    with _opening("tensorboard", str(folder), "name a folder"):
+        from torch.utils.tensorboard import SummaryWriter
 
-    try:
         make_folder(Path(folder))
         writer = SummaryWriter(str(folder))
-    except OSError as error:
-        raise ConfigError(f"tensorboard = {str(folder)!r}: cannot be written ({error.strerror}); name a folder") from error
     try:
         yield lambda name, value, number: writer.add_scalar(name, value, number)
     finally:
@@ -104,14 +111,11 @@ def mlflow(uri: str, run_name: str) -> Iterator[Write]:
     Raises:
         ConfigError: MLflow is not installed, or does not open the store.
     """
-    require("mlflow")
-    try:
+    with _opening("mlflow", uri, "name a server, or sqlite:///FILE"):
         client = importlib.import_module("mlflow").MlflowClient(tracking_uri=uri)
         experiment = client.get_experiment_by_name(_EXPERIMENT)
         number = client.create_experiment(_EXPERIMENT) if experiment is None else experiment.experiment_id
         run = client.create_run(number, run_name=run_name).info.run_id
-    except Exception as error:
-        raise ConfigError(f"mlflow = {uri!r}: cannot be opened ({error}); name a server, or sqlite:///FILE") from error
     status = "KILLED"
     try:
         yield lambda name, value, number: client.log_metric(run, name, value, step=number)
@@ -130,9 +134,8 @@ def wandb(project: str, run_name: str) -> Iterator[Write]:
     Raises:
         ConfigError: Its package is not installed, or does not open the project.
     """
-    require("wandb")
-    module = importlib.import_module("wandb")
-    try:
+    with _opening("wandb", project, "log in with 'wandb login', or set WANDB_MODE=offline"):
+        module = importlib.import_module("wandb")
         quiet = module.Settings(
             console="off",
             disable_code=True,
@@ -143,10 +146,6 @@ def wandb(project: str, run_name: str) -> Iterator[Write]:
             x_save_requirements=False,
         )
         run = module.init(project=project, name=run_name, save_code=False, settings=quiet)
-    except Exception as error:
-        raise ConfigError(
-            f"wandb = {project!r}: cannot be opened ({error}); log in with 'wandb login', or set WANDB_MODE=offline"
-        ) from error
     status = 1
     try:
         yield lambda name, value, number: run.log({name: value}, step=number)

@@ -109,10 +109,7 @@ def _over_rounds(
 ) -> Iterator[Chart]:
     """A chart of one number of each round's metrics, if any run has it."""
     if any(_points(run, key) for run in runs):
-
-        def draw(axes: Any) -> str:
-            return draw_over_rounds(axes, runs, key, title.lower(), percent=percent)
-
+        draw = partial(draw_over_rounds, runs=runs, key=key, y=title.lower(), percent=percent)
         yield _chart(title, draw, about, private=private)
 
 

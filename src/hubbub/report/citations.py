@@ -29,7 +29,7 @@ _EVENTS: dict[type, tuple[str, ...]] = {
 
 def cited(run: RunSummary) -> list[str]:
     """The BibTeX keys of a run's references, each once."""
-    return list(dict.fromkeys(("hubbub", *_of_training(run), *_of_noise(run), *_of_accounting(run), *_of_path(run))))
+    return list(dict.fromkeys(("hubbub", *_of_training(run), *_of_noise(run), *_of_accounting(run))))
 
 
 def bibtex(keys: list[str]) -> str:
@@ -60,11 +60,17 @@ def _of_training(run: RunSummary) -> Iterator[str]:
 
 
 def _of_noise(run: RunSummary) -> Iterator[str]:
-    if run.mechanism is None or isinstance(run.mechanism.strategy, Identity):
+    if run.settings.get("secagg", {}).get("scheme") == "paillier" or "Paillier" in run.guarantee.setting:
+        yield from ("paillier1999public", "damgard2001generalisation")
+    if run.mechanism is None:
         return
-    strategy = run.mechanism.strategy
+    yield "ponomareva2023dpfy"
+    if not run.recorded.promise.simulation:
+        yield "mironov2012significance"
+    if isinstance(run.mechanism.strategy, Identity):
+        return
     yield from ("kairouz2021practical", "denisov2022improved")
-    known = own(strategy)
+    known = own(run.mechanism.strategy)
     yield from known.sources if known else ("choquettechoo2023multi",)
     if run.guarantee.sensitivity_of == "the whole run" and run.guarantee.rounds > 1:
         yield "choquettechoo2023multi"
@@ -88,12 +94,3 @@ def _of_accounting(run: RunSummary) -> Iterator[str]:
         yield from ("balle2018improving", "dong2022gaussian")
     if run.guarantee.unamplified_zcdp_rho is not None:
         yield "bun2016concentrated"
-
-
-def _of_path(run: RunSummary) -> Iterator[str]:
-    if run.mechanism is not None and not run.recorded.promise.simulation:
-        yield "mironov2012significance"
-    if run.settings.get("secagg", {}).get("scheme") == "paillier" or "Paillier" in run.guarantee.setting:
-        yield from ("paillier1999public", "damgard2001generalisation")
-    if run.mechanism is not None:
-        yield "ponomareva2023dpfy"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array
-from hubbub._util.files import read
+from hubbub._util.files import read, refusing
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.errors import RunFolderError
 from hubbub.ledger.actual_cost import Recorded, Spent, spent
@@ -196,13 +196,9 @@ def _config(path: Path) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
     """The settings as text and by section; both empty if there is no file."""
     if not os.path.lexists(path):
         return "", {}
-    try:
+    with refusing(path, "is not TOML"):
         text = read(path, at_most=_LARGEST_SETTINGS).decode()
         sections = tomllib.loads(text)
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); restore it") from error
-    except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path}: is not TOML ({error}); restore it") from error
     if alone := [key for key, value in sections.items() if not isinstance(value, dict | str)]:
         raise RunFolderError(f"{path}: {alone[0]} = {sections[alone[0]]!r} stands outside a section; restore the file")
     return text, {key: value for key, value in sections.items() if isinstance(value, dict)}

@@ -1,9 +1,7 @@
 """A finished run: the trained model with its guarantee, and a folder of both for others."""
 
 import hashlib
-import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub._util import files, strict_json
+from hubbub._util.files import refusing
 from hubbub._util.ssh_signatures import private_key, sign
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import no_less
@@ -89,28 +88,22 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
     """
     folder = Path(run)
     recorded = read_run(folder)
-    if not os.path.lexists(folder / "config.toml"):
-        raise RunFolderError(f"{folder}: is no run of 'hubbub train' (config.toml not there), so that nobody knows its module")
     content = model_content(folder, recorded)
     # The state is not needed for that, and may be gone.
     bound = {name: digest for name, digest in (recorded.history.files or {}).items() if not name.startswith("state/")}
     for change in RunStore(folder).changed(bound):
         raise RunFolderError(f"{folder}: {change}; restore the file")
-    config = configs.resolve(configs.load(_own(folder / "config.toml")))
+    config = configs.resolve(configs.of_run(folder))
     side = client_side(config, allow_import=allow_import)
-    try:
+    with refusing(folder / "model.safetensors", "is no model", f"make it anew: hubbub resume {folder}"):
         tensors = parse(content)
-    except ValueError as error:
-        raise RunFolderError(f"{folder / 'model.safetensors'}: {error}; make it anew: hubbub resume {folder}") from error
-    _fill(side.model, tensors, folder)
+    parameters = dict(side.model.named_parameters())
+    if parameters.keys() != tensors.keys() or any(tensors[name].shape != p.shape for name, p in parameters.items()):
+        raise RunFolderError(f"{folder / 'model.safetensors'}: does not fit the module of the settings; restore the file")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])
     return FinishedRun(side.model.eval(), spent(recorded.promise, recorded.history).guarantee, config, side.dataset)
-
-
-def _own(path: Path) -> Path:
-    """A file of the folder itself; symbolic links are refused."""
-    if path.is_symlink():
-        raise RunFolderError(f"{path}: is a symbolic link, and a run's settings are in its folder; restore the file")
-    return path
 
 
 def model_content(folder: Path, recorded: Recorded) -> bytes:
@@ -119,13 +112,9 @@ def model_content(folder: Path, recorded: Recorded) -> bytes:
     closed = recorded.history.closed
     # A closed run cannot be resumed.
     again = "the run is closed: restore the file" if closed else f"make it: hubbub resume {folder}"
-    try:
+    with refusing(path, "is no model", again):
         content = files.read(path, at_most=_LARGEST_MODEL)
         head = metadata(content).get("ledger_head")
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); {again}") from error
-    except ValueError as error:
-        raise RunFolderError(f"{path}: {error}; {again}") from error
     if not isinstance(head, str) or chain.rounds_at(head) != chain.rounds_at(chain.head):
         raise RunFolderError(
             f"{path}: is of ledger head {str(head)[:16]!r}, and the ledger has gone on to {chain.head[:16]!r}; {again}"
@@ -134,17 +123,6 @@ def model_content(folder: Path, recorded: Recorded) -> bytes:
     if bound.get(path.name) != hashlib.sha256(content).hexdigest():
         raise RunFolderError(f"{path}: is not the model that the ledger binds; {again}")
     return content
-
-
-def _fill(model: nn.Module, tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
-    parameters = dict(model.named_parameters())
-    if parameters.keys() != tensors.keys() or any(tensors[name].shape != p.shape for name, p in parameters.items()):
-        raise RunFolderError(
-            f"{folder / 'model.safetensors'}: does not fit the module that the settings name; restore the file"
-        )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(tensors[name])
 
 
 # Markup of Markdown, to be escaped in a name.

@@ -101,18 +101,14 @@ class RunInFolder:
         """
         missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
         # A crash right after the settings were written leaves a run with neither ledger nor release, which may begin.
-        if missing == ["config.toml"]:
-            raise RunFolderError(
-                f"{folder}: is no run of 'hubbub train' (config.toml not there); where it is the state= folder of a Flower "
-                "strategy, start its ServerApp again and the run goes on"
-            )
-        if missing and (missing != ["ledger.jsonl"] or any((folder / "state").glob("releases/*"))):
+        if len(missing) == 2 or (missing == ["ledger.jsonl"] and any((folder / "state").glob("releases/*"))):
             raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
+        layer = configs.of_run(folder)
         if not missing and read_chain(folder / "ledger.jsonl").closed:
             raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which counts its cost")
         # Earlier runs count as they did when this one began, even if their folders were moved.
         earlier, extends = (None, None) if missing else _recorded(folder)
-        config = configs.resolve(configs.load(folder / "config.toml"))
+        config = configs.resolve(layer)
         run = build(config, allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
         found = cls(run, folder, head)
         if missing and run.plan.earlier:

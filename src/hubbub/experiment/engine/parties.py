@@ -14,7 +14,6 @@ from hubbub.experiment.estimates import agreed
 from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey, PublicKey
-from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from hubbub.training.encrypted import EncryptedPopulation, HolderNoise
 from hubbub.training.encryption import Encryption
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from hubbub.flower.population import GridPopulation
     from hubbub.flower.secagg_server import EncryptedGridPopulation
 
-__all__ = ["agreement_of", "encrypted", "fresh_keys", "local_holders", "parties", "public_file", "require_keys"]
+__all__ = ["encrypted", "fresh_keys", "local_holders", "parties", "public_file", "require_keys"]
 
 
 def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
@@ -45,7 +44,7 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
         )
     keys = _keys(run, terms)
     public = keys[0].public
-    agreement = agreement_of(run, terms, public.public_key, secrets.token_hex(16))
+    agreement = agreed(run.plan, terms, public.public_key, FlatModel(run.model).dim, secrets.token_hex(16))
     holders = [Holder(one, agreement) for one in keys]
     return EncryptedPopulation(
         clients_of(run.population),
@@ -67,11 +66,6 @@ def require_keys(run: Run, terms: Encryption) -> None:
     """
     if run.config.secagg.keys is not None:
         _keys(run, terms)
-
-
-def agreement_of(run: Run, terms: Encryption, key: PublicKey, name: str) -> Agreement:
-    """The agreement of the clients, the server and the key holders of a run."""
-    return agreed(run.plan, terms, key, FlatModel(run.model).dim, name)
 
 
 def fresh_keys(terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
@@ -213,7 +207,9 @@ def encrypted(
             f"{begun.folder}: the holders' noise of its rounds was drawn in one process, and nodes cannot go on with it; "
             "resume with --engine process"
         )
-    agreement = kept_agreement(begun.folder, lambda name: agreement_of(run, terms, found.public_key, name))
+    agreement = kept_agreement(
+        begun.folder, lambda name: agreed(run.plan, terms, found.public_key, FlatModel(run.model).dim, name)
+    )
     holders = GridHolders(lambda: grid, agreement, found, run.plan.promise(), timeout)
     holders.reach()
     return EncryptedGridPopulation(population, holders, lattice_bits=terms.lattice_bits, mechanism=run.plan.mechanism)

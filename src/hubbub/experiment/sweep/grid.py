@@ -14,6 +14,7 @@ from typing import Any
 
 from hubbub import __version__
 from hubbub._util import files, strict_json
+from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, HubbubError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.config import Config, Layer, overrides
@@ -276,21 +277,13 @@ def read_record(folder: Path) -> SweepRecord:
         RunFolderError: There is no record, or it was changed.
     """
     path = folder / RECORD
-    try:
+    with refusing(path, "is no record of a sweep", "restore it, or start again in another folder"):
         found = strict_json.loads(files.read(path, at_most=_LARGEST))
         grid = {key: list(values) for key, values in found["grid"]}
         allow_import = found["allow_import"] is True
         record = SweepRecord(found["source"], found["base"], grid, str(found["here"]), allow_import, found["version"])
         if record.as_json() != found:
             raise ValueError("it was changed, or is of another version")
-    except OSError as error:
-        raise RunFolderError(
-            f"{path}: cannot be read ({error.strerror}); name a config file and --grid, or the folder of a sweep"
-        ) from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise RunFolderError(
-            f"{path}: is no record of a sweep ({error}); restore it, or start again in another folder"
-        ) from error
     return record
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from hubbub._util import files, strict_json
 from hubbub._util.checks import finite
-from hubbub.errors import HubbubError, RunFolderError
+from hubbub._util.files import refusing
+from hubbub.errors import HubbubError
 from hubbub.experiment import engine
 from hubbub.experiment.config import Config
 from hubbub.ledger.actual_cost import Recorded
@@ -152,13 +153,11 @@ def current_scores(folder: Path, recorded: Recorded) -> Scores | None:
         RunFolderError: The file is damaged.
     """
     path, chain = folder / _SCORES, recorded.chain
-    try:
+    if not os.path.lexists(path):
+        return None
+    with refusing(path, "cannot be read", "remove it, and the sweep measures the run again"):
         scores = Scores(**strict_json.loads(files.read(path, at_most=_LARGEST)))
         for name in ("accuracy", "train_accuracy", *(["loss"] if scores.loss is not None else [])):
             finite(name, getattr(scores, name))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError) as error:
-        raise RunFolderError(f"{path}: cannot be read ({error}); remove it, and the sweep measures the run again") from error
     over = not recorded.rounds_left and chain.rounds_at(scores.head) == chain.rounds_at(chain.head)
     return scores if over else None
