@@ -159,100 +159,9 @@ class ReleasePath:
         self._started = False
         self._given: Ticket | None = None
 
-    def _open(
-        self, promise: Promise, clients: int, seed: int, head: str | None, remembered: int
-    ) -> tuple[int, list[tuple[int, bytes]]]:
-        """Open the record; returns the next round, and the first row and key of each incarnation."""
-        mechanism, store, dim = promise.mechanism, self._store, self._dim
-        if mechanism and self._on_lattice:
-            new = not (store and store.ledger_path.exists())
-            _require_exact(mechanism, clients, holders=promise.noise_by == "holders", new=new)
-        if store:
-            store.make_durable()
-            if not store.ledger_path.exists():
-                store.require_room(8 * dim * remembered)
-                # On disk before the ledger, which names its digest.
-                store.save_strategy(strategy_arrays(mechanism.strategy) if mechanism else {})
-        secret = store.secret() if store and self._secure else fresh_key() if self._secure else derive(seed_key(seed), "run")
-        self._ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
-        if store and self.ledger.history.forgets:
-            store.keep_releases = False
-        self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
-        self._digest_key, self._noise_key = derive(secret, "sums"), derive(secret, "noise")
-        self._require_folder_not_newer()
-        return self.ledger.next_round, self._epoch_keys() if self._secure else []
-
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refuse: each copy would record its rounds in a ledger of its own, and draw the same noise and cohorts."""
         raise TypeError("an open run cannot be copied or pickled: its rounds are recorded, and its noise drawn, in one place")
-
-    def start(self) -> None:
-        """Settle the round in progress of the last incarnation, and begin a new one with its own key.
-
-        Call it after the noise stream was restored from a checkpoint, or at once if there is none.
-
-        Raises:
-            LedgerError: The run is closed, or a required hook did not take the heads of its rounds.
-            RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
-        """
-        self._next = self._ranks.lead(self._settled)
-        self._started = True
-        if self._next >= self._rounds:
-            return
-        drawn = 0
-        if self.noise:
-            self.noise.skip_to(self._next)
-            drawn = self.noise.drawn
-        key = self._ranks.lead(lambda: self._incarnated(drawn))
-        if key and isinstance(self._source, IncarnationSource):
-            self._source.start(drawn, key)
-
-    def _settled(self) -> int:
-        """Settle the round in progress, and see to it that earlier noise can be drawn again; returns the next round."""
-        if self.ledger.history.closed:
-            raise LedgerError("this run was closed and its keys destroyed; start a new one, whose cost adds to this one's")
-        self._settle()
-        self.ledger.chain.repair()
-        self._give_heads()
-        done = self.ledger.next_round
-        if self.noise and done < self._rounds:
-            if self._store and not self.noise.round_index and self._ranks.size == 1:
-                self._store.unseal_noise(self.noise, self._noise_key, self.ledger)
-            if self.noise.round_index < done and any(epoch.sampler != sampler() for epoch in self.ledger.history.epochs):
-                raise RunFolderError(
-                    "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, "
-                    "torch or hubbub computes other last bits; resume with the versions that the run was started with, or "
-                    "start a new run"
-                )
-        return done
-
-    def _incarnated(self, drawn: int) -> bytes | None:
-        """Begin an incarnation on record; returns its key, from which the rows from ``drawn`` on are drawn."""
-        key, mechanism = None, self.ledger.promise.mechanism
-        if self._secure and mechanism:
-            key = fresh_key()
-            if self._store:
-                self._store.add_noise_key(len(self.ledger.history.epochs), key)
-        self.ledger.start_epoch(drawn, key, sampler(), self._ranks.size)
-        if mechanism and key:
-            self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
-        return key
-
-    def keep_noise(self) -> None:
-        """Save the rows that later rounds need, so that the next start does not draw them again."""
-        if self._store and self.noise and memory_rows(self.noise.mechanism.strategy) != 0:
-            self._store.seal_noise(self.noise, self._noise_key, self.ledger.head)
-
-    def make_room(self) -> None:
-        """Keep releases only until the next checkpoint from now on, if the disk is short of room.
-
-        Unless it was promised, this is on record before the first release is removed.
-        """
-        if self._store and self._store.short_of_room:
-            self._store.keep_releases = False
-        forgets = self._store is not None and not self._store.keep_releases
-        if forgets and self.ledger.promise.terms.keep_releases and not self.ledger.history.forgets:
-            self.ledger.forget()
 
     @property
     def ledger(self) -> Ledger:
@@ -269,6 +178,8 @@ class ReleasePath:
     def next_round(self) -> int:
         """The round of the next ticket."""
         return self.ledger.next_round if self._ranks.leads else self._next
+
+    # A round: its cost, its noise, its release.
 
     def begin(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
         """Record the cost of the next round. On return it is on disk and the row of noise is spent.
@@ -376,12 +287,6 @@ class ReleasePath:
             self._store.discard_release(ticket.round_index)
         self.ledger.abort(ticket)
 
-    def released(self, start: int, stop: int) -> Iterator[torch.Tensor]:
-        """The committed releases from round ``start`` up to ``stop``, each compared with its digest."""
-        for round_index, entry in enumerate(self.ledger.history.rounds[start:stop], start):
-            if entry.release is not None and self._store:
-                yield self._store.load_release(round_index, entry.release, self._dim)
-
     def _give_heads(self) -> None:
         """Send the heads that the hook has not taken; if a required hook fails, this path has ended."""
         if self._store:
@@ -394,21 +299,30 @@ class ReleasePath:
         if not self._started:
             raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
 
-    def _settle(self) -> None:
-        """Commit the round in progress if its release is on disk whole; abort it otherwise.
+    # A start: the record is opened, the round in progress settled, and an incarnation begun.
 
-        A simulation without a release repeats the same round, unless others draw its noise or its sum was encrypted: that sum
-        would be another one.
-        """
-        pending = self.ledger.pending()
-        if pending is None:
-            return
-        if self._store and pending.round_index in self._store.released():
-            content = self._store.release_content(pending.round_index)
-            self._lattice_of(pending, self._store.parse_release(pending.round_index, content, self._dim))
-            self.ledger.commit(pending, content)
-        elif self._secure or self._in_sums or self.ledger.promise.setting:
-            self._aborted(pending)
+    def _open(
+        self, promise: Promise, clients: int, seed: int, head: str | None, remembered: int
+    ) -> tuple[int, list[tuple[int, bytes]]]:
+        """Open the record; returns the next round, and the first row and key of each incarnation."""
+        mechanism, store, dim = promise.mechanism, self._store, self._dim
+        if mechanism and self._on_lattice:
+            new = not (store and store.ledger_path.exists())
+            _require_exact(mechanism, clients, holders=promise.noise_by == "holders", new=new)
+        if store:
+            store.make_durable()
+            if not store.ledger_path.exists():
+                store.require_room(8 * dim * remembered)
+                # On disk before the ledger, which names its digest.
+                store.save_strategy(strategy_arrays(mechanism.strategy) if mechanism else {})
+        secret = store.secret() if store and self._secure else fresh_key() if self._secure else derive(seed_key(seed), "run")
+        self._ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
+        if store and self.ledger.history.forgets:
+            store.keep_releases = False
+        self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
+        self._digest_key, self._noise_key = derive(secret, "sums"), derive(secret, "noise")
+        self._require_folder_not_newer()
+        return self.ledger.next_round, self._epoch_keys() if self._secure else []
 
     def _require_folder_not_newer(self) -> None:
         """Refuse a ledger that was rolled back: it lacks what is in the folder, or the last head that a hook took."""
@@ -438,6 +352,98 @@ class ReleasePath:
                     raise RunFolderError(f"state/keys/epoch-{number}: is not the key that this run's noise was drawn from")
                 found.append((epoch.first_row, key))
         return found
+
+    def start(self) -> None:
+        """Settle the round in progress of the last incarnation, and begin a new one with its own key.
+
+        Call it after the noise stream was restored from a checkpoint, or at once if there is none.
+
+        Raises:
+            LedgerError: The run is closed, or a required hook did not take the heads of its rounds.
+            RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
+        """
+        self._next = self._ranks.lead(self._settled)
+        self._started = True
+        if self._next >= self._rounds:
+            return
+        drawn = 0
+        if self.noise:
+            self.noise.skip_to(self._next)
+            drawn = self.noise.drawn
+        key = self._ranks.lead(lambda: self._incarnated(drawn))
+        if key and isinstance(self._source, IncarnationSource):
+            self._source.start(drawn, key)
+
+    def _settled(self) -> int:
+        """Settle the round in progress, and see to it that earlier noise can be drawn again; returns the next round."""
+        if self.ledger.history.closed:
+            raise LedgerError("this run was closed and its keys destroyed; start a new one, whose cost adds to this one's")
+        self._settle()
+        self.ledger.chain.repair()
+        self._give_heads()
+        done = self.ledger.next_round
+        if self.noise and done < self._rounds:
+            if self._store and not self.noise.round_index and self._ranks.size == 1:
+                self._store.unseal_noise(self.noise, self._noise_key, self.ledger)
+            if self.noise.round_index < done and any(epoch.sampler != sampler() for epoch in self.ledger.history.epochs):
+                raise RunFolderError(
+                    "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, "
+                    "torch or hubbub computes other last bits; resume with the versions that the run was started with, or "
+                    "start a new run"
+                )
+        return done
+
+    def _settle(self) -> None:
+        """Commit the round in progress if its release is on disk whole; abort it otherwise.
+
+        A simulation without a release repeats the same round, unless others draw its noise or its sum was encrypted: that sum
+        would be another one.
+        """
+        pending = self.ledger.pending()
+        if pending is None:
+            return
+        if self._store and pending.round_index in self._store.released():
+            content = self._store.release_content(pending.round_index)
+            self._lattice_of(pending, self._store.parse_release(pending.round_index, content, self._dim))
+            self.ledger.commit(pending, content)
+        elif self._secure or self._in_sums or self.ledger.promise.setting:
+            self._aborted(pending)
+
+    def _incarnated(self, drawn: int) -> bytes | None:
+        """Begin an incarnation on record; returns its key, from which the rows from ``drawn`` on are drawn."""
+        key, mechanism = None, self.ledger.promise.mechanism
+        if self._secure and mechanism:
+            key = fresh_key()
+            if self._store:
+                self._store.add_noise_key(len(self.ledger.history.epochs), key)
+        self.ledger.start_epoch(drawn, key, sampler(), self._ranks.size)
+        if mechanism and key:
+            self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
+        return key
+
+    # Between rounds.
+
+    def released(self, start: int, stop: int) -> Iterator[torch.Tensor]:
+        """The committed releases from round ``start`` up to ``stop``, each compared with its digest."""
+        for round_index, entry in enumerate(self.ledger.history.rounds[start:stop], start):
+            if entry.release is not None and self._store:
+                yield self._store.load_release(round_index, entry.release, self._dim)
+
+    def keep_noise(self) -> None:
+        """Save the rows that later rounds need, so that the next start does not draw them again."""
+        if self._store and self.noise and memory_rows(self.noise.mechanism.strategy) != 0:
+            self._store.seal_noise(self.noise, self._noise_key, self.ledger.head)
+
+    def make_room(self) -> None:
+        """Keep releases only until the next checkpoint from now on, if the disk is short of room.
+
+        Unless it was promised, this is on record before the first release is removed.
+        """
+        if self._store and self._store.short_of_room:
+            self._store.keep_releases = False
+        forgets = self._store is not None and not self._store.keep_releases
+        if forgets and self.ledger.promise.terms.keep_releases and not self.ledger.history.forgets:
+            self.ledger.forget()
 
 
 def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:

@@ -90,7 +90,7 @@ def train(
     """Train ``model`` in place, one result a round.
 
     Args:
-        plan: What to do.
+        plan: A mechanism with a clip norm and delta; or all terms of the run, which follow from it for a number of clients.
         population: Where clients run.
         model: Any module without buffers; its parameters become views of one vector.
         store: The folder of ledger, releases and checkpoints; a run that stopped there resumes. Without one, all is in memory.
@@ -154,7 +154,7 @@ def train(
         population.prepare(model, math.ceil(plan.expected_cohort_size))
         of_run = Evaluations.of(run.path.ledger, clients=len(clients), seed=plan.seed, store=store) if ranks.leads else None
         with of_run or nullcontext() as evaluations:
-            yield from _rounds(plan, population, clients, model, run, evaluations)
+            yield from _rounds(run, population, clients, evaluations)
 
 
 def _listed(population: Population) -> Sequence[Hashable]:
@@ -164,15 +164,10 @@ def _listed(population: Population) -> Sequence[Hashable]:
 
 
 def _rounds(
-    plan: RunPlan,
-    population: Population,
-    clients: Sequence[Hashable],
-    model: nn.Module,
-    run: RunState,
-    evaluations: Evaluations | None,
+    run: RunState, population: Population, clients: Sequence[Hashable], evaluations: Evaluations | None
 ) -> Iterator[RoundResult]:
     """The loop over the remaining rounds."""
-    path, ranks, aborted = run.path, population.ranks, 0
+    plan, path, ranks, aborted = run.plan, run.path, run.ranks, 0
     for round_index in range(path.next_round, plan.rounds):
         run.require_same_model("between rounds")
         clock = Phases()
@@ -183,11 +178,11 @@ def _rounds(
                 f"began with; the cost of {plan.participation} assumes one list that stays: resume with the clients of before, "
                 "or start a new run"
             )
-        cohort = ranks.lead(lambda: _cohort(plan, path, round_index, listed))  # noqa: B023 # called at once
+        cohort = run.cohort(round_index, listed)
         clock.end("sample")
         clip_norm = run.clip_norm
         # A copy: a population that removes clients from it does not change who took part.
-        total, fault = _collected(plan, population, list(cohort), model, clip_norm, round_index), None
+        total, fault = run.collect(population, list(cohort), round_index), None
         run.require_same_model(f"by {type(population).__name__}.collect")
         clock.end("aggregate")
         ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))
@@ -209,7 +204,7 @@ def _rounds(
         clock.end("persist")
         epsilon, head = ranks.lead(lambda: (path.ledger.spent(plan.delta).epsilon, path.ledger.head))
         clock.end("account")
-        found = ranks.lead(lambda: evaluations.after(round_index, population, listed, model) if evaluations else ())  # noqa: B023
+        found = ranks.lead(lambda: evaluations.after(round_index, population, listed, run.model.module) if evaluations else ())  # noqa: B023
         run.require_same_model(f"by {type(population).__name__}.measure")
         if found:
             clock.end(EVALUATE)
@@ -232,27 +227,6 @@ def _rounds(
                 "the cause, and resume the run from here)",
                 fault.who,
             ) from fault
-
-
-def _cohort(plan: RunPlan, path: ReleasePath, round_index: int, clients: Sequence[Hashable]) -> list[Hashable]:
-    size, keys = plan.expected_cohort_size, path.cohort_keys
-    return draw(plan.participation, round_index, clients, size, keys=keys, ledger=path.ledger)
-
-
-def _collected(
-    plan: RunPlan,
-    population: Population,
-    cohort: Sequence[Hashable],
-    model: nn.Module,
-    clip_norm: float | None,
-    round_index: int,
-) -> Sum:
-    """The sum of a round, or a ``NoSum`` if none could be formed: clients took part all the same."""
-    try:
-        return population.collect(cohort, model, clip_norm, round_index, plan.clip_norms.split)
-    except SumNotOpenedError as error:
-        bound = plan.clip_norms.bound(clip_norm)
-        return NoSum(None if bound is None else Lattice(bound, plan.lattice_bits), error)
 
 
 @dataclass
@@ -306,6 +280,20 @@ class RunState:
         ranks.lead(lambda: run._update_again(known, path.next_round))
         run._follow()
         return run
+
+    def cohort(self, round_index: int, clients: Sequence[Hashable]) -> list[Hashable]:
+        """The cohort of a round, sampled by rank 0."""
+        size, drawn, path = self.plan.expected_cohort_size, self.plan.participation, self.path
+        return self.ranks.lead(lambda: draw(drawn, round_index, clients, size, keys=path.cohort_keys, ledger=path.ledger))
+
+    def collect(self, population: Population, cohort: Sequence[Hashable], round_index: int) -> Sum:
+        """The sum of a round, or a ``NoSum`` if none could be formed: clients took part all the same."""
+        norms = self.plan.clip_norms
+        try:
+            return population.collect(cohort, self.model.module, self.clip_norm, round_index, norms.split)
+        except SumNotOpenedError as error:
+            bound = norms.bound(self.clip_norm)
+            return NoSum(None if bound is None else Lattice(bound, self.plan.lattice_bits), error)
 
     def _follow(self) -> None:
         """Take up the state of rank 0, or this rank's part of it."""
