@@ -156,13 +156,7 @@ def _scaled(offsets: Array, masses: Array) -> Array:
 
 
 def composed(losses: Sequence[tuple[Loss, int]], mesh: float, tilt: float) -> Composed | None:
-    """The composition of discretized losses; ``None`` where it would not fit into memory.
-
-    Args:
-        losses: Each with its number of rounds.
-        mesh: h, common to all.
-        tilt: λ > 0.
-    """
+    """The composition of discretized losses, each with its number of rounds; ``None`` where it would not fit into memory."""
     parts, cumulant = [], 0.0
     for loss, count in losses:
         part, log_norm = _tilted(loss, count, mesh, tilt)

@@ -199,14 +199,8 @@ def _log_tail(rounds: Rounds, log_delta: float) -> float:
 class _Search:
     """The search for a mesh that is fine enough for a tolerance.
 
-    Args:
-        rounds: The laws, each with its number of rounds.
-        cumulant: K, by which a tilt is chosen.
-        tilt: λ.
-        log_tail: Mass of a round that counts as infinite loss.
-        near: An epsilon that is not below the answer.
-        steepness: The steepest profile met so far.
-        last: The last mesh and tilt, and their composition: if memory limits the mesh, a finer one is the same.
+    ``near`` is an epsilon that is not below the answer, ``steepness`` the steepest profile met so far, ``last`` the last mesh
+    and tilt with their composition: if memory limits the mesh, a finer one is the same.
     """
 
     rounds: Rounds

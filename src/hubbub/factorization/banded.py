@@ -66,20 +66,13 @@ class BandedOptimum:
     evaluations: int
 
 
-def least_error(
-    workload: Workload, weights: Array, bands: int, relative_gap: float, start: Array | None = None
-) -> BandedOptimum:
-    """The C of ``bands`` bands with columns of norm 1 and least Σ w_i·‖(A·C⁻¹)_i‖².
+def least_error(workload: Workload, weights: Array, bands: int, relative_gap: float) -> BandedOptimum:
+    """The C of ``bands`` bands with columns of norm 1 and least Σ w_i·‖(A·C⁻¹)_i‖², for weights ``(rounds,)``, not all 0.
 
-    Args:
-        workload: A.
-        weights: w, ``(rounds,)``, not negative, not all 0.
-        bands: From 1 to the number of rounds.
-        relative_gap: The gap to the bound at which to stop; rounding may not allow it. Beyond ``MOST_ROUNDS`` no
-            bound is computed, it is 0, and the gap is estimated from the gradient.
-        start: A C to start from, ``(rounds, bands)``; by default that of coarser rounds.
+    It stops at the gap to the bound, where rounding allows it. Beyond ``MOST_ROUNDS`` the bound is 0 and the gap is estimated
+    from the gradient.
     """
-    C = warm_start(workload, weights, bands) if start is None else start
+    C = warm_start(workload, weights, bands)
     search = Search(workload, weights, C)
     if workload.learning_rates and not np.isfinite(search.error.squared_errors(C)).all():
         # Rates are too uneven for a start from coarser rounds.
@@ -213,12 +206,9 @@ _MEMORY = 15
 
 
 def least_largest_error(workload: Workload, bands: int, relative_gap: float) -> BandedOptimum:
-    """The C of ``bands`` bands with columns of norm 1 and least max_i ‖(A·C⁻¹)_i‖².
+    """The C of ``bands`` bands with columns of norm 1 and least max_i ‖(A·C⁻¹)_i‖²; it stops at the gap to the bound.
 
-    Args:
-        workload: A.
-        bands: From 1 to the number of rounds.
-        relative_gap: The gap to the bound at which to stop; beyond ``MOST_ROUNDS`` no bound is computed, and it is 0.
+    Beyond ``MOST_ROUNDS`` the bound is 0.
     """
     weights = np.full(workload.rounds, 1 / workload.rounds)
     C = warm_start(workload, weights, bands)

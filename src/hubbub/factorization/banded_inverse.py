@@ -59,14 +59,7 @@ def error_and_movement(
     """The objective as a function of d: error times squared sensitivity, Σ w_j·β_j² · ‖v‖², with its gradient.
 
     It does not depend on the scale of d. It is smooth if c is positive and does not increase, or if v is computed from c as it
-    is.
-
-    Args:
-        a: ``(rounds,)``, the first column of A.
-        weights: ``(rounds,)``, see :func:`hubbub.factorization.toeplitz.row_weights`.
-        bands: The number of coefficients of d.
-        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
-        movement: The sequence whose columns v adds up.
+    is. ``a`` and ``weights`` are ``(rounds,)``.
     """
     n = len(a)
 
@@ -102,15 +95,7 @@ def _majorant(c: Array) -> tuple[Array, npt.NDArray[np.intp]]:
 
 
 def least_error(a: Array, weights: Array, start: Array, separation: int, participations: int, movement: Movement) -> Minimum:
-    """The coefficients d of the strategy of least error, its error and the number of evaluations.
-
-    Args:
-        a: ``(rounds,)``, the first column of A.
-        weights: ``(rounds,)``.
-        start: ``(bands,)``; the answer is not worse.
-        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
-        movement: See :func:`error_and_movement`.
-    """
+    """The d, ``(bands,)``, of the strategy of least error, not worse than ``start``, with its error and the evaluations."""
     bands = len(start)
     function = error_and_movement(a, weights, bands, separation, participations, movement)
     if bands == 1:
@@ -163,17 +148,11 @@ def _decreasing(function: ValueAndGradient, bands: int) -> tuple[Array, int]:
 
 
 def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, participations: int) -> float:
-    """A lower bound for every C with a Toeplitz inverse of as many bands as d; 0 if too much work.
+    """A lower bound for every C with a Toeplitz inverse of as many bands as d, the best found; 0 if too much work.
 
     With v the sum of a client's worst columns, β·v = a·q for q = 1 + x^separation + …, and ‖v‖ is no more than the sensitivity
-    for any signs. The factor of few coefficients is β = a·d here: the bound is ⟨J·h, q⟩² / λ for h = J·v/d and λ the
-    largest quotient of ‖T_h·d‖² and Σ w_j·β_j².
-
-    Args:
-        a: ``(rounds,)``, the first column of the workload.
-        weights: ``(rounds,)``, positive.
-        d: ``(bands,)``, the best first column of C⁻¹ found; the bound is valid for any d.
-        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
+    for any signs. The factor of few coefficients is β = a·d here: the bound is ⟨J·h, q⟩² / λ for h = J·v/d and λ the largest
+    quotient of ‖T_h·d‖² and Σ w_j·β_j². It is valid for any d.
     """
     n, b = len(a), len(d)
     if n * b**2 > MOST_WORK:

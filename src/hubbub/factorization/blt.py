@@ -77,13 +77,7 @@ class Problem:
 def squared_error(problem: Problem, logs: Array, weights: Array) -> tuple[float, Array, Array]:
     """The squared error Σ_{i<n} b_i² of the last round, or the mean over rounds, with derivatives by w and by δ̂.
 
-    Args:
-        problem: n, which error, and β.
-        logs: 0 and log θ̂, ``(1 + buffers,)``.
-        weights: w of b_i = Σ_l w_l·θ̂_l^i for prefix sums, ``(1 + buffers,)``.
-
-    Returns:
-        The value, and two arrays ``(1 + buffers,)``.
+    ``logs`` are 0 and log θ̂; ``weights`` w of b_i = Σ_l w_l·θ̂_l^i for prefix sums; all are ``(1 + buffers,)``.
     """
     if problem.momentum:
         return squared_error_with_momentum(problem.rounds, problem.momentum, problem.mean, logs, weights)
@@ -97,25 +91,15 @@ def squared_error(problem: Problem, logs: Array, weights: Array) -> tuple[float,
 
 
 def squared_error_with_momentum(n: int, momentum: float, mean: bool, logs: Array, weights: Array) -> tuple[float, Array, Array]:
-    """Σ_{i<n} m_i², or Σ_{i<n} (n − i)·m_i²/n if ``mean``, with its derivatives by w and by 1 − r.
+    """Σ_{i<n} m_i², or Σ_{i<n} (n − i)·m_i²/n if ``mean``, with its derivatives by w and by 1 − r; arrays are ``(poles,)``.
 
     Partial fractions of the generating function of m divide by r_l − β, which may be 0. Here everything follows from the
-    recursion m_i = β·m_{i−1} + b_i with b_i = Σ_l w_l·r_l^i, summed: for u_l = Σ_i b_i·r_l^i, K_l = Σ_i m_i·r_l^i and
-    E = Σ_i m_i² over i < n, with m = m_{n−1},
+    recursion m_i = β·m_{i−1} + b_i with b_i = Σ_l w_l·r_l^i, summed: for u_l = Σ_i b_i·r_l^i, K_l = Σ_i m_i·r_l^i and E = Σ_i
+    m_i² over i < n, with m = m_{n−1},
 
         (1 − β·r_l)·K_l = u_l − β·r_l^n·m      (1 − β²)·E = Σ_l w_l·u_l + 2β·Σ_l w_l·(r_l·K_l − r_l^n·m) − β²·m²
 
     and the same once more, summed over n, for the mean. Derivatives are taken backwards through these lines.
-
-    Args:
-        n: At least 1.
-        momentum: β in (0, 1).
-        mean: Which of the two.
-        logs: log r, ``(poles,)``.
-        weights: w, ``(poles,)``.
-
-    Returns:
-        The value, and two arrays ``(poles,)``.
     """
     beta, w, r = momentum, weights, np.exp(logs)
     G, G_slope = binomial_sums(n, 1, np.add.outer(logs, logs))

@@ -37,12 +37,8 @@ _MOST_LOST = 2e-7
 def lower_bound(C: Array, workload: Workload, weights: Array) -> float:
     """A lower bound on Σ w_i·‖(A·C⁻¹)_i‖² over every C of as many bands with columns of norm at most 1.
 
-    O(n³) time, about 15 evaluations of the error at n = 2000 and b = 400, and O(n²) memory.
-
-    Args:
-        C: ``(rounds, bands)``, of any column norms; the nearer to the optimum, the tighter the bound.
-        workload: A.
-        weights: w, ``(rounds,)``, not negative.
+    The nearer C, ``(rounds, bands)``, is to the optimum, the tighter it is. O(n³) time, about 15 evaluations of the error at n
+    = 2000 and b = 400, and O(n²) memory.
     """
     rounds = len(C)
     V = _dual(C, workload.inverse_bands(), weights)

@@ -156,13 +156,7 @@ class _Swept(NamedTuple):
 
 
 def inverse_blocks(gram: Array, V: Array, poles: Poles) -> Array:
-    """The k × k block of each residue in Σ c_q·(P + s_q·V)⁻¹, ``(residues, epochs, epochs)``.
-
-    Args:
-        gram: The two bands of P, ``(2, rounds)``.
-        V: ``(residues, epochs, epochs)``, at least two residues.
-        poles: c and s.
-    """
+    """The k × k block of each residue in Σ c_q·(P + s_q·V)⁻¹, ``(residues, epochs, epochs)``; ``gram``: the bands of P."""
     swept = _sweep(gram, V, poles)
     blocks = np.empty_like(V)
     blocks[0] = np.einsum("q,qij->ij", poles.weights, swept.first)

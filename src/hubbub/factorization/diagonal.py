@@ -51,14 +51,7 @@ _Wide = npt.NDArray[np.longdouble]
 
 
 def proved_trace(workload: Workload, w: Array, v: Array, poles: Poles) -> float:
-    """A lower bound on t, as tight as the poles: tr V·Σ c_q·(M⁻¹ + s_q·V)⁻¹ less an allowance for rounding.
-
-    Args:
-        workload: A.
-        w: ``(rounds,)``, positive.
-        v: ``(rounds,)``, not negative.
-        poles: At most x^(−1/2) for every x > 0.
-    """
+    """A lower bound on t, as tight as the poles: tr V·Σ c_q·(M⁻¹ + s_q·V)⁻¹ less an allowance for rounding."""
     n, unit = workload.rounds, float(np.finfo(_WIDE).eps)
     total = math.fsum(v * smoothed_diagonal(workload, w, v, poles))
     steps = 2 * _STEP * unit * n + _STEP * float(np.finfo(np.float64).eps)
@@ -188,11 +181,7 @@ def alone(rounds: int) -> Classes:
 def maximize(workload: Workload, classes: Classes, objective: str, effort: Effort) -> Dual:
     """The largest dual value found within an effort: always a proved lower bound on every strategy's error.
 
-    Args:
-        workload: A.
-        classes: Of rounds that one client may join together: Σ X_ii over each is at most sensitivity².
-        objective: ``"mean"``, for w = 1/n, or ``"max"``.
-        effort: When to stop.
+    ``classes`` are of rounds that one client may join together: Σ X_ii over each is at most sensitivity².
     """
     n, bands = workload.rounds, workload.inverse_bands()
     joined = classes >= 0

@@ -69,13 +69,7 @@ def _last_rows(
 ) -> tuple[float, Array, Array, Array, Array, float]:
     """The part of the mean in the last bands − 1 rows, and its derivatives by b, m, γ, their norms, and s times that by s.
 
-    Args:
-        gamma: ``(rounds,)``.
-        b: ``(rounds − bands + 1,)``, row n − b of B from the diagonal to the left.
-        m: The same row of M.
-        norms: ``(bands − 1,)``, of the last columns.
-        momentum: β.
-        rounds: n.
+    ``b`` and ``m`` are row n − b of B and of M from the diagonal to the left; ``norms``, ``(bands − 1,)``, of the last columns.
     """
     after = len(norms)
     padding = np.zeros(after)

@@ -49,12 +49,7 @@ _MOST_ROUNDS = 20_000
 def of_poles(gram: Array, v: Array, poles: Poles) -> Recursion:
     """The lower-triangular C with CᵀC = D·Σ c_q·(P + s_q·V)⁻¹·D, one state a pole, in O(rounds · poles²) time.
 
-    D is diagonal and such that every column of C has norm 1.
-
-    Args:
-        gram: The two bands of a tridiagonal P.
-        v: The diagonal of V, ``(n,)``.
-        poles: c and s.
+    D is diagonal and such that every column of C has norm 1; ``gram`` holds the two bands of a tridiagonal P.
     """
     n, states = len(v), len(poles.shifts)
     ratios, h = np.zeros((n, states)), np.empty((n, states))
@@ -154,12 +149,7 @@ _TOGETHER = 500
 
 
 def reduced(recursion: Recursion, states: int) -> Recursion:
-    """The matrix with ``states`` states instead, columns scaled to norm 1; its transitions are upper triangular.
-
-    Args:
-        recursion: With diagonal transitions.
-        states: At least 1; at most those of ``recursion``.
-    """
+    """The matrix with ``states`` states instead, columns scaled to norm 1; its transitions are upper triangular."""
     diagonal, outputs, transitions, inputs = recursion
     n, before = outputs.shape
     observed = np.empty((n, before, before))

@@ -103,16 +103,9 @@ def least_error(
 ) -> tuple[Array, int]:
     """The coefficients of the banded Toeplitz strategy of least error, and the number of evaluations.
 
-    While the bands are no more than the separation, every c is allowed. Beyond, c is not negative (and with ``monotone`` does
-    not increase): only then are the worst rounds known.
-
-    Args:
-        a: ``(rounds,)``, the first column of A.
-        weights: ``(rounds,)``, see :func:`row_weights`.
-        start: ``(bands,)``, positive, not increasing.
-        separation: d of :func:`hubbub.mechanism.participation.worst_rounds`.
-        participations: r.
-        monotone: Whether rounds may lie further apart than d.
+    While the bands are no more than the separation, every c is allowed. Beyond, c is not negative, and where rounds may lie
+    further apart does not increase (``monotone``): only then are the worst rounds known. ``start``, ``(bands,)``, is positive
+    and does not increase.
     """
     within = min(len(start), separation)
     function = error_and_movement(a, weights, within, separation, participations)
@@ -157,11 +150,7 @@ def _within_bounds(function: ValueAndGradient, start: Array, monotone: bool) -> 
 def banded_bound(a: Array, weights: Array, c: Array, separation: int, participations: int) -> float:
     """A lower bound for every banded Toeplitz C of as many bands as c, at most ``separation``; 0 if too much work.
 
-    Args:
-        a: ``(rounds,)``, the first column of the workload.
-        weights: ``(rounds,)``, positive.
-        c: ``(bands,)``, the best found; the bound is valid for any c.
-        separation, participations: See :func:`hubbub.mechanism.participation.worst_rounds`.
+    It is valid for any c, and tight for the best.
     """
     n, b = len(a), len(c)
     counted = np.sqrt(columns_at_transposed(np.ones(n), b, separation, participations))

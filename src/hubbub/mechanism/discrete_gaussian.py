@@ -124,12 +124,8 @@ def statistical_distance(numbers: int) -> float:
 class _Table:
     """Buckets of equal mass: bucket b holds b − ``zero`` with its threshold's mass, and its alias with the rest.
 
-    Args:
-        shift: How many bits of a word are left of its bucket's number.
-        zero: The bucket of the value 0, half of all.
-        tops: The first ``shift`` bits of each threshold, ``(buckets,)``; 2^shift where the whole bucket is its own.
-        aliases: ``(buckets,)`` int16.
-        thresholds: In full.
+    The first bits of a word name its bucket, the ``shift`` others are below its threshold or not; ``tops`` are those bits of
+    each threshold, 2^shift where the whole bucket is its own.
     """
 
     shift: int

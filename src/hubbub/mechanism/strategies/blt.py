@@ -195,20 +195,10 @@ def squared_errors(workload: Workload, strategy: BufferedLinearToeplitz) -> Arra
 def squared_sensitivity(
     rounds: int, separation: int, participations: int, logs: Array, omega: Array
 ) -> tuple[float, Array, Array]:
-    """The squared norm of the sum of the columns 0, b, …, (k − 1)·b of C, and its derivatives by ω and by δ.
+    """The squared norm of the sum of the columns 0, b, …, (k − 1)·b of C, and its derivatives by ω and by δ, ``(buffers,)``.
 
     Between two participations, and after the last, each buffer only decays: k stretches, each a geometric sum. The columns
-    overlap; a sum of their squared norms would leave out the cross terms.
-
-    Args:
-        rounds: n.
-        separation: b.
-        participations: k, with (k − 1)·b < n.
-        logs: log θ, ``(buffers,)``.
-        omega: ``(buffers,)``.
-
-    Returns:
-        The value, and two arrays ``(buffers,)``.
+    overlap; a sum of their squared norms would leave out the cross terms. ``logs`` are log θ, and (k − 1)·b < n.
     """
     n, b, k = rounds, separation, participations
     theta = np.exp(logs)[:, None]
@@ -289,14 +279,8 @@ def _series(n: int, order: int) -> Array:
 def responses(change: Array, start: Array, output: Array, count: int) -> Array:
     """output·(I + change)^i·start for i < ``count``, ``(count,)``, in O(count·states) and no loop over i.
 
-    Powers are kept as their difference from I, by (I + E)² = I + (2E + E²), so that a state that forgets 1e-12 of itself
-    is distinguished from one that forgets nothing.
-
-    Args:
-        change: One step of the recursion, less I, ``(states, states)``.
-        start: ``(states,)``.
-        output: ``(states,)``.
-        count: At least 1.
+    Powers are kept as their difference from I, by (I + E)² = I + (2E + E²), so that a state that forgets 1e-12 of itself is
+    distinguished from one that forgets nothing.
 
     Example:
         >>> responses(np.array([[-0.5]]), np.array([1.0]), np.array([3.0]), 4)
