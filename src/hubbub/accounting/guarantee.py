@@ -15,9 +15,9 @@ from hubbub.accounting.wording import (
     UNITS,
     assumptions,
     cohorts_of,
+    count,
     describe,
     not_covered,
-    private_evaluations,
     stopped,
 )
 from hubbub.mechanism import Mechanism
@@ -86,7 +86,7 @@ def guarantee(
     if measured is not None:
         stated_relation(measured.participation, stated)
         own = (*own, *assumptions(measured.participation, stated, privacy_unit=privacy_unit))
-        words += f"; and {private_evaluations(times)} by {describe(measured, privacy_unit)}"
+        words += f"; and {count(times, 'private evaluation')} by {describe(measured, privacy_unit)}"
         cohorts.append(measured.participation)
         events = (*events, *mechanism_events(measured, times))
     return replace(
@@ -150,7 +150,7 @@ def together(
         zcdp_rho=certain_zcdp_rho(events, neighboring_relation),
         neighboring_relation=neighboring_relation,
         privacy_unit=privacy_unit,
-        mechanism=f"{len(runs)} run{'s' if len(runs) > 1 else ''} over the same people",
+        mechanism=f"{count(len(runs), 'run')} over the same people",
         accountant=accountant,
         rounds=sum(run.rounds for run in runs),
         simulation=any(run.simulation for run in runs),

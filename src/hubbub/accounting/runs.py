@@ -24,8 +24,8 @@ from hubbub.accounting.wording import (
     Assumption,
     assumptions,
     cohort_words,
+    count,
     one_unit,
-    private_evaluations,
     require_text,
     require_words,
     stopped,
@@ -206,10 +206,10 @@ def run_words(run: RunCharge) -> str:
     if run.events is None:
         done = "nothing bounds what its releases reveal"
     else:
-        said = [_event_words(event, count, run.rounds, run.privacy_unit) for event, count in run.events[:1]]
+        said = [_event_words(event, times, run.rounds, run.privacy_unit) for event, times in run.events[:1]]
         said += [
-            f"{private_evaluations(count)} by {_event_words(event, count, count, run.privacy_unit)}"
-            for event, count in run.events[1:]
+            f"{count(times, 'private evaluation')} by {_event_words(event, times, times, run.privacy_unit)}"
+            for event, times in run.events[1:]
         ]
         done = " and ".join(said) or "nothing was released"
     simulated = "; a simulation, not for release" if run.simulation else ""
@@ -248,24 +248,24 @@ def _participations(events: Events | None, rounds: int) -> list[Participation]:
     return [_participation(event, count, count if place else rounds) for place, (event, count) in enumerate(events or ())]
 
 
-def _event_words(event: Event, count: int, rounds: int, unit: str) -> str:
+def _event_words(event: Event, times: int, rounds: int, unit: str) -> str:
     one = one_unit(unit)
     match event:
         case Gaussian(z):
             return f"Gaussian noise with noise multiplier {z!r} over the sensitivity of the whole run to {one}'s rounds"
         case DiscreteGaussianShares(z, shares):
-            often = "one round" if count == 1 else f"{count} rounds"
+            often = "one round" if times == 1 else f"{times} rounds"
             who = f"shares of at least {shares} clients, each client in at most {often}"
             return f"discrete Gaussian noise with noise multiplier {z!r} in {who}"
         case MixtureOfGaussians(z):
-            return f"Gaussian noise with noise multiplier {z!r}, contributions by chance, {count} times"
+            return f"Gaussian noise with noise multiplier {z!r}, contributions by chance, {times} times"
         case TreeAggregation(z, leaves):
-            return f"tree aggregation with noise multiplier {z!r}, {count} trees of {leaves} rounds"
-        case PoissonSampled(z, q) if count < rounds:
-            who = f"cyclic Poisson sampling: {one}'s group has {count} rounds, in each of them with probability {q!r}"
+            return f"tree aggregation with noise multiplier {z!r}, {times} trees of {leaves} rounds"
+        case PoissonSampled(z, q) if times < rounds:
+            who = f"cyclic Poisson sampling: {one}'s group has {times} rounds, in each of them with probability {q!r}"
             return f"Gaussian noise with noise multiplier {z!r}, {who}"
         case PoissonSampled() | FixedSizeSampled() | TruncatedPoissonSampled() | BallsInBins():
-            who = cohort_words(_participation(event, count, rounds), unit)
+            who = cohort_words(_participation(event, times, rounds), unit)
             return f"Gaussian noise with noise multiplier {event.noise_multiplier!r}, {who}"
 
 

@@ -33,7 +33,7 @@ from hubbub.accounting.runs import (
     run_participations,
     run_words,
 )
-from hubbub.accounting.wording import EACH_RUN, Assumption, compared, counted_rounds
+from hubbub.accounting.wording import EACH_RUN, Assumption, compared, count
 from hubbub.errors import BudgetError
 from hubbub.mechanism import NoiseBy
 
@@ -251,15 +251,15 @@ class PrivacyGuarantee:
         """The guarantee in one sentence."""
         if not self.private:
             return f"This run has no privacy guarantee: epsilon is infinite for every {self.privacy_unit} ({self.mechanism})."
-        runs = f", together with {len(self.earlier)} earlier run{'s' if len(self.earlier) > 1 else ''}" if self.earlier else ""
+        runs = f", together with {count(len(self.earlier), 'earlier run')}" if self.earlier else ""
         simulated = ""
-        if self.simulation and (self.earlier or self.noise_multiplier is None):
-            simulated = " Not for release: a simulation is among the runs, whose cohorts and noise come from a known seed."
-        elif self.simulation:
-            simulated = " Simulation, not for release: cohorts and noise come from a known seed."
+        if self.simulation:
+            several = self.earlier or self.noise_multiplier is None
+            what = "Not for release: a simulation is among the runs, whose" if several else "Simulation, not for release:"
+            simulated = f" {what} cohorts and noise come from a known seed."
         return (
             f"({rounded_up(self.epsilon)}, {no_less(self.delta)})-differential privacy for each {self.privacy_unit} "
-            f"({self.neighboring_relation} relation) over {counted_rounds(self.rounds)}, by {self.mechanism}{runs}.{simulated}"
+            f"({self.neighboring_relation} relation) over {count(self.rounds, 'round')}, by {self.mechanism}{runs}.{simulated}"
         )
 
     def statement(self, facts: "RunFacts | None" = None) -> str:
@@ -437,14 +437,12 @@ def _usual_setting(answer: PrivacyGuarantee) -> str:
             f"receives the answer of each {unit}, which its share alone hides less well than is stated here, and is trusted to "
             "sum them, to release no sum of too few shares, and to keep answers and cohorts secret."
         )
+    has, does, keeps = f"receives the update of each {unit}", "sum them", "updates, cohorts"
     if unit == "example":
-        return (
-            "central: the operator holds all examples, and is trusted to clip the gradient of each, to add the noise before "
-            "anybody else looks, and to keep gradients, batches and keys secret."
-        )
+        has, does, keeps = "holds all examples", "clip the gradient of each", "gradients, batches"
     return (
-        f"central: the operator receives the update of each {unit}, and is trusted to sum them, to add the "
-        "noise before anybody else looks, and to keep updates, cohorts and keys secret."
+        f"central: the operator {has}, and is trusted to {does}, to add the noise before anybody else looks, and to keep "
+        f"{keeps} and keys secret."
     )
 
 
@@ -473,7 +471,7 @@ def _covered(answer: PrivacyGuarantee, facts: RunFacts) -> str:
     alone = "" if earlier else "; other runs over the same people add to it"
     which = "A simulation is among the runs" if earlier or answer.noise_multiplier is None else "It was a simulation"
     simulated = f" {which}, whose noise anybody can remove: not for release." if answer.simulation else ""
-    return f"training, {counted_rounds(answer.rounds)}{planned}{earlier}{alone}.{simulated}"
+    return f"training, {count(answer.rounds, 'round')}{planned}{earlier}{alone}.{simulated}"
 
 
 def _relation(answer: PrivacyGuarantee) -> str:
@@ -552,10 +550,10 @@ def _noise(answer: PrivacyGuarantee, facts: RunFacts) -> str:
 def _record(facts: RunFacts) -> str:
     if not facts.heads:
         return "no run: this is what a mechanism promises."
-    computed = "epsilon is computed from every round that"
-    if len(facts.heads) == 1:
-        return f"{computed} the ledger says was begun; head {facts.heads[0]}. 'hubbub verify' computes it again."
-    return f"{computed} the ledgers say was begun; heads {', '.join(facts.heads)}. 'hubbub account' of all computes it again."
+    says, command = "ledger says was begun; head", "'hubbub verify'"
+    if len(facts.heads) > 1:
+        says, command = "ledgers say was begun; heads", "'hubbub account' of all"
+    return f"epsilon is computed from every round that the {says} {', '.join(facts.heads)}. {command} computes it again."
 
 
 def library_versions() -> dict[str, str]:

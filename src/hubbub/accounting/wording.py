@@ -32,30 +32,17 @@ __all__ = [
     "cohort_words",
     "cohorts_of",
     "compared",
-    "counted_rounds",
+    "count",
     "crude_delta",
     "describe",
     "not_covered",
     "one_unit",
-    "private_evaluations",
     "require_text",
     "require_words",
     "stopped",
     "words_from_record",
     "words_record",
 ]
-
-_NOT_COVERED = (
-    "metrics that are computed from clients' updates, such as their training loss",
-    "choosing settings, models or features on the same people: each try is a run of its own, and counts where it is named here",
-    "other runs and other releases about the same people, where they are not named here",
-    "what the time, the traffic and the failures of clients show to those who watch them",
-)
-_NOT_COVERED_OF_EXAMPLES = (
-    "metrics that are computed from gradients or examples, such as the training loss",
-    *_NOT_COVERED[1:3],
-    "what the time that training takes shows to those who watch it",
-)
 
 
 def not_covered(
@@ -67,7 +54,16 @@ def not_covered(
         >>> not_covered("client", [MinSeparation(4, 2)], "zero-out")[-1]
         'facts about groups: for k clients that act as one, epsilon is that of k times the sensitivity'
     """
-    usual = _NOT_COVERED_OF_EXAMPLES if privacy_unit == "example" else _NOT_COVERED
+    examples = privacy_unit == "example"
+    source = "gradients or examples, such as the" if examples else "clients' updates, such as their"
+    watched = "time that training takes shows" if examples else "time, the traffic and the failures of clients show"
+    usual = (
+        f"metrics that are computed from {source} training loss",
+        "choosing settings, models or features on the same people: each try is a run of its own, and counts where it is named "
+        "here",
+        "other runs and other releases about the same people, where they are not named here",
+        f"what the {watched} to those who watch {'it' if examples else 'them'}",
+    )
     return (*usual, _groups(privacy_unit, participations, neighboring_relation)) if participations else usual
 
 
@@ -378,24 +374,14 @@ def assumptions(
     return (*drawn, *(_ALWAYS_OF_EXAMPLES if unit == "example" else _ALWAYS), public)
 
 
-def counted_rounds(rounds: int) -> str:
-    """A number of rounds, in words.
+def count(number: int, thing: str) -> str:
+    """A number of things, in words.
 
     Example:
-        >>> counted_rounds(1), counted_rounds(8)
-        ('1 round', '8 rounds')
+        >>> count(1, "round"), count(8, "private evaluation")
+        ('1 round', '8 private evaluations')
     """
-    return f"{rounds} round{'' if rounds == 1 else 's'}"
-
-
-def private_evaluations(times: int) -> str:
-    """A number of evaluations under noise, in words.
-
-    Example:
-        >>> private_evaluations(1), private_evaluations(3)
-        ('1 private evaluation', '3 private evaluations')
-    """
-    return f"{times} private evaluation{'' if times == 1 else 's'}"
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def stopped(rounds: int) -> Assumption:
@@ -407,7 +393,7 @@ def stopped(rounds: int) -> Assumption:
 
     Source: Rogers, Roth, Ullman and Vadhan 2016, "Privacy Odometers and Filters", https://arxiv.org/abs/1605.08294.
     """
-    text = f"that the run ended after {counted_rounds(rounds)} was decided by nothing that its data or its releases showed"
+    text = f"that the run ended after {count(rounds, 'round')} was decided by nothing that its data or its releases showed"
     return Assumption(text, "operator")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from hubbub._util.files import write_atomic
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import RunFacts, no_less
+from hubbub.accounting.wording import count
 from hubbub.cli.accounts import say_guarantee
 from hubbub.cli.output import console, grid, print_columns, print_json, printable, say
 from hubbub.errors import ConfigError
@@ -62,8 +63,7 @@ def ledger(folder: Path, *, as_json: bool) -> None:
     )
     screen = console()
     print_columns(grid(names, cells, left=len(names)))
-    earlier = len(promise.earlier)
-    together = f", together with {earlier} earlier run{'s' if earlier > 1 else ''}" if earlier else ""
+    together = f", together with {count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
     spent_so_far = f"epsilon {rounded_up(cost.guarantee.epsilon)} at delta {no_less(promise.delta)}"
     say(screen, f"{len(history.rounds)} of {promise.rounds} rounds spent {spent_so_far}{together}.")
     for warning in cost.warnings():

@@ -12,6 +12,7 @@ from typing import Any
 from hubbub._util import files, strict_json
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
+from hubbub.accounting.wording import count
 from hubbub.ledger.actual_cost import Spent, breaches
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
@@ -27,7 +28,7 @@ from hubbub.training.run_folder.record import key_ahead, ledger_of, read_metrics
 from hubbub.training.run_folder.state import START, Checkpoint, Start, begins_with, metadata, model_digest, parse
 from hubbub.training.warm_start import breaks, origin_words
 
-__all__ = ["CLAIMS", "Claim", "Run", "count"]
+__all__ = ["CLAIMS", "Claim", "Run"]
 
 # Other versions of the same formulas may differ by this much.
 _TOLERANCE = 1e-9
@@ -347,11 +348,6 @@ def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:
     start = max(0, same - 20) if max(len(theirs), len(own)) > _SHOWN else 0
     theirs, own = (("…" if start else "") + text[start : start + _SHOWN] for text in (theirs, own))
     return [f"{name or 'it'} is stated as {theirs!r}, computed again it is {own!r}"]
-
-
-def count(number: int, thing: str) -> str:
-    """A number of things, in words."""
-    return f"{number} {thing}{'s' if number != 1 else ''}"
 
 
 def _equal(stated: object, computed: float) -> bool:

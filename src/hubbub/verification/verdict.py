@@ -10,6 +10,7 @@ from pathlib import Path
 from hubbub._util import files, strict_json
 from hubbub._util.checks import shown
 from hubbub._util.ssh_signatures import PublicKey, public_keys, require_signed
+from hubbub.accounting.wording import count
 from hubbub.errors import ConfigError, HubbubError, LedgerError, RunFolderError
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import Chain, read_chain, record_hash
@@ -21,7 +22,7 @@ from hubbub.training import RunStore
 from hubbub.training.head_hook import signed_part
 from hubbub.training.run_folder.record import ledger_of
 from hubbub.training.run_folder.state import START, Checkpoint
-from hubbub.verification.claims import CLAIMS, Claim, Run, count
+from hubbub.verification.claims import CLAIMS, Claim, Run
 
 __all__ = ["PUBLICATION", "SIGNATURE", "Check", "Verdict", "verify"]
 
