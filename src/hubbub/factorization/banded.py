@@ -35,7 +35,7 @@ from hubbub.mechanism.strategies.banded import Banded
 from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["BandedOptimum", "Search", "least_error", "least_largest_error", "optimize", "warm_start"]
+__all__ = ["optimize"]
 
 # Up to this much work (n·b²) for an evaluation of the error, a near exact answer costs a second or two.
 _SMALL = 6e6

@@ -21,19 +21,9 @@ from hubbub.factorization.toeplitz import MOST_WORK, columns_of, inner_product, 
 from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.banded_inverse import BandedInverse, square_root_of
-from hubbub.mechanism.strategies.matrices import (
-    binomial,
-    columns_at,
-    columns_at_transposed,
-    correlate,
-    divide,
-    inverse,
-    multiply,
-    transposed_divide,
-)
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["Movement", "banded_inverse_bound", "error_and_movement", "least_error", "optimize"]
+__all__ = ["optimize"]
 
 # A relative gap below this needs no second bound.
 _TIGHT = 1e-6
@@ -65,23 +55,23 @@ def error_and_movement(
 
     def value_and_gradient(d: Array) -> tuple[float, Array]:
         with np.errstate(over="ignore", invalid="ignore"):
-            c = inverse(d, n)
+            c = matrices.inverse(d, n)
             if not float(np.abs(c).max()) < _EXPLODED * abs(float(c[0])):
                 return math.inf, d
-        beta = multiply(a, d, n)
+        beta = matrices.multiply(a, d, n)
         error = float((weights * beta) @ beta)
         moving, source = _majorant(c)
         if movement != "majorant":
             moving = c if movement == "signed" else np.abs(c)
-        v = columns_at(moving, n, separation, participations)
+        v = matrices.columns_at(moving, n, separation, participations)
         squared = float(v @ v)
-        by_c = columns_at_transposed(v, n, separation, participations)
+        by_c = matrices.columns_at_transposed(v, n, separation, participations)
         if movement == "majorant":
             by_c = np.asarray(np.bincount(source, by_c, n), dtype=np.float64)
         if movement != "signed":
             by_c = by_c * np.sign(c)
-        back = correlate(transposed_divide(by_c, d), c, bands)
-        return error * squared, 2 * squared * correlate(weights * beta, a, bands) - 2 * error * back
+        back = matrices.correlate(matrices.transposed_divide(by_c, d), c, bands)
+        return error * squared, 2 * squared * matrices.correlate(weights * beta, a, bands) - 2 * error * back
 
     return value_and_gradient
 
@@ -138,7 +128,7 @@ def _decreasing(function: ValueAndGradient, bands: int) -> tuple[Array, int]:
 
     # y_m bends everything before m: by its square in all.
     units = 1 / np.arange(1, bands) ** 1.5
-    root = np.log(binomial(1.0, -0.5, bands))
+    root = np.log(matrices.binomial(1.0, -0.5, bands))
     start = np.append(np.diff(root, 2), root[-2] - root[-1]) / units
     options = {"maxfun": _MOST_EVALUATIONS, "maxiter": _MOST_EVALUATIONS, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-8}
     found = scipy_optimize.minimize(
@@ -159,8 +149,8 @@ def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, pa
         return 0.0
     unit = np.zeros(n)
     unit[0] = 1.0
-    v = columns_at(divide(unit, d), n, separation, participations)
-    h = divide(v[::-1], d)
+    v = matrices.columns_at(matrices.divide(unit, d), n, separation, participations)
+    h = matrices.divide(v[::-1], d)
     triangle = linalg.qr(columns_of(a, b) * np.sqrt(weights)[:, None], mode="r", overwrite_a=True)[0][:b]
     quotients = linalg.solve_triangular(triangle, columns_of(h, b).T, trans="T")
     largest = float(linalg.eigvalsh(quotients @ quotients.T, subset_by_index=[b - 1, b - 1])[0])

@@ -31,7 +31,7 @@ from hubbub.mechanism.strategies.blt import (
 )
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["Found", "Problem", "optimize", "search", "squared_error", "squared_error_with_momentum"]
+__all__ = ["optimize"]
 
 # More buffers find nothing: the first 6 come within 1% of the best Toeplitz strategy for 10⁷ rounds.
 _MOST_BUFFERS = 12

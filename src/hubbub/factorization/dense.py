@@ -37,7 +37,7 @@ from hubbub.mechanism.strategies.matrices import gram_root, triangular_form
 from hubbub.mechanism.strategies.semiseparable import Semiseparable
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["EpochOptimum", "best_for_epochs", "inverse_blocks", "optimize", "whole_inverse"]
+__all__ = ["optimize"]
 
 # Beyond these numbers of rounds an optimization takes more than a few minutes, or too much memory.
 _MOST_BY_RECURSION = 1_000_000

@@ -25,7 +25,7 @@ from hubbub.mechanism.strategies.matrices import correlate, divide, transposed_d
 from hubbub.mechanism.strategies.toeplitz import NormalizedToeplitz
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["mean_error", "optimize"]
+__all__ = ["optimize"]
 # Entries of the last rows in memory at a time: 8 MB a matrix.
 _CHUNK = 1_000_000
 _SHORT, _MEMORY = 1e-6, 20

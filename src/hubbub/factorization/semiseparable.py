@@ -32,15 +32,7 @@ from hubbub.mechanism.strategies.matrices import triangular_form
 from hubbub.mechanism.strategies.semiseparable import Recursion, Semiseparable, column_norms
 from hubbub.mechanism.workloads import Workload
 
-__all__ = [
-    "best_recursion",
-    "best_weights",
-    "of_poles",
-    "optimize",
-    "reduced",
-    "root_of_weights",
-    "squared_errors",
-]
+__all__ = ["optimize"]
 
 # The reduction takes memory of rounds · poles².
 _MOST_ROUNDS = 20_000

@@ -28,18 +28,10 @@ from hubbub.factorization.lbfgs import Minimum, ValueAndGradient, minimize
 from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
 from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
-from hubbub.mechanism.strategies.matrices import (
-    columns_at,
-    columns_at_transposed,
-    correlate,
-    divide,
-    multiply,
-    transposed_divide,
-)
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz, square_root_of
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["banded_bound", "error", "error_and_movement", "least_error", "least_error_and_bound", "optimize", "row_weights"]
+__all__ = ["optimize"]
 
 
 # Multiplications that a bound may cost: some tenths of a second.
@@ -73,7 +65,7 @@ def row_weights(rounds: int, objective: str) -> Array:
 
 def error(a: Array, weights: Array, c: Array) -> float:
     """Σ w_j·β_j²: the squared error for unit noise, not scaled by the sensitivity."""
-    beta = divide(a, c)
+    beta = matrices.divide(a, c)
     return float((weights * beta) @ beta)
 
 
@@ -85,15 +77,16 @@ def error_and_movement(a: Array, weights: Array, bands: int, separation: int, pa
 
     def value_and_gradient(c: Array) -> tuple[float, Array]:
         with np.errstate(over="ignore", invalid="ignore"):
-            beta = divide(a, c)
+            beta = matrices.divide(a, c)
             weighted = weights * beta
             error = float(weighted @ beta)
         if not math.isfinite(error):
             return math.inf, c
-        v = columns_at(c, len(a), separation, participations)
+        v = matrices.columns_at(c, len(a), separation, participations)
         squared = float(v @ v)
-        back = correlate(transposed_divide(weighted, c), beta, bands)
-        return error * squared, 2 * error * columns_at_transposed(v, bands, separation, participations) - 2 * squared * back
+        back = matrices.correlate(matrices.transposed_divide(weighted, c), beta, bands)
+        moved = matrices.columns_at_transposed(v, bands, separation, participations)
+        return error * squared, 2 * error * moved - 2 * squared * back
 
     return value_and_gradient
 
@@ -153,9 +146,9 @@ def banded_bound(a: Array, weights: Array, c: Array, separation: int, participat
     It is valid for any c, and tight for the best.
     """
     n, b = len(a), len(c)
-    counted = np.sqrt(columns_at_transposed(np.ones(n), b, separation, participations))
-    reversed_beta = divide(a, c)[::-1]
-    f = divide(weights[::-1] * reversed_beta, c)
+    counted = np.sqrt(matrices.columns_at_transposed(np.ones(n), b, separation, participations))
+    reversed_beta = matrices.divide(a, c)[::-1]
+    f = matrices.divide(weights[::-1] * reversed_beta, c)
     form = _Form(f, 1 / weights[::-1], counted)
     reached = inner_product(f, a[::-1])
     point = _unit(c * counted)
@@ -206,15 +199,15 @@ class _Form:
     counted: Array
 
     def __call__(self, x: Array) -> Array:
-        image = multiply(self.f, x / self.counted, len(self.f)) * self.scales
-        return correlate(image, self.f, len(x)) / self.counted
+        image = matrices.multiply(self.f, x / self.counted, len(self.f)) * self.scales
+        return matrices.correlate(image, self.f, len(x)) / self.counted
 
     def quotient(self, unit: Array) -> float:
         return float(unit @ self(unit))
 
     def trace(self) -> float:
         """The sum of the eigenvalues."""
-        return float((correlate(self.scales, np.square(self.f), len(self.counted)) / np.square(self.counted)).sum())
+        return float((matrices.correlate(self.scales, np.square(self.f), len(self.counted)) / np.square(self.counted)).sum())
 
     def rounding(self) -> float:
         """The largest rounding error of the image of a unit vector, by recursion or by transforms."""

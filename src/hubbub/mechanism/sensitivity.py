@@ -21,22 +21,7 @@ from hubbub._util import least_root, no_lower
 from hubbub._util.checks import Array, real_array
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering, worst_rounds
 
-__all__ = [
-    "Sensitivity",
-    "best_of_banded",
-    "best_of_columns",
-    "best_of_pairs",
-    "best_of_rows",
-    "best_of_triples",
-    "count_sets",
-    "every_set",
-    "is_balanced",
-    "is_triangular",
-    "of_columns",
-    "of_matrix",
-    "of_sets",
-    "width",
-]
+__all__ = ["Sensitivity", "is_triangular", "of_columns", "of_matrix", "of_sets", "width"]
 
 # Below this many sets of rounds, trying each costs less than a second; so do the eigenvalues of this many rounds.
 _ENUMERABLE = 20_000

@@ -20,18 +20,7 @@ from hubbub._util.checks import one_of, open_unit, scale
 from hubbub._util.roots import bracket
 from hubbub.mechanism.gaussian import exact
 
-__all__ = [
-    "FORMULAS",
-    "NAMES",
-    "Calibration",
-    "Claim",
-    "Formula",
-    "calibrate",
-    "claimed_epsilon",
-    "computed",
-    "shown",
-    "why_not_proved",
-]
+__all__ = ["NAMES", "Calibration", "Claim", "calibrate", "claimed_epsilon", "computed", "shown", "why_not_proved"]
 
 _ROOT_2 = math.sqrt(2)
 

@@ -21,14 +21,7 @@ from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 from hubbub.mechanism.workloads import Workload
 
-__all__ = [
-    "MOST_STRETCHES",
-    "BufferedLinearToeplitz",
-    "binomial_sums",
-    "responses",
-    "squared_errors",
-    "squared_sensitivity",
-]
+__all__ = ["MOST_STRETCHES", "BufferedLinearToeplitz", "binomial_sums", "squared_errors", "squared_sensitivity"]
 
 # Up to this many participations the sum over them is shorter than that over the coefficients.
 MOST_STRETCHES = 2**16
