@@ -64,8 +64,8 @@ class Layers(nn.Module):
 class Standardizes(nn.Linear):
     """Makes what is not a number of an example that is zero everywhere."""
 
-    def __init__(self) -> None:
-        super().__init__(144, 10)
+    def __init__(self, features: int = 144) -> None:
+        super().__init__(features, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x.flatten(1)

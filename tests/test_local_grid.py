@@ -46,9 +46,6 @@ def partition(message: Message) -> int:
     return message.metadata.src_node_id - LocalGrid(client(echo), num_nodes=1).get_node_ids()[0]
 
 
-# --- what crosses, and what does not ---
-
-
 def flowers_own(sent: Any) -> Any:
     """Taken apart and put together by Flower itself, down to the chunks of arrays."""
     children = {key: flowers_own(child) for key, child in (sent.children or {}).items()}
@@ -113,9 +110,6 @@ def test_nothing_that_a_client_does_to_a_message_reaches_the_server_or_another_c
     assert [m.metadata.dst_node_id for m in messages] == [r.metadata.src_node_id for r in replies] == grid.get_node_ids()
 
 
-# --- replies ---
-
-
 def test_what_a_client_raises_is_an_error_reply_that_names_it() -> None:
     def fails(message: Message, context: Context) -> Message:
         if context.node_config["partition-id"] == 1:
@@ -138,9 +132,6 @@ def test_a_reply_in_another_s_name_does_not_arrive() -> None:
 
     replies = ask(LocalGrid(client(forging), num_nodes=3))
     assert [partition(reply) for reply in replies] == [0]
-
-
-# --- nodes and apps ---
 
 
 def test_each_node_keeps_its_own_state_over_messages_and_rounds() -> None:

@@ -176,16 +176,23 @@ def test_no_hostile_client_that_encrypts_by_our_code_does(pairs: int) -> None:
 # The same keys, the whole run.
 
 
-def same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = itertools.count(1)
-    for module in (release, store):
-        monkeypatch.setattr(module, "fresh_key", lambda: next(numbers).to_bytes(32, "big"))
-
-
 def kinds(folder: Path) -> list[tuple[Any, ...]]:
     """Of the records: their kinds, rounds, epochs, scales and clients, and the names of all that they hold."""
     records = read_chain(folder / "ledger.jsonl").records
     return [(r["kind"], r.get("round"), r.get("epoch"), r.get("clip_norm"), r.get("clients"), sorted(r)) for r in records]
+
+
+def require_same_records(
+    planned: RunPlan, one: Transcript, other: Replayed, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both populations are trained with the same keys."""
+    for name, population in (("one", one), ("other", other)):
+        numbers = itertools.count(1)
+        for module in (release, store):
+            monkeypatch.setattr(module, "fresh_key", lambda numbers=numbers: next(numbers).to_bytes(32, "big"))
+        for _ in train(planned, population, linear(), RunStore(folder / name)):
+            pass
+    assert kinds(folder / "one") == kinds(folder / "other")
 
 
 @pytest.mark.parametrize("name", ["1e30", "NaN in part", "zero", "twice", "no answer"])
@@ -200,11 +207,7 @@ def test_neighbours_have_the_same_records_and_releases_that_differ_by_the_client
     else:
         neighbour.inject(TARGET, fixed(name, 1, CLIP))
     other = Replayed(transcript, neighbour)
-    for folder, population in (("one", transcript), ("other", other)):
-        same_keys(monkeypatch)
-        for _ in train(planned, population, linear(), RunStore(tmp_path / folder)):
-            pass
-    assert kinds(tmp_path / "one") == kinds(tmp_path / "other")
+    require_same_records(planned, transcript, other, tmp_path, monkeypatch)
     assert other.seen == [transcript.rounds[t].cohort for t in range(ROUNDS)]
     stores = [RunStore(tmp_path / folder) for folder in ("one", "other")]
     history = [read_chain(store.ledger_path).records for store in stores]
@@ -229,11 +232,7 @@ def test_a_client_more_or_less_leaves_the_coins_of_the_others_and_the_records_as
     last = CLIENTS - 1
     transcript.population.inject(last, fixed("1e30", 1, CLIP))
     other = Replayed(transcript, simulated(CLIENTS - 1))
-    for folder, population in (("one", transcript), ("other", other)):
-        same_keys(monkeypatch)
-        for _ in train(planned, population, linear(), RunStore(tmp_path / folder)):
-            pass
-    assert kinds(tmp_path / "one") == kinds(tmp_path / "other")
+    require_same_records(planned, transcript, other, tmp_path, monkeypatch)
     assert other.seen == [tuple(c for c in transcript.rounds[t].cohort if c != last) for t in range(ROUNDS)]
     assert transcript.joined(last)
     require(transcript.influence_of(other.population, last, planned.mechanism, "add-or-remove-one"))
@@ -382,24 +381,12 @@ def test_ada_4_a_client_that_lies_about_its_norm_moves_the_count_by_one(bit: int
 @pairs(60, 800)
 def test_no_hostile_reply_moves_a_sum_of_the_loop_on_a_grid_by_more(pairs: int) -> None:
     planned = plan(STRATEGIES["banded"])
-    grid = LocalGrid(_of_linear(), CLIENTS)
+    grid = LocalGrid(answering(), CLIENTS)
     clients = GridPopulation(grid, grid.get_node_ids())
     transcript = noted(planned, clients)
     for seed in range(pairs):
         clients.inject(TARGET, crafted(seed, CLIP))
         require(transcript.influence_of(clients, TARGET, planned.mechanism))
-
-
-def _of_linear() -> ClientApp:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        index = int(context.node_config["partition-id"])
-        moved = {name: Array(array.numpy() * np.float32(1 + 0.1 * index)) for name, array in message.content["arrays"].items()}
-        return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
-
-    return app
 
 
 # The measure itself.

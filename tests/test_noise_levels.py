@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from hubbub.experiment.estimates import MOST_ROUNDS, noise_levels
+from hubbub.experiment.estimates import noise_levels
 from hubbub.factorization import families
 from hubbub.factorization.families import DESCRIPTIONS, Family
 from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
-from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.utility import noising_matrix, squared_errors
 from hubbub.mechanism.workloads import Workload, prefix_sum
 
@@ -33,12 +32,3 @@ def test_levels_are_the_norms_of_rows_of_the_matrices_that_define_them(family: F
     np.testing.assert_allclose(levels.models**2, squared_errors(workload, strategy), rtol=1e-9)
     assert levels.model("mean") == pytest.approx(np.sqrt(squared_errors(workload, strategy).mean()))
     assert levels.model("max") == pytest.approx(np.sqrt(squared_errors(workload, strategy).max()))
-
-
-def test_a_long_run_has_levels_where_there_is_a_closed_form_and_none_elsewhere() -> None:
-    rounds = MOST_ROUNDS + 1
-    levels = noise_levels(prefix_sum(rounds), Identity(rounds))
-    assert levels is not None
-    assert levels.models[-1] == pytest.approx(rounds**0.5)
-    banded = families.strategy_of(Family("tree"), prefix_sum(rounds), SingleParticipation())
-    assert noise_levels(prefix_sum(rounds), banded) is None

@@ -46,9 +46,6 @@ def mode(path: str) -> int:
     return Path(path).stat().st_mode & 0o777
 
 
-# Keys.
-
-
 def test_keygen_writes_a_key_that_only_its_owner_may_read(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, ["paillier", "keygen", "--bits", "2048", "-o", "keys"])
     private, public = key_files.read_private("keys/private-key.json"), key_files.read_public("keys/public-key.json")
@@ -74,8 +71,6 @@ def test_what_is_there_is_not_overwritten(refused: Refused) -> None:
             assert names_in("keys") == [name]
             Path("keys", name).unlink()
 
-
-# Shares.
 
 SHARES = ["paillier", "shares", "--bits", "2048", "-o", "keys"]
 
@@ -106,9 +101,6 @@ def test_shares_of_the_written_files_decrypt_together(capsys: pytest.CaptureFixt
         assert f"{secret:x}"[:12] not in text
 
 
-# Bench.
-
-
 def test_bench_writes_nine_plots_and_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("phe")
     text = output(capsys, ["paillier", "bench", "--bits", "256", "--sizes", "200,10", "-o", "out"])
@@ -129,9 +121,6 @@ def test_bench_writes_nine_plots_and_their_numbers(capsys: pytest.CaptureFixture
     assert "encrypt  add a constant" in text
 
 
-# All of them.
-
-
 def test_pai_16_without_gmpy2_a_command_names_the_extra_in_one_line() -> None:
     code = "import sys; sys.modules['gmpy2'] = None; from hubbub.cli import main; main(sys.argv[1:])"
     for command in (["keygen", "-o", "keys"], ["shares", "-o", "keys", "--holders", "5", "--threshold", "3"]):
@@ -143,8 +132,6 @@ def test_pai_16_without_gmpy2_a_command_names_the_extra_in_one_line() -> None:
     )
     assert done.returncode == 0, done.stderr
 
-
-# The page.
 
 PAGE = (Path(__file__).parent.parent / "docs" / "paillier.md").read_text()
 

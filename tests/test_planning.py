@@ -88,9 +88,6 @@ def test_what_is_planned_without_data_is_what_is_run(changes: configs.Layer) -> 
     assert planned(config, 40).promise().record() == build(config).plan.promise().record()
 
 
-# What is known without the data and the model
-
-
 SHAPES = {
     "cifar10": ((3, 32, 32), 10),
     "digits": ((1, 8, 8), 10),
@@ -136,9 +133,6 @@ def test_as_many_units_are_known_as_are_there(changes: configs.Layer, unit: str)
         changes = {section: keys for section, keys in changes.items() if section != "data"}
     config = configs.resolve(base, changes, {"training": {"cohort_size": 20}})
     assert planner.units_of(config) == len(build(config).population.clients)
-
-
-# What noise and encryption amount to
 
 
 def test_noise_and_signal_are_those_of_drawn_noise() -> None:

@@ -15,8 +15,6 @@ from hubbub.training import LocalTraining, SimulatedPopulation, train
 from hubbub.training.simulation.functional import FlatModel
 from small_runs import PLANS, linear, population
 
-# --- clients ---
-
 
 def test_the_lean_loop_is_plain_sgd() -> None:
     clients, model = population(), linear()
@@ -57,9 +55,6 @@ def test_nothing_that_one_client_leaves_in_the_module_reaches_another() -> None:
     torch.testing.assert_close(alone, beside, rtol=1e-12, atol=1e-14)
 
 
-# --- hostile clients ---
-
-
 class Hostile(SimulatedPopulation):
     """Clients whose training ends where they please."""
 
@@ -93,9 +88,6 @@ def test_num_7_num_8_a_run_with_hostile_clients_ends_with_a_finite_model() -> No
     model = linear()
     list(train(PLANS["independent, everyone"], hostile(), model))
     assert all(torch.isfinite(p).all() for p in model.parameters())
-
-
-# --- models ---
 
 
 @pytest.mark.parametrize(

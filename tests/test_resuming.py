@@ -20,8 +20,6 @@ from hubbub.training import LocalTraining, RunPlan, RunStore, SimulatedPopulatio
 from hubbub.training.rounds import RunState
 from small_runs import CLIENTS, PLANS, linear, plan_with, population
 
-# --- runs that go on ---
-
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("stop", [1, 3, 5])
@@ -80,9 +78,6 @@ def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Id
         released = store.parse_release(t, store.release_content(t))
         # To the nearest of the whole multiples of 2^-25.
         torch.testing.assert_close(released, expected[t], rtol=0, atol=2**-26 + 1e-12)
-
-
-# --- folders ---
 
 
 def interrupted(tmp_path: Path) -> RunPlan:

@@ -8,7 +8,6 @@ import pytest
 
 from hubbub import factorization
 from hubbub.factorization import semiseparable as recursions
-from hubbub.factorization.semiseparable import best_recursion
 from hubbub.mechanism import utility
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
 from hubbub.mechanism.strategies import semiseparable as streamed
@@ -58,19 +57,6 @@ def test_errors_and_norms_by_recursion_are_those_of_the_matrices(full: bool, bet
     errors = np.square(workload.matrix() @ np.linalg.inv(C)).sum(axis=1)
     np.testing.assert_allclose(recursions.squared_errors(workload, strategy.recursion()), errors, rtol=1e-10)
     np.testing.assert_allclose(streamed.column_norms(strategy.recursion()), np.square(C).sum(axis=0), rtol=1e-12)
-
-
-def test_the_optimum_as_a_recursion_has_the_inner_products_of_the_dense_one() -> None:
-    workload = momentum(40, 0.0, np.linspace(1, 0.2, 40))
-    recursion, dual = best_recursion(workload, "mean")
-    # X by its definition, from the weights: V^(−1/2)·(V^(1/2)·M·V^(1/2))^(1/2)·V^(−1/2), here by an eigendecomposition.
-    root, M = np.sqrt(dual.v), workload.matrix().T @ workload.matrix() / 40
-    values, vectors = np.linalg.eigh(root[:, None] * M * root)
-    X = (vectors * np.sqrt(values)) @ vectors.T / np.multiply.outer(root, root)
-    X /= np.sqrt(np.multiply.outer(np.diag(X), np.diag(X)))
-    C = streamed.dense(recursion)
-    np.testing.assert_allclose(C.T @ C, X, atol=1e-8)
-    np.testing.assert_allclose(np.linalg.norm(C, axis=0), 1, rtol=1e-12)
 
 
 @pytest.mark.parametrize("objective", ["mean", "max"])

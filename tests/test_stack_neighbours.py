@@ -16,19 +16,9 @@ from hubbub.training.simulation import choice
 from hubbub.training.simulation.choice import Probe
 from hubbub.training.simulation.local import Job, OneByOne
 from hubbub.training.simulation.stacks import Stacks
-from local_jobs import CPU, jobs
+from local_jobs import CPU, Standardizes, jobs
 
 PAIR = (6,)
-
-
-class Standardized(nn.Linear):
-    """What it makes of padding is no number."""
-
-    def __init__(self) -> None:
-        super().__init__(6, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward((x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True))
 
 
 class Counting(nn.Linear):
@@ -92,7 +82,7 @@ def first_update(model: nn.Module, clients: Sequence[Job], local: LocalTraining,
 
 def test_how_long_a_neighbour_trains_changes_nothing_of_a_client_that_has_done() -> None:
     torch.manual_seed(0)
-    model, local = Standardized(), LocalTraining(batch_size=2)
+    model, local = Standardizes(6), LocalTraining(batch_size=2)
     short = first_update(model, jobs(PAIR, sizes=(2, 2)), local)
     assert bool(torch.isfinite(short).all())
     assert torch.equal(short, first_update(model, jobs(PAIR, sizes=(2, 9)), local))

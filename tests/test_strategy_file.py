@@ -99,8 +99,6 @@ def test_the_file_is_one_that_others_read_and_states_no_sensitivity(tmp_path: Pa
     assert (tmp_path / "s.safetensors").stat().st_mode & 0o777 == 0o644
 
 
-# Files that are not what they say
-
 STATED: dict[str, Any] = {
     "schema": 1,
     "hubbub": "0.1.0",

@@ -15,8 +15,6 @@ from hubbub.training import PlainSum, RunPlan, train
 from hubbub.training.aggregate import Population
 from small_runs import CLIENTS, PLANS, linear, population
 
-# --- rounds ---
-
 
 def test_a_simulation_is_a_function_of_its_seed() -> None:
     models = [linear() for _ in range(3)]
@@ -48,9 +46,6 @@ def test_the_denominator_is_the_expected_cohort_and_not_the_actual_one() -> None
     (result,) = train(plan, Ones(), model)
     after = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     torch.testing.assert_close(after - before, torch.full((8,), result.clients / 6.0))
-
-
-# --- plans ---
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,13 @@ def test_cli_13_a_run_ends_as_it_does_without_the_unit_and_the_operator_alone_is
 # --- what is no unit's own fault ---
 
 
+def population_of(make: str, loss: Callable[..., torch.Tensor]) -> ExamplePopulation | SimulatedPopulation:
+    """Examples, or clients that train by a plan."""
+    if make == "examples":
+        return ExamplePopulation(torch.randn(CLIENTS, 3), torch.zeros(CLIENTS, dtype=torch.int64), loss)
+    return SimulatedPopulation(data(), loss, LocalTraining(), execution=Execution(make))
+
+
 @pytest.mark.parametrize("make", ["one-by-one", "batched-4", "examples"])
 @pytest.mark.parametrize("wrong", ["model", "loss"])
 def test_cli_14_what_fails_for_every_unit_stops_before_the_first_round(make: str, wrong: str, tmp_path: Path) -> None:
@@ -238,11 +245,7 @@ def test_cli_14_what_fails_for_every_unit_stops_before_the_first_round(make: str
         return output.sum() + targets.view(-1, 3, 5).sum()
 
     loss, model = (F.cross_entropy, nn.Linear(4, 2)) if wrong == "model" else (shapeless, linear())
-    units = (
-        ExamplePopulation(torch.randn(CLIENTS, 3), torch.zeros(CLIENTS, dtype=torch.int64), loss)
-        if make == "examples"
-        else SimulatedPopulation(data(), loss, LocalTraining(), execution=Execution(make))
-    )
+    units = population_of(make, loss)
     with pytest.raises(ConfigError, match=r"random examples of the form|does not run for many clients at once"):
         next(train(PLANS["independent, everyone"], units, model, RunStore(tmp_path)))
     assert '"begin"' not in (tmp_path / "ledger.jsonl").read_text()
@@ -264,11 +267,7 @@ def test_cli_14_what_the_machine_has_not_stops_the_run_whoever_asked_for_it(make
             raise error
         return F.cross_entropy(output, targets)
 
-    units = (
-        ExamplePopulation(torch.randn(CLIENTS, 3), torch.zeros(CLIENTS, dtype=torch.int64), loss)
-        if make == "examples"
-        else SimulatedPopulation(data(), loss, LocalTraining(), execution=Execution(make))
-    )
+    units = population_of(make, loss)
     model = linear()
     units.prepare(model, CLIENTS)
     armed.append(True)

@@ -15,9 +15,6 @@ from refusals import Refused, contents, output, settings
 workplace, refused = refusals.workplace, refusals.refused
 
 
-# --- own code ---
-
-
 OWN_NAMES = [("good.toml", "data.name"), ("good.toml", "model.name"), ("correlated.toml", "privacy.strategy")]
 
 
@@ -32,9 +29,6 @@ def test_own_code_is_not_run_without_permission(refused: Refused, config: str, s
 def test_own_code_that_does_not_exist_is_refused(refused: Refused, config: str, setting: str, name: str) -> None:
     Path("own_code.py").write_text("seven = 7\n")
     refused([*settings(config, f"{setting}={name}"), "--allow-import"], setting.rpartition(".")[2], f"'{name}'")
-
-
-# --- where a run is put ---
 
 
 def test_a_folder_that_holds_files_is_left_as_it_is(refused: Refused) -> None:

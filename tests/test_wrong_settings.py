@@ -1,4 +1,7 @@
-"""Settings that cannot be, or do not go together, are refused in one line that names them, with exit code 2."""
+"""Settings that cannot be, or do not go together, are refused in one line that names them, with exit code 2.
+
+Each setting with values of another type or range is tried in ``test_malformed.py``.
+"""
 
 from pathlib import Path
 
@@ -11,43 +14,19 @@ from refusals import CORRELATED, GOOD, Refused, settings
 workplace, refused = refusals.workplace, refusals.refused
 
 
-# --- single settings ---
-
-
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [
-        ("training.rouns=3", ["training.rouns", "did you mean 'rounds'"]),
-        ("trainin.rounds=3", ["[trainin]", "did you mean 'training'"]),
-        ("training.rounds=0", ["training.rounds = 0", "at least 1"]),
-        ("training.rounds=2.5", ["training.rounds = 2.5", "whole number"]),
-        ("training.rounds=1000000000000", ["training.rounds = 1000000000000", "at most"]),
-        ("training.rounds=many", ["training.rounds = 'many'", "whole number"]),
         ("training.rounds", ["--set", "training.rounds", "section.key=value"]),
         ("rounds=3", ["--set", "rounds=3", "section.key=value"]),
-        ("training.rounds=" + "9" * 5000, ["training.rounds"]),
-        ("training.seed=99999999999999999999999", ["training.seed = 99999999999999999999999", "at most"]),
-        ("training.plan=fast", ["training.plan = 'fast'", "'one-by-one'"]),
-        ("training.learning_rate=fast", ["training.learning_rate = 'fast'", "a number"]),
         ("training.learning_rate=1e300", ["learning_rate", "1e+300"]),
-        ("training.learning_rate=1" + "0" * 400, ["training", "too large"]),
-        ("training.momentum=1", ["training.momentum = 1.0", "below 1"]),
-        ("training.weight_decay=-1", ["training.weight_decay = -1.0", "negative"]),
         ("training.validation=0.999999", ["validation", "0.999999"]),
         ("training.cohort_size=11", ["training.cohort_size = 11", "10 clients"]),
-        ("privacy.mode=dp-fedvg", ["privacy.mode = 'dp-fedvg'", "did you mean 'dp-fedavg'"]),
         ("privacy.clip_norm=0", ["privacy.clip_norm = 0.0", "above 0"]),
-        ("privacy.clip_norm=true", ["privacy.clip_norm = True", "a number"]),
         ("privacy.noise_multiplier=0", ["privacy.noise_multiplier = 0.0", 'mode = "none"']),
         ("privacy.noise_multiplier=1e-200", ["noise_multiplier", "1e-200"]),
-        ('privacy.noise_multiplier="1"', ["privacy.noise_multiplier = '1'", "a number"]),
-        ("privacy.epsilon=-1", ["privacy.epsilon = -1.0", "above 0"]),
         ("privacy.stop_epsilon=1e-6", ["privacy.stop_epsilon = 1e-06", "first round"]),
-        ("privacy.delta=1", ["privacy.delta = 1.0", "between 0 and 1"]),
-        ("privacy.strategy=tre", ["privacy.strategy = 'tre'", "did you mean 'tree'"]),
-        ("privacy.noise=none", ["privacy.noise = 'none'", "secure"]),
         ("data.clients=2000", ["data.clients = 2000", "1437"]),
-        ("data.name=digit", ["data.name = 'digit'", "did you mean 'digits'"]),
         ("data.partition=user", ["partition = 'user'", "iid"]),
         ("model.name=cnn", ["model.name = 'cnn'"]),
     ],
@@ -55,9 +34,6 @@ workplace, refused = refusals.workplace, refusals.refused
 )
 def test_a_setting_that_cannot_be_is_refused_by_its_name(refused: Refused, assignment: str, words: list[str]) -> None:
     refused(settings("good.toml", assignment), *words)
-
-
-# --- settings that do not go together ---
 
 
 @pytest.mark.parametrize(
