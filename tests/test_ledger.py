@@ -1,8 +1,5 @@
 import hashlib
-import json
-import os
 import re
-import stat
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation, PoissonSampling
+from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Identity
 
 SECRET = bytes(range(32))
@@ -72,16 +69,6 @@ def test_prt_7_the_round_after_the_last_is_refused() -> None:
         ledger.abort(ledger.begin(t, [], ""))
     with pytest.raises(LedgerError, match="of 6"):
         ledger.begin(6, [], "")
-
-
-def test_a_ledger_read_again_is_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
-    written = full(path)
-    read = Ledger(PROMISE, SECRET, path)
-    assert (read.head, read.rounds, read.next_round) == (written.head, written.rounds, 3)
-    assert read.participations("d") == (2,)
-    assert read.history.rounds[0].release == written.history.rounds[0].release
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600  # noqa: PTH116 # the mode is what is tested
 
 
 def test_it_names_no_client_and_no_bare_hash_of_a_sum(tmp_path: Path) -> None:
@@ -215,30 +202,6 @@ def test_num_2_a_run_without_privacy_says_infinite() -> None:
     ledger.begin(0, ["a"], "sum")
     assert not ledger.spent(1e-5).private
     assert "no privacy guarantee" in ledger.spent(1e-5).sentence()
-
-
-def test_random_cohorts_are_charged_and_not_listed(tmp_path: Path) -> None:
-    promise = Promise(2, Mechanism(Identity(2), PoissonSampling(0.5), 1.0))
-    ledger = Ledger(promise, SECRET, tmp_path / "ledger.jsonl")
-    ledger.begin(0, ["a", "b"], "sum")
-    assert json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[1])["body"]["clients"] is None
-    assert not (tmp_path / "ledger.cohorts").exists()
-    assert ledger.may_join("a", 1)
-
-
-def test_a_record_that_does_not_fit_on_the_disk_is_no_charge_and_leaves_the_file_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "ledger.jsonl"
-    ledger = full(path)
-    before, write, room = path.read_bytes(), os.write, [40, 0]
-    with monkeypatch.context() as full_disk:
-        full_disk.setattr("hubbub._util.files.os.write", lambda descriptor, line: write(descriptor, line[: room.pop(0)]))
-        with pytest.raises(OSError, match="no room"):
-            ledger.begin(3, ["e"], "sum 3")
-    assert path.read_bytes() == before
-    ledger.commit(ledger.begin(3, ["e"], "sum 3"), b"release 3")
-    assert Ledger(PROMISE, SECRET, path).rounds == ledger.rounds
 
 
 @pytest.mark.parametrize("client", [True, 1.0])

@@ -1,32 +1,32 @@
-"""Keys as files: read back as they were, and never overwritten."""
+"""Keys as files: never overwritten, and refused by file and field where they are damaged, with no secret shown."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import gmpy2
 import pytest
 
 from hubbub.errors import KeyFileError
-from hubbub.secagg import ciphertext, key_files
+from hubbub.secagg import ciphertext, key_files, threshold
 from hubbub.secagg.paillier import PublicKey
+from hubbub.secagg.threshold import ThresholdKey
+from small_keys import SAFE, other, small
 from written_keys import (
+    KEY,
     KINDS,
     LARGE,
+    READ,
+    SECRETS,
+    damaged,
+    overwrite,
     refused,
     small_keys,  # noqa: F401 # a fixture
     write,
 )
-
-
-def test_keys_are_read_back_as_they_were(tmp_path: Path) -> None:
-    key_files.write_private(tmp_path / "private", LARGE)
-    key_files.write_public(str(tmp_path / "public"), LARGE.public_key)
-    private, public = key_files.read_private(tmp_path / "private"), key_files.read_public(str(tmp_path / "public"))
-    assert isinstance(public, PublicKey)
-    assert public == LARGE.public_key == private.public_key
-    assert public.short_exponents
-    assert private.decrypt(public.encrypt([3, -4])) == [3, -4]
 
 
 def test_pai_15_only_the_owner_may_read_secrets_and_everybody_public_keys(tmp_path: Path) -> None:
@@ -89,3 +89,120 @@ def test_pai_16_without_gmpy2_the_extra_to_install_is_named() -> None:
     code = "import sys; sys.modules['gmpy2'] = None; import hubbub; import hubbub.secagg.paillier"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.rstrip().endswith("ImportError: hubbub.secagg needs gmpy2: pip install 'hubbub[secagg]'")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_with_any_field_damaged_is_refused(kind: str, tmp_path: Path) -> None:
+    said = write(kind, tmp_path / "key")
+    tried = 0
+    for field in said:
+        for copy in damaged(said, field):
+            overwrite(tmp_path / "key", copy)
+            if kind == "public" and copy.get("short_exponents") is False and copy == {**said, "short_exponents": False}:
+                # Not a lie: the textbook form is always safe.
+                assert key_files.read_public(tmp_path / "key") == small().public_key
+                continue
+            refused(kind, tmp_path / "key")
+            tried += 1
+    assert tried > 100
+    overwrite(tmp_path / "key", said)
+    READ[kind](tmp_path / "key")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_field_is_named_and_an_unknown_one_is_not_shown(kind: str, tmp_path: Path) -> None:
+    said = write(kind, tmp_path / "key")
+    for field in set(said) - {"format", "version"}:
+        overwrite(tmp_path / "key", {name: value for name, value in said.items() if name != field})
+        refused(kind, tmp_path / "key", f"{field}: is missing")
+    overwrite(tmp_path / "key", {**said, f"{small().p:x}": 1})
+    refused(kind, tmp_path / "key", "has a field that is not one of ", "key_id")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_is_cut_off_or_no_json_is_refused(kind: str, tmp_path: Path) -> None:
+    write(kind, tmp_path / "key")
+    text = (tmp_path / "key").read_text().rstrip()
+    broken = [text[:end] for end in range(0, len(text), max(1, len(text) // 50))]
+    broken += [
+        text + "}",
+        f"[{text}]",
+        "null",
+        text[:-1] + f',"bits":{SECRETS[0]}}}',
+        text.replace(",", ",,", 1),
+        '{"a":1e999}',
+    ]
+    broken += [f"{SECRETS[0]:x}", f"0x{SECRETS[0]:x}", f'{{"{SECRETS[0]:x}":1,"{SECRETS[0]:x}":1}}', "[" * 10_000]
+    for content in broken:
+        overwrite(tmp_path / "key", content)
+        refused(kind, tmp_path / "key", "is no key file: must be one JSON object")
+    (tmp_path / "key").write_bytes(b"\xff\xfe" + text.encode())
+    refused(kind, tmp_path / "key", "is no key file")
+    overwrite(tmp_path / "key", text + " " * 2**22)
+    refused(kind, tmp_path / "key", "cannot be read", "at most")
+
+
+def test_a_key_of_one_file_in_another_is_refused(tmp_path: Path) -> None:
+    said = write("private", tmp_path / "key")
+    overwrite(tmp_path / "key", {**said, "p": hex(other().p), "q": hex(other().q)})
+    refused("private", tmp_path / "key", "key_id: the key is")
+    share = write("share", tmp_path / "share")
+    stranger, _ = threshold.deal(*SAFE, holders=3, threshold=2, min_contributions=2)
+    key_files.write_public(tmp_path / "stranger", stranger)
+    overwrite(tmp_path / "share", {**share, "public": json.loads((tmp_path / "stranger").read_text())})
+    refused("share", tmp_path / "share", "key_id: the key is")
+    overwrite(
+        tmp_path / "share", {**share, "key_id": stranger.key_id, "public": json.loads((tmp_path / "stranger").read_text())}
+    )
+    refused("share", tmp_path / "share", "secret of holder 2 is no share of the key")
+
+
+def test_a_public_key_that_no_sound_primes_make_is_refused(tmp_path: Path) -> None:
+    """With its id and its length told truly."""
+    n = LARGE.public_key.n
+    prime = LARGE.p
+    bad = {
+        "has the factor 3": 3 * prime * (prime + 2) * 5 | 1,
+        "two different odd primes": int(gmpy2.next_prime(n)),
+        "must be the product of two different odd primes": prime**2,
+        "3 mod 4": n + 2,
+    }
+    for words, number in bad.items():
+        number = number if words != "has the factor 3" else 3 * (n // 3 | 1)
+        said = {"format": "hubbub paillier public key", "version": 1, "bits": number.bit_length(), "short_exponents": True}
+        key_id = "x" if gmpy2.is_prime(number) or gmpy2.is_power(number) else PublicKey(number).key_id
+        overwrite(tmp_path / "key", {**said, "n": hex(number), "key_id": key_id})
+        with pytest.raises(KeyFileError, match=re.escape(words) + "|has the factor"):
+            key_files.read_public(tmp_path / "key")
+
+
+def test_verification_by_numbers_that_are_no_squares_is_refused(tmp_path: Path) -> None:
+    """Of half of those that are none it can be seen."""
+    bad = next(x for x in range(2, 100) if gmpy2.jacobi(x, KEY.n) == -1)
+    units = list(KEY.verification)
+    for base, verification in ((bad, units), (KEY.base, [*units[:2], bad])):
+        key = ThresholdKey(KEY.n, 3, 2, base, tuple(verification), 2)
+        path = tmp_path / str(base)[:9]
+        key_files.write_public(path, key)
+        refused("threshold", path, "no square")
+
+
+@pytest.mark.parametrize("kind", ["private", "share"])
+def test_pai_15_a_secret_that_others_may_read_is_refused_with_what_to_type(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "my key"
+    write(kind, path)
+    for mode in (0o640, 0o604, 0o620, 0o602, 0o610, 0o601, 0o644, 0o666):
+        path.chmod(mode)
+        refused(kind, path, f"mode {mode:04o}", f"type: chmod 600 '{path}'")
+    for mode in (0o600, 0o400, 0o700):
+        path.chmod(mode)
+        READ[kind](path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_regular_file_is_refused(kind: str, tmp_path: Path) -> None:
+    write(kind, tmp_path / "key")
+    (tmp_path / "link").symlink_to("key")
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for name in ("link", "pipe", "gone", "."):
+        refused(kind, tmp_path / name, "cannot be read")

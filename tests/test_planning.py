@@ -1,4 +1,7 @@
-"""A plan needs the settings alone: no data, no model, no tensors; with --measure it says what they cost."""
+"""A plan needs the settings alone: no data, no model, no tensors.
+
+How much noise a run has is checked against matrices and against noise that was really drawn.
+"""
 
 import importlib
 import itertools
@@ -14,8 +17,14 @@ from hubbub.errors import ConfigError, DataError
 from hubbub.experiment import config as configs
 from hubbub.experiment import estimates, planner
 from hubbub.experiment.build import build
+from hubbub.experiment.estimates import noise_levels
 from hubbub.experiment.planner import planned, workload_of
 from hubbub.experiment.settings import encryption_of
+from hubbub.factorization import families
+from hubbub.factorization.families import DESCRIPTIONS, Family
+from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
+from hubbub.mechanism.utility import noising_matrix, squared_errors
+from hubbub.mechanism.workloads import Workload, prefix_sum
 from hubbub.noise import NoiseStream
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.training.simulation.functional import FlatModel
@@ -184,3 +193,27 @@ def test_the_bytes_of_encryption_are_those_of_messages_that_are_really_made(hold
     # Names of clients are of one letter or of two.
     assert sent <= costs["request_bytes"] <= sent + 20
     assert all(costs[key] > 0 for key in ("encrypt_seconds", "add_seconds", "open_seconds"))
+
+
+ROUNDS = 24
+ROTATION = FixedEpochs(3, 8)
+WORKLOADS = {
+    "prefix sums": prefix_sum(ROUNDS),
+    "momentum": Workload(ROUNDS, momentum=0.8),
+    "one rate": Workload(ROUNDS, momentum=0.5, learning_rates=(0.3,) * ROUNDS),
+    "cooldown": Workload(ROUNDS, momentum=0.5, learning_rates=tuple(np.linspace(1, 0.1, ROUNDS))),
+}
+FAMILIES = [Family(name) for name in DESCRIPTIONS if name != "file"]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_levels_are_the_norms_of_rows_of_the_matrices_that_define_them(family: Family, workload: Workload) -> None:
+    pattern = SingleParticipation() if family.name == "time-varying" else ROTATION
+    strategy = families.strategy_of(family, prefix_sum(ROUNDS), pattern)
+    levels = noise_levels(workload, strategy)
+    assert levels is not None
+    np.testing.assert_allclose(levels.releases, np.linalg.norm(noising_matrix(strategy), axis=1), rtol=1e-9)
+    np.testing.assert_allclose(levels.models**2, squared_errors(workload, strategy), rtol=1e-9)
+    assert levels.model("mean") == pytest.approx(np.sqrt(squared_errors(workload, strategy).mean()))
+    assert levels.model("max") == pytest.approx(np.sqrt(squared_errors(workload, strategy).max()))

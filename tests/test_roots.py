@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubbub._util.roots import bracket, grown, pushed
+from hubbub._util.roots import bracket, pushed
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-9, 1e6), st.floats(1e-9, 1e6), st.booleans())
@@ -35,13 +35,6 @@ def test_a_bracket_stops_where_it_is_near_enough_and_never_answers_what_was_not_
     assert len(seen) < 15
     # What compares as nothing does not hold: the answer stays on the safe side.
     assert bracket(lambda x: math.nan >= x, 1.0, 2.0)[1] == 2.0
-
-
-def test_what_grows_stops_at_the_first_place_that_holds_or_says_that_there_is_none() -> None:
-    assert grown(lambda x: x >= 5, 0.0, 1.0) == (4.0, 8.0)
-    assert grown(lambda x: True, 0.0, 1.0) == (0.0, 1.0)
-    assert grown(lambda x: x <= 0.1, 1.0, 1.0, factor=0.5) == (0.125, 0.0625)
-    assert grown(lambda x: False, 0.0, 1.0, at_most=100.0) == (64.0, math.inf)
 
 
 def test_what_is_pushed_suffices_and_is_hardly_more() -> None:

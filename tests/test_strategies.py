@@ -54,6 +54,7 @@ STRATEGIES = [
     Fourier(9),
     Fourier(8, decoder="circulant"),
     NormalizedToeplitz(9, (1.0, 0.5, 0.2)),
+    NormalizedToeplitz(6, (1.0, -0.5, 0.9, 0.1, 0.2, 0.3)),
     Stamped(RANDOM, 20),
     Stamped([[1.0, 0.0], [-0.5, 2.0]], 9),
     factorization.semiseparable.optimize(workloads.prefix_sum(9), buffers=2).strategy,

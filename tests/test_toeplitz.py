@@ -60,20 +60,6 @@ def test_no_sensitivity_is_understated(coefficients: list[float], separation: in
             check_strategy(strategy, [SingleParticipation(), *patterns])
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        NormalizedToeplitz(9, (1.0, 0.6, 0.4)),
-        NormalizedToeplitz(7, (2.0,)),
-        NormalizedToeplitz(6, (1.0, -0.5, 0.9, 0.1, 0.2, 0.3)),
-    ],
-)
-def test_a_normalized_strategy_passes_the_contract_and_has_columns_of_norm_one(strategy: NormalizedToeplitz) -> None:
-    check_strategy(strategy)
-    check_strategy(strategy, [MinSeparation(b, k) for b in range(1, 7) for k in range(1, 7)])
-    np.testing.assert_allclose(np.linalg.norm(strategy.matrix(), axis=0), 1.0, rtol=1e-14)
-
-
 # ---- the optimum
 
 
@@ -142,17 +128,6 @@ def test_the_bounds_hold_for_every_strategy_wherever_they_are_taken(c: list[floa
             weights = search.row_weights(n, objective)
             assert cost >= search.banded_bound(A.coefficients(), weights, anywhere, *matrices.worst_rounds(pattern, n))
             assert cost >= toeplitz_bound(root, len(root), 1, objective == "mean") * (1 - 1e-12)
-
-
-@pytest.mark.parametrize("bands", [5, 30])
-def test_the_bound_is_the_same_with_and_without_the_whole_matrix(bands: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, weights = np.ones(60), search.row_weights(60, "mean")
-    c = np.array(factorization.toeplitz.optimize(workloads.prefix_sum(60), bands=bands).strategy.coefficients)
-    with_steps = search.banded_bound(a, weights, c, 60, 1)
-    monkeypatch.setattr(search, "_STEPS", 0)
-    monkeypatch.setattr(search, "_LOOSE", -1.0)
-    monkeypatch.setattr(search, "_CHUNK", 100)
-    assert search.banded_bound(a, weights, c, 60, 1) == pytest.approx(with_steps, rel=1e-10)
 
 
 @given(seed=draws.integers(0, 10**6), bands=draws.integers(1, 6))

@@ -1,6 +1,5 @@
 import itertools
 import math
-import time
 
 import numpy as np
 import pytest
@@ -103,18 +102,6 @@ def test_a_tree_states_what_enumeration_finds(n: int, decoder: str, m: int, comp
     assert epochs.value >= brute_force_sensitivity(tree.matrix(), FixedEpochs(k, b)) * (1 - 1e-12)
     everybody = tree.sensitivity(PoissonSampling(0.1)).value
     assert everybody >= np.linalg.norm(tree.matrix().sum(axis=1)) * (1 - 1e-12)
-
-
-@pytest.mark.parametrize(("b", "k"), [(1, 100), (2, 2048), (7, 586), (64, 64), (485, 9), (4095, 2)])
-def test_thousands_of_rounds_have_an_exact_answer_soon(b: int, k: int) -> None:
-    started = time.process_time()
-    stated = BinaryTree(4096).sensitivity(MinSeparation(b, k))
-    assert time.process_time() - started < 20
-    assert stated.exact
-    # By a law: no less than any allowed set, here rounds exactly b apart, and no more than all of them in one place.
-    lower = BinaryTree(4096).sensitivity(FixedEpochs(min(k, -(-4096 // b)), b)).value ** 2
-    assert lower <= stated.value**2 * (1 + 1e-12)
-    assert stated.value**2 <= 13 * k**2
 
 
 def test_where_the_programme_would_be_too_large_a_bound_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

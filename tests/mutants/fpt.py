@@ -44,7 +44,7 @@ the model learns from the sum before its noise @ rounds._rounds
 the radius of noise has 53 bits @ sources._box_muller
 - fine.add_(0.5).mul_(2.0 ** (-106)).add_(coarse.mul_(2.0 ** (-53)))
 + coarse.add_(0.5).mul_(2.0 ** (-53))
-? test_noise.py::test_fpt_6_the_secure_radius_reaches_beyond_what_53_bits_can
+? test_streaming.py::test_fpt_6_the_secure_radius_reaches_beyond_what_53_bits_can
 
 noise beyond four deviations is drawn again @ sources._box_muller
 - angle = turn.mul_(2 * math.pi * 2.0 ** (-53))

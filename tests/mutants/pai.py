@@ -98,7 +98,7 @@ PAI-14: a holder does not look for its own noise @ Holder._formed
 PAI-15: secret keys that others may read are taken @ key_files._require_closed
 - 63
 + 2
-? test_paillier_damaged_keys.py::test_pai_15_a_secret_that_others_may_read_is_refused_with_what_to_type[share]
+? test_paillier_keys.py::test_pai_15_a_secret_that_others_may_read_is_refused_with_what_to_type[share]
 
 PAI-15: a share is pickled @ KeyShare.__reduce__
 - raise TypeError('a KeyShare is not pickled or copied: a pickle of it would be the secret, unprotected')

@@ -6,7 +6,7 @@ MUTANTS = parsed(r"""
 keys come from a generator that scripts seed @ prf.fresh_key
 - os.urandom
 + np.random.bytes
-? test_noise.py::test_rng_1_a_global_seed_does_not_reach_the_noise
+? test_streaming.py::test_rng_1_a_global_seed_does_not_reach_the_noise
 
 noise comes from torch's generator @ sources._box_muller
 - torch.from_numpy(words(_WORDS_PER_PAIR * pairs)).bitwise_right_shift_(11).bitwise_and_(2 ** 53 - 1)
