@@ -54,6 +54,13 @@ def quiet() -> None:
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
 
 
+@pytest.fixture
+def in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower makes messages only where it knows whose they are."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
+
+
 def _blank(figure: object, file: Any, **how: Any) -> None:
     picture = how.get("format") or Path(str(file)).suffix[1:]
     content = f"<{picture}></{picture}>" if picture == "svg" else b"\x89PNG"

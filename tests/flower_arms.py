@@ -46,6 +46,27 @@ def averaging(clients: int) -> FedAvg:
     return FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
 
 
+def training_app(
+    training: Training, metrics: Callable[[int], Mapping[str, float]] = lambda index: {}, mods: Iterable[Any] = ()
+) -> ClientApp:
+    """An app whose clients train as they are told, each by its partition, and say these metrics."""
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        index = int(context.node_config.get("partition-id", 0))
+        told = MetricRecord({"num-examples": 1, **metrics(index)})
+        trained = record(training(entries(message.content["arrays"]), index))
+        return Message(RecordDict({"arrays": trained, "metrics": told}), reply_to=message)
+
+    return app
+
+
+def returning(model: Model, **records: Any) -> Callable[[Message, Context], Message]:
+    """What a client's app is at its end: it answers every message with this model and these records."""
+    return lambda message, context: Message(RecordDict({"arrays": record(model), **records}), reply_to=message)
+
+
 @dataclass
 class Federation:
     """Clients that train as they are told, and a strategy that asks them.
@@ -66,16 +87,7 @@ class Federation:
     rounds: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        app = ClientApp(mods=list(self.mods))
-
-        @app.train()
-        def train(message: Message, context: Context) -> Message:
-            index = int(context.node_config["partition-id"])
-            told = MetricRecord({"num-examples": 1, **self.metrics(index)})
-            trained = record(self.training(entries(message.content["arrays"]), index))
-            return Message(RecordDict({"arrays": trained, "metrics": told}), reply_to=message)
-
-        self.grid = LocalGrid(app, self.clients)
+        self.grid = LocalGrid(training_app(self.training, self.metrics, self.mods), self.clients)
         self.grid.offline(self.grid.get_node_ids()[index] for index in self.silent)
 
     def ask(self, strategy: Strategy, model: Model) -> list[Message]:

@@ -1,9 +1,11 @@
 """Runs as records and as folders, for the tests of what runs cost."""
 
+import itertools
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,26 @@ def hubbub(*arguments: object) -> int:
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
     return ended.value.code or 0
+
+
+def require_ends(*arguments: object, expect: int = 0) -> None:
+    """A command that ends with this status."""
+    assert hubbub(*arguments) == expect
+
+
+@contextmanager
+def interrupted_at(number: int) -> Iterator[None]:
+    """Ctrl-C when a round is about to be begun for the ``number``-th time."""
+    begin, begun = Ledger.begin, itertools.count(1)
+
+    def stopped(ledger: Ledger, *arguments: Any) -> object:
+        if next(begun) == number:
+            raise KeyboardInterrupt
+        return begin(ledger, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "begin", stopped)
+        yield
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict:

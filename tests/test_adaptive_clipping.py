@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,10 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from dying import Dying
 from hubbub.errors import ConfigError
-from hubbub.ledger.chain import read_chain
-from hubbub.ledger.history import History
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Identity, toeplitz
@@ -223,42 +219,6 @@ def test_a_resumed_run_has_the_clip_norms_of_one_that_was_never_interrupted(
     found += [result.clip_norm for result in train(plan(), vectors(), again, store)]
     assert found == expected
     torch.testing.assert_close(again.state_dict(), whole.state_dict(), rtol=0, atol=0)
-
-
-def test_a_killed_run_goes_on_with_the_clip_norm_of_its_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 4)
-    dying = Dying(tmp_path / "events", {}, lambda *_: None)
-    # What a first run imports and remembers is there before the first fork.
-    list(train(plan(noise="secure"), vectors(), linear()))
-
-    def worked(folder: Path) -> None:
-        torch.set_num_threads(1)
-        with dying.watching():
-            list(train(plan(noise="secure"), vectors(), linear(), RunStore(folder)))
-        dying.tell("done", dying.step)
-
-    dying.dies(0, lambda: worked(tmp_path / "whole"))
-    [(steps,)] = dying.told("done")
-    moments, killed = random.Random(3), 0  # noqa: S311 # moments of a test
-    for run in range(2):
-        folder = tmp_path / str(run)
-        for attempt in range(9):
-            dying.dies(moments.randrange(1, steps // 3) if attempt < 8 else 0, lambda folder=folder: worked(folder))
-            if len(dying.told("done")) > run + 1:
-                break
-            killed += 1
-        rounds = History.of_chain(read_chain(folder / "ledger.jsonl")).rounds
-        store, split = RunStore(folder), RULE.split(0.7, CLIENTS)
-        releases = [
-            store.load_release(t, entry.release, 9) if entry.state == "committed" else None for t, entry in enumerate(rounds)
-        ]
-        expected = [split.joint_norm(norm) for norm in by_hand(releases, RULE, 0.7, CLIENTS)[:-1]]
-        assert [entry.clip_norm for entry in rounds] == pytest.approx(expected, rel=1e-12)
-        assert len(set(expected)) > 1
-    assert len(dying.told("done")) == 3
-    assert not dying.told("error")
-    # Two starts that die within a third of a run's steps cannot end it.
-    assert killed >= 2 * 2
 
 
 # --- refusals ---

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from typer.testing import CliRunner
 
 from encrypted_runs import encrypted, plan, terms
+from flower_arms import Entries, Federation, Model
 from hubbub.cli.app import app
 from hubbub.experiment import config as configs
-from hubbub.flower import GridPopulation, LocalGrid
+from hubbub.flower import GridPopulation
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.mechanism.strategies import Identity
@@ -51,19 +50,13 @@ def hostile(lattice: bool) -> SimulatedPopulation:
 
 def hostile_grid(lattice: bool) -> GridPopulation:
     """Clients on a grid that send such updates; the last one sends something else."""
-    client = ClientApp()
 
-    @client.train()
-    def send(message: Message, context: Context) -> Message:
-        number = int(context.node_config["partition-id"])
-        arrays = {
-            name: Array((array.numpy() + (SCALES[number] if number < len(SCALES) else 0)).astype("float32"))
-            for name, array in message.content["arrays"].items()
-        }
-        record = ArrayRecord(arrays if number < len(SCALES) else {"weight": arrays["weight"]})
-        return Message(RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+    def train(model: Entries, index: int) -> Model:
+        if index == len(SCALES):
+            return {"weight": model["weight"]}
+        return {name: (values + SCALES[index]).astype("float32") for name, values in model.items()}
 
-    grid = LocalGrid(client, num_nodes=len(SCALES) + 1)
+    grid = Federation(len(SCALES) + 1, train).grid
     return GridPopulation(grid, grid.get_node_ids(), lattice=lattice)
 
 

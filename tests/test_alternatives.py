@@ -144,18 +144,6 @@ def test_what_the_settings_rule_out_is_left_out_with_the_reason(layers: tuple[La
         assert {one.cohorts for one in among.options} == {"pattern"}
 
 
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        ({"privacy": {"mode": "none"}}, "there is no noise to compare"),
-        ({"privacy": {"noise_multiplier": 1.0, "stop_epsilon": 5.0}}, "stop_epsilon = 5.0: ends this run after"),
-    ],
-)
-def test_a_run_without_noise_or_with_an_end_of_its_own_is_not_compared(layer: Layer, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        around(settings(layer))
-
-
 # Taking settings back
 
 

@@ -24,7 +24,6 @@ from hubbub.audit import Audit, Effort, audit
 from hubbub.audit.runs import likelihood_scores
 from hubbub.audit.watching import plant
 from hubbub.audit.whitening import check_noise
-from hubbub.cli.app import main
 from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import Participation, PoissonSampling
@@ -34,17 +33,12 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training import ExamplePopulation, RunPlan, SimulatedPopulation
 from hubbub.training.clipping import clip
 from hubbub.training.simulation import simulate as simulate_module
+from recorded_runs import hubbub
 from small_runs import linear, population
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits.toml"
 SMALL = ["--set", "training.rounds=4", "--set", "data.clients=24", "--set", "training.cohort_size=12"]
 SMALL += ["--set", "training.local_epochs=1", "--canaries", "12", "--runs", "2"]
-
-
-def hubbub(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    return int(stop.value.code or 0)
 
 
 def failed(found: Audit) -> set[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 from torch import nn
 
@@ -35,7 +35,7 @@ from bad_replies import (
     spied,
     trained,
 )
-from flower_arms import Federation, entries, record
+from flower_arms import Federation, record, training_app
 from flower_defects import logged
 from hubbub.flower import DPFedAvgAdaptive, GridPopulation, LocalGrid, clipping_mod, noising_mod
 from hubbub.flower.arrays import Layout
@@ -148,16 +148,7 @@ class Model(nn.Module):
 
 
 def app() -> ClientApp:
-    made = ClientApp()
-
-    @made.train()
-    def answer(message: Message, context: Context) -> Message:
-        model = entries(message.content["arrays"])
-        moved = record(trained(MODEL, int(context.node_config["partition-id"])))
-        assert set(model) == set(MODEL)
-        return Message(RecordDict({"arrays": moved, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
-
-    return made
+    return training_app(lambda model, index: trained(MODEL, index))
 
 
 @pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
@@ -281,13 +272,7 @@ class Keys(LocalGrid):
 def test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing(
     keys: list[bytes], released: int
 ) -> None:
-    noisy = ClientApp(mods=[noising_mod, clipping_mod])
-    noisy.train()(
-        lambda message, context: Message(
-            RecordDict({"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 1})}), reply_to=message
-        )
-    )
-    grid = Keys(noisy, 5)
+    grid = Keys(training_app(lambda model, index: model, mods=[noising_mod, clipping_mod]), 5)
     grid.keys = keys
     strategy = fixed(5, noise_at="clients", min_survivors=3, simulation_seed=None, keys_enforced=True)
     messages = list(strategy.configure_train(1, record({"w": np.zeros(4, np.float32)}), ConfigRecord(), grid))

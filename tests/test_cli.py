@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file
 
 from hubbub import accounting
-from hubbub.cli import main
 from hubbub.errors import ConfigError
 from hubbub.experiment import config
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.models import Mlp
+from recorded_runs import answer, require_ends
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = """
@@ -34,17 +34,6 @@ noise = "simulation"
 [data]
 clients = 30
 """
-
-
-def hubbub(*arguments: str, expect: int = 0) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    assert ended.value.code == expect
-
-
-def answer(capsys: pytest.CaptureFixture, *arguments: str) -> dict:
-    hubbub(*arguments, "--json")
-    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
 
 
 @pytest.fixture
@@ -99,6 +88,12 @@ def test_calibrate_then_account_meets_the_budget(capsys: pytest.CaptureFixture) 
     assert again["epsilon"] == found["epsilon"]
 
 
+@pytest.mark.parametrize("flag", ["--mechanism", "--strategy"])
+def test_a_refusal_leaves_the_output_for_programs_empty(capsys: pytest.CaptureFixture, flag: str) -> None:
+    require_ends(*"account --rounds 5 --delta 1e-5 --noise-multiplier 1 --json".split(), flag, "tre", expect=2)
+    assert capsys.readouterr().out == ""
+
+
 # Configs
 
 
@@ -126,7 +121,7 @@ def rows(run: Path) -> list[dict]:
 
 
 def test_a_run_leaves_all_that_it_should(tiny: Path, capsys: pytest.CaptureFixture) -> None:
-    hubbub("train", str(tiny))
+    require_ends("train", str(tiny))
     shown = capsys.readouterr().out
     run = Path("runs/tiny-1")
     assert re.match(r"\([\d.]+, 0\.001\)-differential privacy for each client \(add-or-remove-one relation\)", shown)
@@ -156,8 +151,8 @@ def answer_of(run: Path) -> dict:
 
 
 def test_the_resolved_config_repeats_the_run(tiny: Path) -> None:
-    hubbub("train", str(tiny), "--out", "first")
-    hubbub("train", "first/config.toml", "--out", "second")
+    require_ends("train", str(tiny), "--out", "first")
+    require_ends("train", "first/config.toml", "--out", "second")
     first, second = (load_file(f"{run}/model.safetensors") for run in ("first", "second"))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert Path("first/config.toml").read_text() == Path("second/config.toml").read_text()
@@ -191,7 +186,7 @@ def test_every_mode_is_one_line_away(tiny: Path, changes: list[str], capsys: pyt
 
 def test_acc_10_a_budget_to_stop_at_is_turned_into_rounds_before_the_first(tiny: Path, capsys: pytest.CaptureFixture) -> None:
     whole = answer(capsys, "plan", str(tiny), "--set", "training.rounds=40")
-    hubbub("train", str(tiny), "--set", "training.rounds=40", "--set", "privacy.stop_epsilon=3", "--json", expect=3)
+    require_ends("train", str(tiny), "--set", "training.rounds=40", "--set", "privacy.stop_epsilon=3", "--json", expect=3)
     part = json.loads(capsys.readouterr().out)
     assert part["epsilon"] <= 3 < whole["epsilon"]
     assert 1 <= part["rounds"] < 40
@@ -201,7 +196,7 @@ def test_acc_10_a_budget_to_stop_at_is_turned_into_rounds_before_the_first(tiny:
 
 def test_cra_13_ctrl_c_leaves_a_run_that_resumes_to_the_same_model(tiny: Path, tmp_path: Path) -> None:
     many = ["--set", "training.rounds=30"]
-    hubbub("train", str(tiny), *many, "--out", "whole")
+    require_ends("train", str(tiny), *many, "--out", "whole")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "hubbub", "train", str(tiny), *many, "--out", "cut"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
@@ -215,39 +210,21 @@ def test_cra_13_ctrl_c_leaves_a_run_that_resumes_to_the_same_model(tiny: Path, t
     assert "Traceback" not in said
     done = len(rows(Path("cut")))
     assert 5 <= done < 30
-    hubbub("resume", "cut")
+    require_ends("resume", "cut")
     assert [row["round_index"] for row in rows(Path("cut"))][-1] == 29
     whole, resumed = (load_file(f"{run}/model.safetensors") for run in ("whole", "cut"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
 def test_a_finished_run_whose_release_is_damaged_promises_nothing(tiny: Path, capsys: pytest.CaptureFixture) -> None:
-    hubbub("train", str(tiny), "--out", "run")
+    require_ends("train", str(tiny), "--out", "run")
     release = Path("run/state/releases/2.safetensors")
     content = bytearray(release.read_bytes())
     content[-1] ^= 1
     release.write_bytes(content)
     capsys.readouterr()
-    hubbub("resume", "run", expect=2)
+    require_ends("resume", "run", expect=2)
     assert capsys.readouterr().out == ""
-
-
-def test_own_code_is_imported_where_it_is_allowed(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine_for_test.py").write_text(
-        "import torch\n"
-        "from hubbub.datasets import Dataset\n"
-        "from hubbub.mechanism.strategies import toeplitz\n"
-        "def model(shape, classes):\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, classes))\n"
-        "def data(path):\n    x, y = torch.randn(90, 1, 2, 2), torch.arange(90) % 3\n    return Dataset(x, y, x, y)\n"
-        "def strategy(rounds):\n    return toeplitz.square_root(rounds, 2)\n"
-    )
-    names = {"model.name": "model", "data.name": "data", "privacy.strategy": "strategy"}
-    flags = [part for key, name in names.items() for part in ("--set", f"{key}=mine_for_test:{name}")]
-    flags += ["--set", "privacy.mode=dp-ftrl", "--out", "run"]
-    hubbub("train", str(tiny), *flags, expect=2)
-    assert not Path("run").exists()
-    hubbub("train", str(tiny), *flags, "--allow-import")
-    hubbub("resume", "run", expect=2)
 
 
 def test_the_digits_example_learns_within_its_budget(

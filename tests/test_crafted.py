@@ -1,18 +1,18 @@
 """A client whose update somebody chooses goes the way of all others, in every population."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from encrypted_runs import encrypted, terms
 from encrypted_runs import plan as encrypted_plan
-from hubbub.flower.local_grid import LocalGrid
+from flower_arms import Federation
 from hubbub.flower.mods import clipping_mod
 from hubbub.flower.population import GridPopulation
 from hubbub.mechanism.strategies import Identity
@@ -31,17 +31,9 @@ def examples(**how: object) -> ExamplePopulation:
     return ExamplePopulation(inputs, targets, F.cross_entropy, **how)  # type: ignore[arg-type]
 
 
-def grid(mods: list | None = None) -> GridPopulation:
-    app = ClientApp(mods=mods or [])
-
-    @app.train()
-    def train(message: Message, _: object) -> Message:
-        (arrays,) = message.content.array_records.values()
-        moved = ArrayRecord({name: Array(array.numpy() + 0.1) for name, array in arrays.items()})
-        return Message(RecordDict({"arrays": moved}), reply_to=message)
-
-    made = LocalGrid(app, CLIENTS)
-    return GridPopulation(made, made.get_node_ids())
+def grid(mods: Sequence[Any] = ()) -> GridPopulation:
+    made = Federation(CLIENTS, lambda model, _: {name: values + np.float32(0.1) for name, values in model.items()}, mods=mods)
+    return GridPopulation(made.grid, made.grid.get_node_ids())
 
 
 def paillier() -> object:

@@ -12,10 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from hubbub import flower
-from hubbub.experiment.build import build
-from hubbub.experiment.config import DATASETS, MODELS, load, resolve
-from hubbub.mechanism.participation import MinSeparation
-from hubbub.mechanism.strategies import Banded
+from hubbub.experiment.config import DATASETS, MODELS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
@@ -77,28 +74,6 @@ def test_the_code_on_choosing_a_strategy_gives_what_stands_there() -> None:
         runner.run(test, clear_globs=False)
         assert runner.failures == 0
         names = test.globs
-
-
-def test_the_settings_on_choosing_a_strategy_make_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = re.findall(
-        r"^```toml\n(.*?)^```", CHOOSING.read_text().partition("\n## In a config\n")[2], re.DOTALL | re.MULTILINE
-    )
-    for name, content in (("first.toml", first), ("second.toml", second)):
-        (tmp_path / name).write_text(content)
-    monkeypatch.chdir(tmp_path)
-    subprocess.run(
-        [sys.executable, "-m", "hubbub", *"factorize banded --rounds 500 --bands 3 --output c.safetensors".split()],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    plan = build(resolve(load("first.toml"))).plan
-    assert plan.mechanism is not None
-    assert isinstance(plan.mechanism.strategy, Banded)
-    assert plan.mechanism.strategy.bands == 100
-    assert plan.participation == MinSeparation(100, 5)
-    again = build(resolve(load("first.toml"), {"privacy": {"bands": None}}, load("second.toml"))).plan
-    assert again.mechanism is not None
-    assert isinstance(again.mechanism.strategy, Banded)
-    assert again.mechanism.strategy.bands == 3
 
 
 def _script() -> SimpleNamespace:

@@ -23,7 +23,7 @@ from hubbub.mechanism.strategies import Identity
 from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify
 from malformed import CONFIG, Line
-from recorded_runs import BAND, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, charges, hubbub, recorded
+from recorded_runs import BAND, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, charges, hubbub, interrupted_at, recorded
 
 
 def test_acc_12_a_run_that_is_told_of_earlier_ones_starts_with_their_charge(tmp_path: Path) -> None:
@@ -86,16 +86,7 @@ def test_a_trained_run_keeps_its_earlier_charge_over_stop_resume_and_verify(
         "noise_multiplier = 1.0", 'epsilon = 6.0\nearlier_runs = ["one"]'
     )
     (tmp_path / "run.toml").write_text(text)
-    begin, begun = Ledger.begin, []
-
-    def stopped(ledger: Ledger, round_index: int, *arguments: object) -> object:
-        begun.append(round_index)
-        if len(begun) == 3:
-            raise KeyboardInterrupt
-        return begin(ledger, round_index, *arguments)
-
-    with monkeypatch.context() as interrupted:
-        interrupted.setattr(Ledger, "begin", stopped)
+    with interrupted_at(3):
         assert hubbub("train", "run.toml", "--out", "two", "--allow-import") == 130
     shutil.rmtree(tmp_path / "one")
     assert hubbub("verify", "two") == 0

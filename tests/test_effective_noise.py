@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 from torch import nn
 
 from bad_replies import spied
 from flower_arms import Federation, averaging
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, LocalGrid, clipping_mod, noising_mod
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, clipping_mod, noising_mod
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
@@ -86,16 +84,6 @@ class Wide(nn.Module):
         self.w = nn.Parameter(torch.full((dim,), value, dtype=dtype))
 
 
-def echoing() -> ClientApp:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        return Message(RecordDict({"arrays": ArrayRecord(dict(message.content["arrays"]))}), reply_to=message)
-
-    return app
-
-
 def plan(strategy: Strategy, **changes: Any) -> RunPlan:
     pattern = every_round(strategy.rounds)
     mechanism = Mechanism(strategy, pattern, Z)
@@ -107,8 +95,7 @@ def test_cli_5_drop_outs_leave_correlated_noise_as_stated(silent: float) -> None
     """C times the rows is z again: of the stated standard deviation in every round, and independent over rounds."""
     rounds, dim = 4, DIM // 4
     planned = plan(toeplitz.square_root(rounds, 3))
-    grid = LocalGrid(echoing(), CLIENTS)
-    grid.offline(grid.get_node_ids()[: round(silent * CLIENTS)])
+    grid = Federation(CLIENTS, lambda model, index: model, silent=range(round(silent * CLIENTS))).grid
     with pytest.MonkeyPatch.context() as patch:
         found = released(patch)
         for _ in train(planned, GridPopulation(grid, grid.get_node_ids()), Wide(dim, torch.float32, 0.0)):

@@ -11,7 +11,6 @@ from flwr.app import Context, RecordDict
 from safetensors.torch import load_file
 from torch import nn
 
-from hubbub.cli import main
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.experiment import config
 from hubbub.experiment.build import build
@@ -22,6 +21,7 @@ from hubbub.ledger.chain import read_chain
 from hubbub.secagg import key_files, paillier
 from hubbub.training import RunStore
 from paillier_nodes import dealt, owner
+from recorded_runs import require_ends
 
 RUN = """
 secagg = {secagg}
@@ -42,12 +42,6 @@ clients = 3
 [model]
 name = "test_engine_paillier:Tiny"
 """
-
-
-def hubbub(*arguments: str | Path, expect: int = 0) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    assert ended.value.code == expect
 
 
 def keys(folder: Path, *, shared: bool) -> Path:
@@ -83,7 +77,7 @@ def run_file(
 
 
 def run_by(engine: str, file: Path, folder: Path) -> Path:
-    hubbub("train", file, "--out", folder, "--engine", engine, "--allow-import")
+    require_ends("train", file, "--out", folder, "--engine", engine, "--allow-import")
     return folder
 
 
@@ -132,7 +126,7 @@ def test_a_simulation_on_flower_releases_bit_for_bit_what_it_releases_in_process
     assert bound["kind"] == bound_too["kind"] == "files"
     assert promised["setting"] == "all parties simulated in one process, whose owner can read everything: " + other["setting"]
     assert {name for name in promised if promised[name] != other[name]} == {"setting", "further", "settings"}
-    hubbub("verify", flower)
+    require_ends("verify", flower)
     # Nothing secret goes with the app.
     assert not any("share" in path.name or "private" in path.name for path in (flower / "app").rglob("*"))
 
@@ -147,7 +141,7 @@ def test_where_clients_add_the_noise_they_do_so_on_flower_as_well(tmp_path: Path
     # Shares for two, of three that answer: √(3/2) clip norms, and up to 0.4 of the updates. Of 100 numbers the estimate is off
     # by so much with probability below 1e-5.
     assert 0.8 < float(torch.cat(releases).std()) < 1.8
-    hubbub("verify", flower)
+    require_ends("verify", flower)
     assert "so that 2 shares are the whole" in json.loads((flower / "guarantee.json").read_text())["setting"]
 
 
@@ -170,7 +164,7 @@ def test_keys_that_nobody_named_are_made_once_and_only_their_owner_may_read_them
     with pytest.raises(KeyboardInterrupt):
         run_locally(begun, stop, allow_import=True)
     kept = json.loads((begun.folder / "state" / "agreement.json").read_text())
-    hubbub("resume", begun.folder, "--engine", "flower", "--allow-import")
+    require_ends("resume", begun.folder, "--engine", "flower", "--allow-import")
     assert made == [2048]
     assert json.loads((begun.folder / "state" / "agreement.json").read_text()) == kept
     place = begun.folder / "state" / "holders"

@@ -119,20 +119,6 @@ def test_a_module_whose_bits_move_is_taken_one_by_one(make: Callable[[], nn.Modu
     assert not ExampleGradients(make(), F.cross_entropy).batched(Chosen(inputs, targets, [0], int))
 
 
-def test_examples_one_by_one_queue_nothing_for_absent_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    def seeded(_: int) -> None:
-        raise AssertionError("keeps a traceback for each device that is absent, at every example")
-
-    inputs, targets = data((4,))
-    # vmap refuses to draw random numbers.
-    gradients = ExampleGradients(nn.Sequential(nn.Linear(4, 3), nn.Dropout()), F.cross_entropy)
-    monkeypatch.setattr(torch, "manual_seed", seeded)
-    found = [rows for rows, _ in gradients.rows(Chosen(inputs, targets, range(EXAMPLES), int))]
-    assert not gradients.batched(Chosen(inputs, targets, [0], int))
-    assert [len(rows) for rows in found] == [EXAMPLES], "rounded at once"
-    assert gradients.failed == 0
-
-
 def test_a_layer_that_would_mix_examples_sees_one_at_a_time() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2), nn.Flatten(), nn.Linear(6, 3))

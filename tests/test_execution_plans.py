@@ -10,11 +10,8 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 import local_jobs
 from hubbub.errors import ConfigError
-from hubbub.experiment import config as configs
-from hubbub.experiment.build import client_side
 from hubbub.noise.lattice import Lattice
 from hubbub.training import Execution, LocalTraining, SimulatedPopulation
-from hubbub.training.ranks import Ranks
 from hubbub.training.simulation import choice
 from hubbub.training.simulation.choice import Probe
 from hubbub.training.simulation.functional import repeatable
@@ -191,23 +188,6 @@ def test_on_a_gpu_convolutions_repeat_in_all_bits() -> None:
     with repeatable(torch.device("cuda")):
         assert (flags.deterministic, flags.benchmark, flags.allow_tf32) == (True, False, False)
     assert (flags.deterministic, flags.benchmark, flags.allow_tf32) == before
-
-
-def test_each_rank_of_a_machine_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
-    monkeypatch.setattr("torch.cuda.set_device", taken.append)
-    config = configs.resolve({"training": {"device": "cuda"}, "data": {"name": "digits"}})
-    ranks = Ranks()
-    client_side(config, ranks=ranks)
-    ranks.size, ranks.rank = 8, 5
-    client_side(config, ranks=ranks)
-    # The second machine of two.
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    ranks.rank = 7
-    client_side(config, ranks=ranks)
-    assert taken == [1, 3]
 
 
 # --- sums ---

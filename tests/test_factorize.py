@@ -60,24 +60,6 @@ def test_each_family_is_printed_with_the_error_that_its_file_has(capsys: pytest.
     assert found["memory_rows"] == strategy.memory_rows
 
 
-def test_a_file_of_this_command_is_read_again_and_flags_change_only_what_they_name(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = "factorize banded --rounds 24 --min-separation 6 --max-participations 3 --objective max -o s.safetensors"
-    stated = facts(capsys, asked)
-    for flags in ("", "--rounds 24", "--momentum 0", "--max-participations 3 --min-separation 6"):
-        again = facts(capsys, f"factorize file --matrix s.safetensors {flags}")
-        assert again["participation"] == {"name": "MinSeparation", "min_separation": 6, "max_participations": 3}
-        assert again["objective"] == "max"
-        assert again["squared_error"] == pytest.approx(stated["squared_error"], rel=1e-9)
-        assert "stated error" in again["checks"]
-    other = facts(capsys, "factorize file --matrix s.safetensors --momentum 0.5")
-    assert (other["participation"], other["momentum"]) == (stated["participation"], 0.5)
-    assert other["checks"]["setting"] == "different from that of the file"
-    other = facts(capsys, "factorize file --matrix s.safetensors --rounds 12 --max-participations 1")
-    C = strategy_file.load("s.safetensors").matrix()[:12, :12]
-    B = np.tri(12) @ np.linalg.inv(C)
-    assert other["squared_error"] == pytest.approx(np.square(B).sum() / 12 * np.square(C).sum(axis=0).max(), rel=1e-9)
-
-
 def test_a_file_that_states_another_error_is_refused(refused: Refused) -> None:
     answer = factorization.banded.optimize(prefix_sum(rounds=24), 6)
     object.__setattr__(answer, "squared_error", answer.squared_error * 1.01)

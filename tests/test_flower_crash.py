@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 from dying import Dying
+from flower_arms import Federation
 from hubbub.flower import DPFedAvgAdaptive, LocalGrid, MatrixFactorizationDP
 from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import ServerState
@@ -47,15 +47,7 @@ def adaptive(folder: Path) -> PrivateStrategy:
 
 
 def grid() -> LocalGrid:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        moved = Array(message.content.array_records["arrays"]["w"].numpy() + np.float32(0.01))
-        reply = {"arrays": ArrayRecord({"w": moved}), "metrics": MetricRecord({"num-examples": 1})}
-        return Message(RecordDict(reply), reply_to=message)
-
-    return LocalGrid(app, num_nodes=12)
+    return Federation(12, lambda model, index: {"w": model["w"] + np.float32(0.01)}).grid
 
 
 def rounds(make: Callable[[Path], PrivateStrategy], folder: Path, number: int, tell: Callable[..., None]) -> ArrayRecord:

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flower_arms import record, returning
 from hubbub._util import strict_json
 from hubbub.flower import clipping_mod, encrypting_mod, noising_mod
 from hubbub.flower.local_grid import received
@@ -34,10 +34,7 @@ MODS = [encrypting_mod, clipping_mod]
 NOISED = {"dpfedavg_noise_stddev": 0.5}
 
 
-@pytest.fixture(autouse=True)
-def _in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+pytestmark = pytest.mark.usefixtures("in_a_task")
 
 
 def told(agreement: Agreement | None = None, round_index: int = 0, **others: Any) -> dict[str, Any]:
@@ -56,14 +53,6 @@ def a_context(**node_config: Any) -> Context:
     return Context(run_id=1, node_id=NODE, node_config=node_config, state=RecordDict(), run_config={})
 
 
-def returning(model: dict[str, Numbers], **records: Any) -> App:
-    def app(msg: Message, context: Context) -> Message:
-        arrays = ArrayRecord({name: Array(np.asarray(a)) for name, a in model.items()})
-        return Message(RecordDict({"arrays": arrays, **records}), reply_to=msg)
-
-    return app
-
-
 def ask(
     config: dict[str, Any] | None = None,
     app: App | None = None,
@@ -75,8 +64,7 @@ def ask(
     client = ClientApp(mods=MODS if mods is None else mods)
     for register in (client.train, client.query):
         register()(app or returning(TRAINED))
-    content = RecordDict({"arrays": ArrayRecord({name: Array(a) for name, a in SENT.items()})})
-    content["config"] = ConfigRecord(told() if config is None else config)
+    content = RecordDict({"arrays": record(SENT), "config": ConfigRecord(told() if config is None else config)})
     return client(Message(content, NODE, message_type, group_id="g"), context or a_context())
 
 

@@ -9,16 +9,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.cli import main
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError
 from hubbub.experiment import config
 from hubbub.experiment.build import build
@@ -28,10 +26,10 @@ from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.population import GridPopulation, load, trained
 from hubbub.ledger.chain import read_chain
-from hubbub.testing import check_population
 from hubbub.training import LocalTraining, SimulatedPopulation, release
 from hubbub.training.run_folder import store
 from hubbub.training.run_folder.record import read_metrics
+from recorded_runs import require_ends
 from small_runs import CLIENTS, linear, population
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "flower_quickstart"
@@ -50,12 +48,6 @@ clients = 100
 """
 
 
-def hubbub(*arguments: str | Path, expect: int = 0) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    assert ended.value.code == expect
-
-
 def run_file(folder: Path, noise: str = "simulation") -> Path:
     path = folder / "run.toml"
     path.write_text(RUN.format(noise=noise))
@@ -71,8 +63,8 @@ def model_of(folder: Path) -> dict[str, bytes]:
 
 def test_a_simulation_on_flower_releases_bit_for_bit_what_it_releases_in_process(tmp_path: Path) -> None:
     file = run_file(tmp_path)
-    hubbub("train", file, "--out", tmp_path / "process")
-    hubbub("train", file, "--out", tmp_path / "flower", "--engine", "flower")
+    require_ends("train", file, "--out", tmp_path / "process")
+    require_ends("train", file, "--out", tmp_path / "flower", "--engine", "flower")
     assert model_of(tmp_path / "process") == model_of(tmp_path / "flower")
     # Cohorts, sums and releases are in the chain of hashes, too.
     heads = {read_chain(tmp_path / name / "ledger.jsonl").head_of_rounds for name in ("process", "flower")}
@@ -90,8 +82,8 @@ def test_a_secure_run_on_flower_releases_the_same_under_the_same_keys(tmp_path: 
         numbers = itertools.count(1)
         for module in (release, store):
             monkeypatch.setattr(module, "fresh_key", lambda numbers=numbers: next(numbers).to_bytes(32, "big"))
-        hubbub("train", file, "--out", tmp_path / engine, "--set", f"training.engine={engine}")
-        hubbub("verify", tmp_path / engine)
+        require_ends("train", file, "--out", tmp_path / engine, "--set", f"training.engine={engine}")
+        require_ends("verify", tmp_path / engine)
     releases = [sorted((tmp_path / name / "state" / "releases").iterdir()) for name in ("process", "flower")]
     assert len(releases[0]) == 3
     assert [path.read_bytes() for path in releases[0]] == [path.read_bytes() for path in releases[1]]
@@ -106,57 +98,12 @@ def test_a_resumed_run_keeps_its_engine_and_runs_no_code_that_lay_in_its_folder(
     planted = begun.folder / "app" / apps.RUN_APP / "client_app.py"
     planted.parent.mkdir(parents=True)
     planted.write_text("raise SystemExit('planted')")
-    hubbub("resume", begun.folder)
+    require_ends("resume", begun.folder)
     assert "planted" not in planted.read_text()
     assert begun.rounds_measured == 3
 
 
 # The clients of a grid
-
-_HONEST = {"weight": Array(np.ones((2, 3), np.float32)), "bias": Array(np.zeros(2, np.float32))}
-
-
-def changed(name: str, array: Array) -> Callable[[], ArrayRecord]:
-    return lambda: ArrayRecord({**_HONEST, name: array})
-
-
-HOSTILE: list[Callable[[], ArrayRecord]] = [
-    changed("weight", Array(np.full((2, 3), 1e30, np.float32))),
-    changed("weight", Array(np.full((2, 3), np.nan, np.float32))),
-    changed("bias", Array(np.array([np.inf, 0], np.float32))),
-    changed("weight", Array(np.full((2, 3), 1e300))),
-    changed("weight", Array(np.ones((3, 2), np.float32))),
-    changed("weight", Array(np.ones((2, 3), np.int64))),
-    changed("other", Array(np.ones(1, np.float32))),
-    changed("weight", Array("float32", (2, 3), "numpy.ndarray", b"no array")),
-    lambda: ArrayRecord({"bias": _HONEST["bias"]}),
-    lambda: ArrayRecord({name: _HONEST[name] for name in reversed(_HONEST)}),
-    lambda: 1 / 0,
-    lambda: ArrayRecord({}),
-]
-
-
-def hostile_grid() -> LocalGrid:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        arrays = HOSTILE[int(context.node_config["partition-id"])]()
-        metrics = MetricRecord({"train_loss": math.nan, "num-examples": -1e12})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
-
-    return LocalGrid(app, num_nodes=len(HOSTILE))
-
-
-@pytest.mark.parametrize("lattice", [True, False], ids=["lattice", "floating point"])
-def test_a_grid_keeps_the_contract_of_populations_with_hostile_clients(lattice: bool) -> None:
-    grid = hostile_grid()
-    clients = GridPopulation(grid, grid.get_node_ids(), lattice=lattice)
-    check_population(clients, linear(), clip_norm=0.25)
-    norms = [float(clients.collect([i], linear(), 0.25, 0).open(None).norm()) for i in clients.clients]
-    # Too long, reordered or in float64 is clipped; all that is malformed, not finite or an error counts as nothing.
-    assert [norm > 0.2 for norm in norms] == [i in (0, 3, 9) for i in range(len(HOSTILE))]
-    assert [norm == 0 for norm in norms] == [i not in (0, 3, 9) for i in range(len(HOSTILE))]
 
 
 def honest_grid(population_of: SimulatedPopulation) -> LocalGrid:
@@ -204,7 +151,7 @@ def test_a_grid_sums_what_the_process_sums() -> None:
 
 
 def test_a_grid_population_without_sense_is_refused() -> None:
-    grid = hostile_grid()
+    grid = LocalGrid(ClientApp(), num_nodes=2)
     with pytest.raises(ConfigError, match="the list is empty"):
         GridPopulation(grid, [])
     with pytest.raises(ConfigError, match="the same node"):
@@ -231,7 +178,7 @@ def federation(file: Path, nodes: int = 100, partition: Callable[[int], dict[str
 @pytest.mark.slow
 def test_a_deployed_server_leaves_the_run_that_the_process_would_have_left(tmp_path: Path) -> None:
     file = run_file(tmp_path)
-    hubbub("train", file, "--out", tmp_path / "process")
+    require_ends("train", file, "--out", tmp_path / "process")
     # Whose node is whose client is what the nodes say, not the order in which they come.
     grid = federation(file, partition=lambda index: {"partition-id": 99 - index})
     serve(grid, deployed(file, tmp_path / "served"), file)
@@ -299,7 +246,7 @@ def written(folder: Path) -> dict[str, str]:
 
 
 def test_the_example_in_the_repository_is_what_the_command_writes(tmp_path: Path) -> None:
-    hubbub("flower", "new", tmp_path / "flower_quickstart")
+    require_ends("flower", "new", tmp_path / "flower_quickstart")
     assert len(written(EXAMPLE)) == 10
     assert written(tmp_path / "flower_quickstart") == written(EXAMPLE)
 
@@ -307,7 +254,7 @@ def test_the_example_in_the_repository_is_what_the_command_writes(tmp_path: Path
 @pytest.mark.slow
 def test_a_new_app_of_another_name_runs_as_its_readme_says(tmp_path: Path) -> None:
     folder = tmp_path / "my_app"
-    hubbub("flower", "new", folder)
+    require_ends("flower", "new", folder)
     assert "flower_quickstart" not in "".join([*written(folder), *written(folder).values()])
     settings = folder / "pyproject.toml"
     text = (

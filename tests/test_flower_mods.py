@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from flower_arms import record, returning
 from hubbub.flower.mods import Mod, clipping_mod, noising_mod, timer_mod
 
 Numbers = npt.NDArray[Any]
@@ -31,15 +31,11 @@ BOTH = {**COUNTED, "dpfedavg_noise_stddev": 0.5, "dpfedavg_count_scale": 0.25}
 BOTH_MODS = [noising_mod, clipping_mod]
 
 
-@pytest.fixture(autouse=True)
-def _in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower makes messages only where it knows whose they are."""
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+pytestmark = pytest.mark.usefixtures("in_a_task")
 
 
 def train_message(model: Model, config: dict[str, Any] | None, message_type: str = "train") -> Message:
-    content = RecordDict({"arrays": ArrayRecord({name: Array(np.asarray(a)) for name, a in model.items()})})
+    content = RecordDict({"arrays": record(model)})
     if config is not None:
         content["config"] = ConfigRecord(config)
     return Message(content, 7, message_type, group_id="g")
@@ -49,18 +45,10 @@ def a_context() -> Context:
     return Context(run_id=1, node_id=7, node_config={}, state=RecordDict(), run_config={})
 
 
-def app_that_returns(model: Model, **records: Any) -> Callable[[Message, Context], Message]:
-    def app(msg: Message, context: Context) -> Message:
-        arrays = ArrayRecord({name: Array(np.asarray(a)) for name, a in model.items()})
-        return Message(RecordDict({"arrays": arrays, **records}), reply_to=msg)
-
-    return app
-
-
 def ask(mods: list[Mod], sent: Model, trained: Model, config: dict[str, Any] | None = CLIP, **records: Any) -> Message:
     """The reply of a real ClientApp with these mods."""
     app = ClientApp(mods=mods)
-    app.train()(app_that_returns(trained, **records))
+    app.train()(returning(trained, **records))
     return app(train_message(sent, config), a_context())
 
 
@@ -212,7 +200,7 @@ def test_messages_that_do_not_train_pass_untouched(message_type: str, config: di
 
 def test_named_training_actions_are_clipped_too() -> None:
     app = ClientApp(mods=[clipping_mod])
-    app.train("last_layer")(app_that_returns({"w": np.full(4, 5.0)}))
+    app.train("last_layer")(returning({"w": np.full(4, 5.0)}))
     reply = app(train_message({"w": np.zeros(4)}, CLIP, "train.last_layer"), a_context())
     assert norm_of_update(returned(reply), {"w": np.zeros(4)}) == pytest.approx(1, rel=1e-5)
 
@@ -439,7 +427,7 @@ class Clock:
 
 def timed(clock: Clock, pause: float = 60.0) -> Callable[[Context], Message]:
     app = ClientApp(mods=[timer_mod(pause, clock=clock), clipping_mod])
-    app.train()(app_that_returns({"w": np.zeros(3)}))
+    app.train()(returning({"w": np.zeros(3)}))
     return lambda context: app(train_message({"w": np.zeros(3)}, CLIP), context)
 
 

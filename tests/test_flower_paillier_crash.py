@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 from dying import Dying
+from flower_arms import training_app
 from hubbub.flower import DPFedAvgFixed, LocalGrid, Paillier, encrypting_mod, hold
 from hubbub.flower.secagg_server import GridHolders
 from hubbub.flower.server_run import PrivateRun
@@ -50,13 +50,7 @@ def key() -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
 
 
 def federation(folder: Path) -> LocalGrid:
-    app = hold(ClientApp(mods=[encrypting_mod]))
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        moved = message.content.array_records["arrays"]["w"].numpy() + np.float32(UPDATE * STEP)
-        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(moved.astype(np.float32))})}), reply_to=message)
-
+    app = hold(training_app(lambda model, _: {"w": model["w"] + np.float32(UPDATE * STEP)}, mods=[encrypting_mod]))
     return LocalGrid(app, 2, lambda index: {"paillier-share": str(folder / f"holder-{index + 1}" / "share.json")})
 
 

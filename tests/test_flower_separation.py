@@ -1,9 +1,8 @@
 """Separation that devices keep: no device trains in rounds that its pattern does not allow, whatever it forgets."""
 
-import logging
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from flwr.supercore.task_identity import TaskIdentity
 
 import hubbub
 from hubbub.errors import ConfigError
@@ -27,14 +25,7 @@ PATTERN = MinSeparation(3, 3)
 RUN = "a" * 64
 
 
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # Flower makes no message outside of a run and a task.
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    yield
-    logging.getLogger("flwr").setLevel(logging.INFO)
+pytestmark = pytest.mark.usefixtures("in_a_task", "quiet")
 
 
 class Device:

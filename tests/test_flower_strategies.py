@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian
 from safetensors.numpy import load_file, save
 
-from flower_arms import told
+from flower_arms import Federation, told
 from hubbub.accounting import guarantee
 from hubbub.errors import BudgetError, ConfigError, LedgerError, ParticipationError, RunFolderError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP
@@ -36,25 +35,12 @@ DIM = 40
 START = ArrayRecord({"w": Array(np.linspace(-1, 1, DIM - 1, dtype=np.float32)), "s": Array(np.array(2.0, np.float32))})
 
 
-def client_app(step: float = 0.01) -> ClientApp:
-    """Each client moves every number by ``step``."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        arrays = message.content.array_records["arrays"]
-        moved = {k: Array(np.asarray(a.numpy() + np.float32(step), np.float32)) for k, a in arrays.items()}
-        reply = {"arrays": ArrayRecord(moved), "metrics": MetricRecord({"num-examples": 3, "train_loss": 30.864})}
-        return Message(RecordDict(reply), reply_to=message)
-
-    return app
-
-
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def grid(nodes: int = 12, step: float = 0.01) -> LocalGrid:
-    return LocalGrid(client_app(step), num_nodes=nodes)
+    """Clients that move every number by ``step``."""
+    return Federation(nodes, lambda model, index: {name: values + np.float32(step) for name, values in model.items()}).grid
 
 
 def separated(state: Path | None = None, *, rounds: int = 12, **more: object) -> MatrixFactorizationDP:

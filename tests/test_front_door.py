@@ -96,14 +96,8 @@ def test_rounds_stand_for_independent_noise() -> None:
 @pytest.mark.parametrize(
     ("given", "refused", "message"),
     [
-        ({"clip_norm": -1}, ValueError, "clip_norm = -1: must be above 0"),
         ({"clip_norm": None}, ConfigError, "clip_norm: a run with a mechanism needs one"),
         ({"mechanism": None}, TypeError, "mechanism: is a NoneType, must be a Mechanism"),
-        (
-            {"mechanism": Mechanism(Identity(4), hubbub.MinSeparation(2, 2), 1.0), "neighboring_relation": "add-or-remove-one"},
-            ValueError,
-            "not offered for cohorts that follow a pattern",
-        ),
         (
             {"mechanism": Mechanism(toeplitz.square_root(8, 4), hubbub.PoissonSampling(0.2), 1.0)},
             ConfigError,

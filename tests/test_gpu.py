@@ -18,7 +18,6 @@ import local_jobs
 from hubbub import factorization
 from hubbub.cli.app import app
 from hubbub.experiment import config as configs
-from hubbub.ledger.ledger import Ledger
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Identity, toeplitz
@@ -38,6 +37,7 @@ from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
 from hubbub.verification import verify
 from local_jobs import IMAGES, SENTENCES, Lstm, jobs
+from recorded_runs import interrupted_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 CUDA = torch.device("cuda", 0)
@@ -237,17 +237,10 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", CHANGES)
-def test_a_run_is_trained_resumed_verified_and_extended(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_trained_resumed_verified_and_extended(kind: str, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(configs.dump(configs.resolve(SETTINGS, CHANGES[kind])))
-    begin, folder = Ledger.begin, tmp_path / "run"
-
-    def stopped(ledger: Ledger, round_index: int, *arguments: object) -> object:
-        if round_index == 2:
-            raise KeyboardInterrupt
-        return begin(ledger, round_index, *arguments)
-
-    with monkeypatch.context() as interrupted:
-        interrupted.setattr(Ledger, "begin", stopped)
+    folder = tmp_path / "run"
+    with interrupted_at(3):
         invoke("train", tmp_path / "run.toml", "--out", folder, status=130)
     invoke("resume", folder)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
