@@ -110,11 +110,11 @@ def test_every_search_finds_what_enumeration_finds(n: int, bands: int, b: int, k
     C = np.triu(np.tril(np.random.default_rng(seed).normal(size=(n, n))), -(min(bands, n) - 1))
     X = C.T @ C if signed else np.abs(C.T @ C)
     k = min(k, -(-n // b))
-    assert sensitivity.width(X) <= bands
+    assert sensitivity.bands_of(X) <= bands
     assert sensitivity.best_of_pairs(X, b) == pytest.approx(best_by_enumeration(X, b, 2), rel=1e-9)
     assert sensitivity.best_of_triples(X, b) == pytest.approx(best_by_enumeration(X, b, 3), rel=1e-9)
     truth = best_by_enumeration(X, b, k)
-    for width in {sensitivity.width(X), min(bands, n), n}:
+    for width in {sensitivity.bands_of(X), min(bands, n), n}:
         assert sensitivity.best_of_banded(X, width, b, k) == pytest.approx(truth, rel=1e-9)
     if not signed:
         assert sensitivity.best_of_rows(X, b, k) >= truth * (1 - 1e-12)

@@ -13,6 +13,7 @@ from hubbub.accounting.wording import describe
 from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism import Mechanism, strategies, utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
+from hubbub.mechanism.sensitivity import bands_of
 from hubbub.mechanism.strategies import (
     OWN,
     Banded,
@@ -30,7 +31,7 @@ from hubbub.mechanism.strategies import (
     own,
     toeplitz,
 )
-from hubbub.mechanism.strategies.strategy import bands_of, progress
+from hubbub.mechanism.strategies.strategy import progress
 from hubbub.testing import ContractError, brute_force_sensitivity, check_strategy
 
 ROOT = Path(__file__).parent.parent

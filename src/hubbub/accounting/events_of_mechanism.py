@@ -12,8 +12,6 @@ Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", T
 import math
 from fractions import Fraction
 
-import numpy as np
-
 from hubbub._util import least_root
 from hubbub.accounting.events import (
     RELATIONS,
@@ -41,8 +39,8 @@ from hubbub.mechanism.participation import (
     SingleParticipation,
     TruncatedPoissonSampling,
 )
+from hubbub.mechanism.sensitivity import bands_of, is_triangular
 from hubbub.mechanism.strategies import Strategy, own
-from hubbub.mechanism.strategies.strategy import bands_of
 
 __all__ = ["covered_relations", "default_relation", "mechanism_events", "one_release", "shares_of", "stated_relation"]
 
@@ -195,4 +193,4 @@ def _bands(strategy: Strategy) -> int | None:
     if said := own(strategy):
         return said.matrix_bands
     C = strategy.matrix()
-    return None if C.shape[0] != C.shape[1] or np.triu(C, 1).any() else bands_of(C)
+    return bands_of(C) if is_triangular(C) else None

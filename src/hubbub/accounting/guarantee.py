@@ -5,21 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hubbub._util.checks import integer, one_of, open_unit
+from hubbub.accounting import wording
 from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon_once, unamplified_mu
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
 from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, stated_relation
 from hubbub.accounting.runs import Events, RunCharge, events_of, require_together, run_assumptions, run_participations
 from hubbub.accounting.statement import PrivacyGuarantee, Restated, rounded_up
-from hubbub.accounting.wording import (
-    FIXED_RUNS,
-    UNITS,
-    assumptions,
-    cohorts_of,
-    count,
-    describe,
-    not_covered,
-    stopped,
-)
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import Participation, RandomParticipation
 from hubbub.mechanism.sensitivity import Sensitivity
@@ -72,21 +63,22 @@ def guarantee(
     """
     open_unit("delta", delta)
     one_of("accountant", accountant, ACCOUNTANTS)
-    one_of("privacy_unit", privacy_unit, UNITS)
+    one_of("privacy_unit", privacy_unit, wording.UNITS)
     stated = stated_relation(mechanism.participation, neighboring_relation)
     done = mechanism.rounds if rounds is None else integer("rounds", rounds, at_least=0, at_most=mechanism.rounds)
     measured, times = (None, 0) if evaluation is None else evaluation
     sensitivity, moved = _stated_sensitivity(mechanism, done, stated)
     least = None if mechanism.shares is None else mechanism.shares.clients
     kept_by = one_of("pattern_kept_by", pattern_kept_by, ("ledger", "devices"))
-    own = assumptions(mechanism.participation, stated, shares_of=least, privacy_unit=privacy_unit, pattern_kept_by=kept_by)
+    who = mechanism.participation
+    own = wording.assumptions(who, stated, shares_of=least, privacy_unit=privacy_unit, pattern_kept_by=kept_by)
     others = [assumption for run in earlier for assumption in run_assumptions(run, stated)]
-    ended = (stopped(done),) if done < mechanism.rounds else ()
-    words, cohorts, events = describe(mechanism, privacy_unit), [mechanism.participation], mechanism_events(mechanism, done)
+    ended = (wording.stopped(done),) if done < mechanism.rounds else ()
+    words, cohorts, events = wording.describe(mechanism, privacy_unit), [who], mechanism_events(mechanism, done)
     if measured is not None:
         stated_relation(measured.participation, stated)
-        own = (*own, *assumptions(measured.participation, stated, privacy_unit=privacy_unit))
-        words += f"; and {count(times, 'private evaluation')} by {describe(measured, privacy_unit)}"
+        own = (*own, *wording.assumptions(measured.participation, stated, privacy_unit=privacy_unit))
+        words += f"; and {wording.count(times, 'private evaluation')} by {wording.describe(measured, privacy_unit)}"
         cohorts.append(measured.participation)
         events = (*events, *mechanism_events(measured, times))
     return replace(
@@ -96,7 +88,7 @@ def guarantee(
             stated,
             own=events,
             cohorts=cohorts,
-            relations=covered_relations(mechanism.participation),
+            relations=covered_relations(who),
             accountant=accountant,
             privacy_unit=privacy_unit,
         ),
@@ -106,10 +98,10 @@ def guarantee(
         clip_noise_multiplier=mechanism.stddev,
         mechanism=words,
         rounds=done,
-        assumptions=tuple(dict.fromkeys((*own, *ended, *others, *((FIXED_RUNS,) if earlier else ())))),
+        assumptions=tuple(dict.fromkeys((*own, *ended, *others, *((wording.FIXED_RUNS,) if earlier else ())))),
         earlier=tuple(earlier),
-        cohorts=cohorts_of(mechanism, privacy_unit),
-        sensitivity_of="one round" if isinstance(mechanism.participation, RandomParticipation) else "the whole run",
+        cohorts=wording.cohorts_of(mechanism, privacy_unit),
+        sensitivity_of="one round" if isinstance(who, RandomParticipation) else "the whole run",
     )
 
 
@@ -143,14 +135,14 @@ def together(
     before = events_of(runs)
     events = None if before is None else (*before, *own)
     all_cohorts = [*cohorts, *(kind for run in runs for kind in run_participations(run.events, run.rounds))]
-    unhidden = not_covered(privacy_unit, all_cohorts, neighboring_relation)
+    unhidden = wording.not_covered(privacy_unit, all_cohorts, neighboring_relation)
     return PrivacyGuarantee(
         epsilon=math.inf if events is None else epsilon_once(events, delta, neighboring_relation, accountant),
         delta=float(delta),
         zcdp_rho=certain_zcdp_rho(events, neighboring_relation),
         neighboring_relation=neighboring_relation,
         privacy_unit=privacy_unit,
-        mechanism=f"{count(len(runs), 'run')} over the same people",
+        mechanism=f"{wording.count(len(runs), 'run')} over the same people",
         accountant=accountant,
         rounds=sum(run.rounds for run in runs),
         simulation=any(run.simulation for run in runs),
@@ -178,7 +170,7 @@ def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> Priv
         >>> unprotected(rounds=8, delta=1e-5).private
         False
     """
-    one_of("privacy_unit", privacy_unit, UNITS)
+    one_of("privacy_unit", privacy_unit, wording.UNITS)
     return PrivacyGuarantee(
         epsilon=math.inf,
         delta=float(delta),
@@ -187,5 +179,5 @@ def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> Priv
         mechanism=f"no mechanism: {'gradients' if privacy_unit == 'example' else 'updates'} are neither clipped nor noised",
         accountant="none",
         rounds=rounds,
-        not_covered=not_covered(privacy_unit, (), "zero-out"),
+        not_covered=wording.not_covered(privacy_unit, (), "zero-out"),
     )

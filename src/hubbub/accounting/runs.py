@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from hubbub._util.checks import digest, integer, one_of, table
+from hubbub.accounting import wording
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -17,20 +18,6 @@ from hubbub.accounting.events import (
     PoissonSampled,
     TreeAggregation,
     TruncatedPoissonSampled,
-)
-from hubbub.accounting.wording import (
-    DEVICES_KEEP,
-    UNITS,
-    Assumption,
-    assumptions,
-    cohort_words,
-    count,
-    one_unit,
-    require_text,
-    require_words,
-    stopped,
-    words_from_record,
-    words_record,
 )
 from hubbub.errors import ConfigError
 from hubbub.mechanism.participation import (
@@ -91,29 +78,29 @@ class RunCharge:
     relations: tuple[NeighboringRelation, ...]
     privacy_unit: str
     simulation: bool = False
-    further: tuple[Assumption, ...] = ()
+    further: tuple[wording.Assumption, ...] = ()
     not_covered: tuple[str, ...] = ()
     setting: str = ""
 
     def __post_init__(self) -> None:
-        require_words("further", self.further, Assumption)
-        require_words("not_covered", self.not_covered, str)
+        wording.require_words("further", self.further, wording.Assumption)
+        wording.require_words("not_covered", self.not_covered, str)
         if self.setting != "":
-            require_text("setting", self.setting)
+            wording.require_text("setting", self.setting)
         for name in ("first", "head"):
             digest(name, getattr(self, name))
         integer("rounds", self.rounds, at_least=0, at_most=_MOST_ROUNDS)
         integer("planned", self.planned, at_least=1, at_most=_MOST_ROUNDS)
         for relation in (self.neighboring_relation, *self.relations):
             one_of("neighboring_relation", relation, RELATIONS)
-        one_of("privacy_unit", self.privacy_unit, UNITS)
+        one_of("privacy_unit", self.privacy_unit, wording.UNITS)
         if not isinstance(self.simulation, bool):
             raise TypeError(f"simulation = {self.simulation!r}: must be true or false")
 
     def record(self) -> dict[str, Any]:
         """It as strict JSON values."""
         events = None if self.events is None else [event_record(event, count) for event, count in self.events]
-        words = words_record(self.further, self.not_covered)
+        words = wording.words_record(self.further, self.not_covered)
         return {**vars(self), "relations": list(self.relations), "events": events, **words}
 
     @classmethod
@@ -128,7 +115,7 @@ class RunCharge:
         known = set(cls.__dataclass_fields__)
         if set(stated) != known:
             raise ValueError(f"an earlier run: has {sorted(stated, key=str)!r:.200}, must have {sorted(known)}")
-        further, not_covered = words_from_record(stated)
+        further, not_covered = wording.words_from_record(stated)
         for name, kind in (("events", list | None), ("relations", list)):
             if not isinstance(stated[name], kind) or len(stated[name] or ()) > _MOST_EVENTS:
                 raise TypeError(f"{name} = {str(stated[name])[:80]!r}: must be a list of at most {_MOST_EVENTS}")
@@ -208,7 +195,7 @@ def run_words(run: RunCharge) -> str:
     else:
         said = [_event_words(event, times, run.rounds, run.privacy_unit) for event, times in run.events[:1]]
         said += [
-            f"{count(times, 'private evaluation')} by {_event_words(event, times, times, run.privacy_unit)}"
+            f"{wording.count(times, 'private evaluation')} by {_event_words(event, times, times, run.privacy_unit)}"
             for event, times in run.events[1:]
         ]
         done = " and ".join(said) or "nothing was released"
@@ -220,20 +207,20 @@ def run_words(run: RunCharge) -> str:
     )
 
 
-def run_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation) -> tuple[Assumption, ...]:
+def run_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation) -> tuple[wording.Assumption, ...]:
     """What its cost assumes under a relation, each assumption once."""
     found = [
         assumption
         for (event, _), participation in zip(run.events or (), _participations(run.events, run.rounds), strict=True)
-        for assumption in assumptions(
+        for assumption in wording.assumptions(
             participation,
             neighboring_relation,
             shares_of=event.shares if isinstance(event, DiscreteGaussianShares) else None,
             privacy_unit=run.privacy_unit,
-            pattern_kept_by="devices" if DEVICES_KEEP[0] in run.further else "ledger",
+            pattern_kept_by="devices" if wording.DEVICES_KEEP[0] in run.further else "ledger",
         )
     ]
-    ended = (stopped(run.rounds),) if found and run.rounds < run.planned else ()
+    ended = (wording.stopped(run.rounds),) if found and run.rounds < run.planned else ()
     return tuple(dict.fromkeys((*found, *ended, *run.further)))
 
 
@@ -249,7 +236,7 @@ def _participations(events: Events | None, rounds: int) -> list[Participation]:
 
 
 def _event_words(event: Event, times: int, rounds: int, unit: str) -> str:
-    one = one_unit(unit)
+    one = wording.one_unit(unit)
     match event:
         case Gaussian(z):
             return f"Gaussian noise with noise multiplier {z!r} over the sensitivity of the whole run to {one}'s rounds"
@@ -265,7 +252,7 @@ def _event_words(event: Event, times: int, rounds: int, unit: str) -> str:
             who = f"cyclic Poisson sampling: {one}'s group has {times} rounds, in each of them with probability {q!r}"
             return f"Gaussian noise with noise multiplier {z!r}, {who}"
         case PoissonSampled() | FixedSizeSampled() | TruncatedPoissonSampled() | BallsInBins():
-            who = cohort_words(_participation(event, times, rounds), unit)
+            who = wording.cohort_words(_participation(event, times, rounds), unit)
             return f"Gaussian noise with noise multiplier {event.noise_multiplier!r}, {who}"
 
 

@@ -15,14 +15,7 @@ import numpy.typing as npt
 
 from hubbub._util.checks import Array, open_unit
 from hubbub._util.strict_json import finite_or_none
-from hubbub.accounting.composition import (
-    by_divergences,
-    certain,
-    epsilon_once,
-    unamplified_epsilon,
-    unamplified_mu,
-    unamplified_zcdp_rho,
-)
+from hubbub.accounting import composition
 from hubbub.accounting.events import RELATIONS, DiscreteGaussianShares, NeighboringRelation
 from hubbub.accounting.runs import (
     Events,
@@ -150,12 +143,12 @@ class PrivacyGuarantee:
     @property
     def amplified(self) -> bool:
         """Whether epsilon counts on random cohorts."""
-        return self.events is not None and not certain(self.events)
+        return self.events is not None and not composition.certain(self.events)
 
     @property
     def in_shares(self) -> bool:
         """Whether clients brought noise along in what is covered."""
-        return self.events is not None and by_divergences(self.events)
+        return self.events is not None and composition.by_divergences(self.events)
 
     @property
     def gdp_mu(self) -> float | None:
@@ -167,19 +160,21 @@ class PrivacyGuarantee:
         """μ of Gaussian DP without amplification; ``None`` where nothing is promised, or noise comes in shares."""
         if self.events is None or self.in_shares:
             return None
-        return unamplified_mu(self.events, self.neighboring_relation)
+        return composition.unamplified_mu(self.events, self.neighboring_relation)
 
     @property
     def unamplified_zcdp_rho(self) -> float | None:
         """ρ of zero-concentrated DP, without amplification; ``None`` where nothing is promised."""
         if self.events is None:
             return None
-        return unamplified_zcdp_rho(self.events, self.neighboring_relation)
+        return composition.unamplified_zcdp_rho(self.events, self.neighboring_relation)
 
     @property
     def unamplified_epsilon(self) -> float:
         """Epsilon in the worst case over the cohorts that the draw can give, at the stated delta: an upper bound."""
-        return math.inf if self.events is None else unamplified_epsilon(self.events, self.delta, self.neighboring_relation)
+        if self.events is None:
+            return math.inf
+        return composition.unamplified_epsilon(self.events, self.delta, self.neighboring_relation)
 
     def at(self, delta: float) -> float:
         """Epsilon at another delta; infinite where nothing is promised.
@@ -190,7 +185,7 @@ class PrivacyGuarantee:
         open_unit("delta", delta)
         if self.events is None:
             return math.inf
-        return epsilon_once(self.events, delta, self.neighboring_relation, self.accountant)
+        return composition.epsilon_once(self.events, delta, self.neighboring_relation, self.accountant)
 
     def rdp(self, orders: npt.ArrayLike) -> Array:
         """An upper bound on the Rényi divergence of all that is covered at each order above 1, ``(orders,)``.
@@ -237,7 +232,7 @@ class PrivacyGuarantee:
                 relation, None, "no theorem covers it, since with another unit the cohorts of the others would change, too"
             )
         try:
-            restated = epsilon_once(self.events, self.delta, relation, self.accountant)
+            restated = composition.epsilon_once(self.events, self.delta, relation, self.accountant)
         except BudgetError as error:
             return Restated(relation, None, str(error))
         how = "computed anew from the recorded rounds" if self.amplified else "of the sensitivity under it"

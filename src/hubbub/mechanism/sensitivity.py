@@ -21,7 +21,7 @@ from hubbub._util import least_root, no_lower
 from hubbub._util.checks import Array, real_array
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering, worst_rounds
 
-__all__ = ["Sensitivity", "is_triangular", "of_columns", "of_matrix", "of_sets", "width"]
+__all__ = ["Sensitivity", "bands_of", "is_triangular", "of_columns", "of_matrix", "of_sets"]
 
 # Below this many sets of rounds, trying each costs less than a second; so do the eigenvalues of this many rounds.
 _ENUMERABLE = 20_000
@@ -188,7 +188,7 @@ def _searched(X: Array, separation: int, most: int) -> tuple[float, str] | None:
     """The largest Σ X_ij over the sets of a minimum separation, or ``None`` if finding it takes more than about a second."""
     if most == 3 and (triples := best_of_triples(X, separation)) is not None:
         return triples, "every triple of rounds"
-    banded = best_of_banded(X, width(X), separation, most)
+    banded = best_of_banded(X, bands_of(X), separation, most)
     return None if banded is None else (banded, "every set of rounds, by their overlaps")
 
 
@@ -303,9 +303,14 @@ def best_of_rows(X: Array, separation: int, most: int) -> float:
     return float(best_of_columns(chosen, separation, most))
 
 
-def width(X: Array) -> int:
-    """The number of diagonals up to the last that is not 0, the main one counted."""
-    return max((d for d in range(len(X)) if np.diagonal(X, d).any()), default=0) + 1
+def bands_of(C: Array) -> int:
+    """The number of diagonals from the main one down to the last that is not 0, of a square matrix.
+
+    Example:
+        >>> bands_of(np.eye(4)), bands_of(np.tril(np.ones((4, 4))))
+        (1, 4)
+    """
+    return max((d for d in range(len(C)) if np.diagonal(C, -d).any()), default=0) + 1
 
 
 def is_balanced(X: Array) -> bool:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from hubbub._util.checks import Array
 from hubbub.mechanism.participation import Participation
-from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
+from hubbub.mechanism.sensitivity import Sensitivity, bands_of, of_matrix
 from hubbub.mechanism.strategies.matrices import checked_triangular, gram_root, triangular_form
-from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, bands_of, require_round, substituted
+from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_round, substituted
 
 __all__ = ["Dense", "from_gram", "from_matrix", "load"]
 

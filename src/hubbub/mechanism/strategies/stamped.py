@@ -18,7 +18,7 @@ from scipy.linalg import block_diag
 
 from hubbub._util.checks import Array, integer, real_array, rounds_count
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering
-from hubbub.mechanism.sensitivity import Sensitivity, is_triangular, of_columns, of_matrix
+from hubbub.mechanism.sensitivity import Sensitivity, bands_of, is_triangular, of_columns, of_matrix
 from hubbub.mechanism.strategies.matrices import checked_triangular, triangular_form
 from hubbub.mechanism.strategies.strategy import (
     Description,
@@ -26,7 +26,6 @@ from hubbub.mechanism.strategies.strategy import (
     Memory,
     Row,
     Strategy,
-    bands_of,
     require_dense,
     require_round,
     substituted,

@@ -23,7 +23,6 @@ __all__ = [
     "Progress",
     "Strategy",
     "WithLeadingPart",
-    "bands_of",
     "memory_rows",
     "progress",
     "substituted",
@@ -145,16 +144,6 @@ def require_round(round_index: int, rounds: int) -> None:
             f"round_index = {round_index}: the strategy has noise for rounds 0 to {rounds - 1} only; "
             "plan a longer strategy, or a second run, whose privacy cost adds to that of this one"
         )
-
-
-def bands_of(C: Array) -> int:
-    """The number of diagonals of a lower-triangular matrix up to the last that is not 0, the main one counted.
-
-    Example:
-        >>> bands_of(np.eye(4)), bands_of(np.tril(np.ones((4, 4))))
-        (1, 4)
-    """
-    return max(d for d in range(len(C)) if d == 0 or np.diagonal(C, -d).any()) + 1
 
 
 def substituted(coefficients: Array, drawn: Row, memory: Memory, bands: int) -> tuple[Row, Memory]:
