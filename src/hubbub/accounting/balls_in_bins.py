@@ -86,17 +86,12 @@ def _log_share(bins: int, log_tail: float) -> float:
 
 @lru_cache(maxsize=16)
 def of_mixture(shift: float, bins: int, points: int, log_tail: float) -> Ratio:
-    """The ratio R of the mixture of ``bins`` shifts by μ = ``shift``, spread on a grid.
+    """The ratio R of the mixture of ``bins`` shifts by μ = ``shift``, spread on a grid of about so many points.
 
     R over n bins is the mean of those over ⌊n/2⌋ and ⌈n/2⌉: from the leading bit of b on, the ratios over n and n + 1 bins are
-    made of those of the bit before. Steps get finer as the mean concentrates.
-
-    Args:
-        shift: μ.
-        bins: b.
-        points: About how many points the grid has.
-        log_tail: Below 0, such that it ``fits``. At most e to its power, underflow included, is cut off: of P above the grid,
-            by which the mean of the ratio falls short of 1, and of Q below it, which is ``zero``.
+    made of those of the bit before. Steps get finer as the mean concentrates. At most e^``log_tail``, which must fit, is cut
+    off, underflow included: of P above the grid, by which the mean of the ratio falls short of 1, and of Q below it, which is
+    ``zero``.
     """
     bits = f"{bins:b}"[1:]
     log_share = _log_share(bins, log_tail)

@@ -92,14 +92,7 @@ class _Budget:
         start: float,
         gauge: Callable[[float], float | None],
     ) -> int | None:
-        """The first index of a grid whose cost meets the budget; ``None`` where none does.
-
-        Args:
-            cost: Epsilon at an index; it falls as the index grows.
-            grid: Where to look.
-            start: A first guess of the coordinate.
-            gauge: About the coordinate that costs an epsilon, up to a constant.
-        """
+        """The first index of a grid whose cost, which falls, meets the budget; ``None`` where none does. ``start``: a guess."""
 
         def known(index: int) -> float:
             try:

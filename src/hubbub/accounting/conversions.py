@@ -180,9 +180,7 @@ def delta_from_zcdp(zcdp_rho: float, epsilon: float) -> float:
     def slope(d: float) -> float:
         return (2 * d + 1) * rho - eps + math.log(d) - math.log1p(d)
 
-    high = 1.0
-    while slope(high) < 0 and high < _MOST_ORDER:
-        high *= 2
+    high = grown(lambda d: slope(d) >= 0 or d >= _MOST_ORDER, 1.0, 1.0)[1]
     a = np.array([max(1 + _root(slope, high), _LEAST_ORDER)])
     total_variation = math.sqrt(-math.expm1(-rho)) * (1 + _ULPS)
     return min(total_variation, _delta(a, rho * a, eps))

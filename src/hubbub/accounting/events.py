@@ -317,11 +317,7 @@ Event = (
 
 
 def require_event(event: object) -> Event:
-    """The event, checked.
-
-    Raises:
-        TypeError: It is no event.
-    """
+    """The event, checked: a ``TypeError`` if it is none."""
     if not isinstance(event, get_args(Event)):
         raise TypeError(
             f"event = {shown(event)}: must be an event of hubbub.accounting, such as Gaussian(noise_multiplier=1.0), not "
@@ -356,9 +352,5 @@ def counted(events: object) -> list[tuple[Event, int]]:
 
 
 def require_relation(neighboring_relation: str) -> NeighboringRelation:
-    """The relation, checked.
-
-    Raises:
-        ValueError: No such relation.
-    """
+    """The relation, checked: a ``ValueError`` if there is no such one."""
     return one_of("neighboring_relation", neighboring_relation, RELATIONS)  # type: ignore[return-value] # one of its words

@@ -58,18 +58,11 @@ class _Tilted:
 
 @dataclass(frozen=True)
 class Composed:
-    """The sum of all rounds' losses under the tilted measure.
+    """The sum of all rounds' losses under the tilted measure: masses ``law`` at the losses ``mean`` + ``offsets``.
 
-    Args:
-        law: Masses, ``(points,)``, at the losses ``mean`` + ``offsets``.
-        offsets: Distances from the mean.
-        mean: Of the tilted law.
-        width: Its standard deviation.
-        tilt: λ.
-        log_scale: K(λ) − λ·mean.
-        infinite: Mass of infinite loss under P.
-        error: The largest total error of the masses.
-        blur: Standard deviation that the mesh adds.
+    ``mean`` and ``width`` are mean and standard deviation of the tilted law, ``log_scale`` is K(λ) − λ·mean, ``infinite`` the
+    mass of infinite loss under P, ``error`` the largest total error of the masses, ``blur`` the standard deviation that the
+    mesh adds.
     """
 
     law: Array

@@ -111,10 +111,8 @@ def _slack(tilts: Array) -> Array:
 def epsilon(rounds: Rounds, delta: float, enough: float = 0.0) -> float:
     """The least epsilon that the composition in this direction is shown to have at ``delta``.
 
-    Args:
-        rounds: The law of each kind of round and how many there are; not empty.
-        delta: Strictly between 0 and 1.
-        enough: An answer that is at most this need not be near the truth.
+    An answer of at most ``enough`` need not be near the truth. ``rounds`` has the law of each kind of round and how many there
+    are.
 
     Example:
         >>> from hubbub.accounting.pairs import Law, Pair

@@ -100,8 +100,9 @@ class RunCharge:
     def record(self) -> dict[str, Any]:
         """It as strict JSON values."""
         events = None if self.events is None else [event_record(event, count) for event, count in self.events]
-        words = wording.words_record(self.further, self.not_covered)
-        return {**vars(self), "relations": list(self.relations), "events": events, **words}
+        further = [asdict(assumption) for assumption in self.further]
+        lists = {"relations": list(self.relations), "further": further, "not_covered": list(self.not_covered)}
+        return {**vars(self), "events": events, **lists}
 
     @classmethod
     def from_record(cls, record: object) -> "RunCharge":

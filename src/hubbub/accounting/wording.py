@@ -1,7 +1,7 @@
 """A mechanism, its cohorts and the assumptions of its guarantee, in words."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from hubbub._util.checks import one_of, shown
@@ -41,7 +41,6 @@ __all__ = [
     "require_words",
     "stopped",
     "words_from_record",
-    "words_record",
 ]
 
 
@@ -168,18 +167,8 @@ def require_text(name: str, text: object) -> None:
         raise ValueError(f"{name}: {shown(text)} must be a text of one line and at most {_LONGEST_TEXT} letters")
 
 
-def words_record(further: tuple[Assumption, ...], not_covered: tuple[str, ...]) -> dict[str, Any]:
-    """Both as strict JSON values.
-
-    Example:
-        >>> words_record((Assumption("one person is one client", "operator"),), ())["further"]
-        [{'text': 'one person is one client', 'enforced_by': 'operator'}]
-    """
-    return {"further": [asdict(assumption) for assumption in further], "not_covered": list(not_covered)}
-
-
 def words_from_record(record: Mapping[str, Any]) -> tuple[tuple[Assumption, ...], tuple[str, ...]]:
-    """Both as :func:`words_record` wrote them, unchecked but for their shape.
+    """The assumptions ``further`` and the texts ``not_covered`` of a record, unchecked but for their shape.
 
     Raises:
         ValueError: An assumption with other values than a text and who enforces it.

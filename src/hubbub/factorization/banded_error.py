@@ -46,11 +46,8 @@ class _Band:
 class BandedError:
     """f(C) = Σ w_i·‖(A·C⁻¹)_i‖² for banded C, with its gradient. Holds about six arrays of ``(rounds, bands)`` to work in.
 
-    Args:
-        inverse_bands: Of A⁻¹, ``(1 + q, rounds)``, as :meth:`hubbub.mechanism.workloads.Workload.inverse_bands` gives them.
-        weights: w, ``(rounds,)``, not negative.
-        bands: b.
-        block: Rows of K at a time.
+    ``inverse_bands`` are those of A⁻¹ from :meth:`hubbub.mechanism.workloads.Workload.inverse_bands`, ``block`` the rows of K
+    at a time.
     """
 
     def __init__(self, inverse_bands: Array, weights: Array, bands: int, block: int | None = None) -> None:
@@ -65,12 +62,7 @@ class BandedError:
         self.column_norms = np.empty(n)
 
     def __call__(self, C: Array, weigh: Weigh | None = None) -> tuple[float, Array]:
-        """f and its gradient by the entries of C, ``(rounds, bands)``.
-
-        Args:
-            C: ``(rounds, bands)``.
-            weigh: Gives another function of the errors instead of f, and its gradient by them, which becomes the weights.
-        """
+        """f and its gradient by the entries of C, ``(rounds, bands)``; ``weigh``: of another function of the errors."""
         inverse, transfer = self._forward(C)
         value, self.weights = weigh(self.errors) if weigh else (float(self.weights @ self.errors), self.weights)
         if not np.isfinite(value):

@@ -160,9 +160,8 @@ class Effort(NamedTuple):
 class Dual(NamedTuple):
     """A proved bound at sensitivity 1, and the weights that prove it: X = Σ c_q·(L·W⁻¹·Lᵀ + s_q·V)⁻¹ is nearly optimal.
 
-    The bound is t² / Σ v for the exact weights, with t replaced by its lower bound
-    (:func:`hubbub.factorization.diagonal.proved_trace`). ``v`` and ``w`` are ``(rounds,)``, w sums to 1 and v to what makes X
-    of sensitivity about 1.
+    The bound is t² / Σ v for the exact weights, with t replaced by :func:`proved_trace`. ``v`` and ``w`` are ``(rounds,)``, w
+    sums to 1 and v to what makes X of sensitivity about 1.
     """
 
     bound: float

@@ -24,7 +24,6 @@ from hubbub.accounting.wording import (
     require_text,
     require_words,
     words_from_record,
-    words_record,
 )
 from hubbub.errors import ConfigError, LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
@@ -304,7 +303,8 @@ class Promise:
             **{name: getattr(self, name) for name in _AS_IT_IS},
             "schema": SCHEMA,
             "earlier": [run.record() for run in self.earlier],
-            **words_record(self.further, self.not_covered),
+            "further": [asdict(assumption) for assumption in self.further],
+            "not_covered": list(self.not_covered),
             "noise": _NOT_FOR_RELEASE if self.simulation else "secure",
             "delta": float(self.delta),
             "mechanism": None if self.mechanism is None else self._mechanism_record(self.mechanism),

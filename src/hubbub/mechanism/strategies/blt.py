@@ -219,18 +219,10 @@ def squared_sensitivity(
 
 
 def binomial_sums(n: int, order: int, logs: Array) -> tuple[Array, Array]:
-    """T = Σ_{i<n} C(n−1−i, order−1)·r^i and dT/dδ for each r = 1 − δ, given as log r ≤ 0.
+    """T = Σ_{i<n} C(n−1−i, order−1)·r^i and dT/dδ for each r = 1 − δ, given as log r ≤ 0, in the shape of ``logs``.
 
     Order 1 is Σ_{i<n} r^i; order 2 is Σ_{i<n} (n−1−i)·r^i. In powers of δ, T = Σ_q C(n, q + order)·(−δ)^q, from which follows
     δ·T_order = C(n, order−1) − T_{order−1} with T_0 = r^n.
-
-    Args:
-        n: At least 0.
-        order: 1 or more.
-        logs: log r, of any shape; 0 for r = 1.
-
-    Returns:
-        T and its derivative by δ, both of the shape of ``logs``.
 
     Example:
         >>> binomial_sums(3, 1, np.log([0.5, 1.0]))

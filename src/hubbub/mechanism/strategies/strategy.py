@@ -147,13 +147,9 @@ def require_round(round_index: int, rounds: int) -> None:
 
 
 def substituted(coefficients: Array, drawn: Row, memory: Memory, bands: int) -> tuple[Row, Memory]:
-    """The next row of C⁻¹z by forward substitution, and the last ``bands`` − 1 rows.
+    """The next row of C⁻¹z by forward substitution, and the last ``bands`` − 1 rows, the newest last.
 
-    Args:
-        coefficients: ``(t + 1,)``, the row of C up to its diagonal.
-        drawn: The row of z.
-        memory: The last rows of C⁻¹z, the newest last.
-        bands: Of C.
+    ``coefficients``, ``(t + 1,)``, is the row of C up to its diagonal, ``drawn`` the row of z.
     """
     *before, own = coefficients.tolist()
     row = drawn
