@@ -13,7 +13,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict, UserConfig
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -250,7 +250,15 @@ def _identify() -> None:
 
 def received(content: RecordDict) -> RecordDict:
     """Records after serialisation, as the other side gets them."""
-    return RecordDict({name: _received(record) for name, record in content.items()})
+    found: dict[str, Any] = {}
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            # The constructor refuses fields that cannot be sent; they may have been changed since.
+            arrays = {key: Array(a.dtype, tuple(a.shape), a.stype, a.data) for key, a in record.items()}
+            found[name] = ArrayRecord(arrays)
+        else:
+            found[name] = type(record).inflate(record.deflate())
+    return RecordDict(found)
 
 
 def _copied(content: RecordDict) -> RecordDict:
@@ -286,12 +294,3 @@ def _stamp(message: Message, message_id: str) -> str:
     """Set the id of a message, and return it."""
     message.metadata.__dict__["_message_id"] = message_id
     return message_id
-
-
-def _received(record: ArrayRecord | MetricRecord | ConfigRecord) -> ArrayRecord | MetricRecord | ConfigRecord:
-    if not isinstance(record, ArrayRecord):
-        return type(record).inflate(record.deflate())
-    # The constructor refuses fields that cannot be sent; they may have been changed since.
-    return ArrayRecord(
-        {name: Array(array.dtype, tuple(array.shape), array.stype, array.data) for name, array in record.items()}
-    )

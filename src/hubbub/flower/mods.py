@@ -79,8 +79,8 @@ class Sent:
     """
 
     def __init__(self, arrays: ArrayRecord) -> None:
-        self._layout = Layout.of(arrays)
-        self._before = [native(view) for view in self._layout.views(arrays)]
+        self.layout = Layout.of(arrays)
+        self._before = [native(view) for view in self.layout.views(arrays)]
 
     def clipped(self, reply: ArrayRecord, clip_norm: float) -> tuple[ArrayRecord, bool]:
         """The reply with its update clipped, and whether the update was within the clip norm before.
@@ -90,11 +90,11 @@ class Sent:
         the clip norm is exceeded by a factor of at most 1 + 2⁻²⁰, at any precision of the weights. A reply within the norm and
         all buffers stay as they are.
         """
-        after = self._layout.views(reply)
+        after = self.layout.views(reply)
         bounded, was_clipped = clip(difference(after, self._before), clip_norm)
         if not was_clipped:
             return reply, True
-        steps = [part.numpy() for part in bounded.split(self._layout.sizes)]
+        steps = [part.numpy() for part in bounded.split(self.layout.sizes)]
         # In the wider of both precisions, in which what was sent is exact and nothing overflows.
         moved: Views = [
             (b.astype(np.float64) + step).astype(np.promote_types(a.dtype, b.dtype))
@@ -102,26 +102,17 @@ class Sent:
         ]
         if float(difference(moved, self._before).to(torch.float64).norm()) > clip_norm:
             moved = [_towards(m, b, step) for m, b, step in zip(moved, self._before, steps, strict=True)]
-        fresh = self._layout.record(moved)
+        fresh = self.layout.record(moved)
         return ArrayRecord({name: fresh.get(name, array) for name, array in reply.items()}), False
-
-    @property
-    def dim(self) -> int:
-        """Numbers in the update."""
-        return self._layout.dim
 
     def steps(self, reply: ArrayRecord, request: Request, bit: int | None) -> torch.Tensor:
         """The clipped update in whole steps of the lattice, ``(dim,)`` int64, the indicator last."""
-        update = difference(self._layout.views(reply), self._before)
+        update = difference(self.layout.views(reply), self._before)
         if request.count_scale is None:
             return request.lattice.encode(update)[0]
         bounded, was_clipped = clip(update, request.clip_norm)
         indicator = within_by_all(not was_clipped, bit) - 0.5
         return request.lattice.encode(torch.cat([bounded, bounded.new_tensor([request.count_scale * indicator])]))[0]
-
-    def noised(self, reply: ArrayRecord) -> torch.Tensor:
-        """The steps of :meth:`hidden` as one vector, ``(dim,)`` int64."""
-        return self._layout.whole(reply)
 
     def hidden(self, reply: ArrayRecord, request: Request, bit: int | None) -> tuple[ArrayRecord, int | None]:
         """The clipped update in whole steps of a lattice, plus a discrete Gaussian noise share whose key is not kept.
@@ -137,9 +128,9 @@ class Sent:
         # A step is a power of two: the division is exact, and rounding up never takes noise away.
         stddev = math.ceil(request.noise_stddev / request.lattice.step)
         noised = steps.numpy() + discrete_gaussian(fresh_key(), stddev, len(steps))
-        parts = np.split(noised, np.cumsum(self._layout.sizes))
+        parts = np.split(noised, np.cumsum(self.layout.sizes))
         # The part after the last array is empty, or the indicator.
-        return self._layout.record(parts[:-1]), int(noised[-1]) if request.count_scale is not None else None
+        return self.layout.record(parts[:-1]), int(noised[-1]) if request.count_scale is not None else None
 
 
 def within_by_all(within: bool, bit: int | None) -> int:

@@ -102,7 +102,7 @@ def _require_room(agreement: Agreement, request: Request, sent: Sent) -> None:
     """Refuse, before the app trains, an update that could not be encrypted afterwards."""
     if request.counted and request.count_scale is None:
         raise ValueError("the clip norm is adaptive, and how the indicator enters the sum is missing")
-    size = sent.dim + (request.count_scale is not None)
+    size = sent.layout.dim + (request.count_scale is not None)
     if agreement.size != size:
         raise ValueError(f"the agreement is on {agreement.size} numbers, the update of this model has {size}")
     limit = agreement.packing.fixed_point.limit
@@ -150,7 +150,7 @@ def _encrypted(
         steps = sent.steps(arrays, request, bit).numpy()
     else:
         try:
-            noised = sent.noised(arrays)
+            noised = sent.layout.whole(arrays)
         except ValueError as error:
             raise ValueError(f"no noise was added; list mods=[encrypting_mod, noising_mod, clipping_mod] ({error})") from error
         if request.count_scale is not None:

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import nn
 
+from hubbub._util.files import refusing
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError, HubbubError, LedgerError, RunFolderError
@@ -114,10 +114,8 @@ def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: n
         # The model would depend on something whose cost nobody recorded.
         raise RunFolderError(f"{store.folder / START}: is not what the ledger says that the run began with; restore it")
     optimizer = plan.server.build(model.vector)
-    with torch.no_grad():
-        model.vector.copy_(start.model)
-    if start.optimizer:
-        optimizer.state[model.vector] = dict(start.optimizer)
+    with refusing(store.folder / START, "is of another model", "extend the run with the model that it had"):
+        start.restore(model.vector, optimizer)
     clip_norm, checkpoint = plan.clip_norms.first, last_checkpoint(recorded)
     if checkpoint:
         checkpoint.restore_model(model.vector, optimizer)

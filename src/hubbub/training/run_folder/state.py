@@ -238,6 +238,10 @@ class Start:
     optimizer: Mapping[str, torch.Tensor]
     finished: bool = False
 
+    def restore(self, vector: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """Copy the model and the optimizer's state."""
+        _put(self.model, self.optimizer, vector, optimizer)
+
     @classmethod
     def read(cls, folder: Path) -> "Start":
         """The initial state in a run's folder."""
@@ -279,7 +283,7 @@ def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.opti
         if folder and not kept and not os.path.lexists(folder / "ledger.jsonl"):
             # Of a run that has begun, the ledger decides whether this is its model.
             start.write(folder)
-        _put(start.model, start.optimizer, vector, optimizer)
+        start.restore(vector, optimizer)
     except ValueError as error:
         raise RunFolderError(f"{where}: {error}") from error
 
