@@ -126,10 +126,10 @@ class ServerState:
             return None
         with refusing(self._file, "cannot be read", "restore it from a copy of the folder"):
             content = files.read(self._file, at_most=_LARGEST)
-            told, tensors = metadata(content), {name: t.numpy() for name, t in parse(content).items()}
-            if told["sha256"] != _digest(tensors, told):
+            stated, tensors = metadata(content), {name: t.numpy() for name, t in parse(content).items()}
+            if stated["sha256"] != _digest(tensors, stated):
                 raise ValueError("its SHA-256 is not that of its arrays, rounds and clip norm")
-            self.rounds, self.clip_norm = int(told["rounds"]), float(told["clip_norm"])
+            self.rounds, self.clip_norm = int(stated["rounds"]), float(stated["clip_norm"])
             if not 0 <= self.rounds <= self.path.next_round or not math.isfinite(self.clip_norm):
                 raise ValueError(f"it is of {self.rounds} rounds, the ledger of {self.path.next_round}")
             bound = self.path.ledger.history.files
@@ -153,8 +153,8 @@ class ServerState:
             return
         tensors = {f"model/{name}": np.array(array.numpy()) for name, array in arrays.items()}
         tensors.update(_known(strategy))
-        told = {"rounds": str(self.rounds), "clip_norm": repr(self.clip_norm)}
-        files.write_atomic(self._file, save(tensors, {**told, "sha256": _digest(tensors, told)}))
+        stated = {"rounds": str(self.rounds), "clip_norm": repr(self.clip_norm)}
+        files.write_atomic(self._file, save(tensors, {**stated, "sha256": _digest(tensors, stated)}))
         if self.rounds % CHECKPOINT_EVERY == 0 and charged:
             self.path.keep_noise()
         for round_index in self._store.released():
@@ -223,8 +223,8 @@ def _put_back(strategy: Strategy, tensors: dict[str, _Entries], layout: Layout) 
                 setattr(strategy, attribute, [parts[key] for key in sorted(parts)])
 
 
-def _digest(tensors: Mapping[str, _Entries], told: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(f"{told['rounds']} {told['clip_norm']}\n".encode())
+def _digest(tensors: Mapping[str, _Entries], stated: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(f"{stated['rounds']} {stated['clip_norm']}\n".encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {tensors[name].shape}\n".encode())
         digest.update(tensors[name].tobytes())

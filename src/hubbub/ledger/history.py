@@ -146,14 +146,19 @@ class History:
             KeyError: A value is missing.
         """
         kind = body["kind"]
-        if not isinstance(kind, str) or kind not in (*_KINDS, "begin"):
-            raise ValueError(f"kind = {kind!r}: is not known; this hubbub may be older than the one that wrote it")
         if self.closed and kind != "publish":
-            raise ValueError(f"{kind} follows the end of the run")
-        if kind == "begin":
-            self._begin(body, block)
-        else:
-            _KINDS[kind](self, body)
+            raise ValueError(f"{kind!r} follows the end of the run")
+        match kind:
+            case "epoch":
+                self._start(body)
+            case "begin":
+                self._begin(body, block)
+            case "commit" | "abort":
+                self._end(body)
+            case "files" | "publish" | "forget" | "close":
+                self._mark(body)
+            case _:
+                raise ValueError(f"kind = {kind!r}: is not known; this hubbub may be older than the one that wrote it")
 
     def _start(self, body: Mapping[str, Any]) -> None:
         """An incarnation of the run begins: keys and rows of noise follow those before."""
@@ -198,40 +203,19 @@ class History:
         else:
             last.state, last.release = "committed", digest("release", body["release"])
 
-    def _files(self, body: Mapping[str, Any]) -> None:
-        """What was made of the rounds is bound."""
-        if self.pending is not None or self.files is not None:
-            raise ValueError("files follow a round that is not over, or files")
-        self.files = _digests(body["files"])
-
-    def _forget(self, body: Mapping[str, Any]) -> None:
-        """Releases stay no longer than to the next checkpoint."""
-        if set(body) != {"kind"} or self.pending is not None or self.forgets:
-            raise ValueError("forget follows a round that is not over, or itself, or says more")
-        self.forgets = True
-
-    def _publish(self, body: Mapping[str, Any]) -> None:
-        """Something was given to others."""
-        if self.files is None:
-            raise ValueError("publish follows no files")
-        published_files(body)
-
-    def _close(self, body: Mapping[str, Any]) -> None:
-        """No round follows."""
-        if self.pending is not None:
-            raise ValueError(f"close follows the begin of round {self.pending}")
-        self.closed = True
-
-
-_KINDS: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
-    "epoch": History._start,
-    "commit": History._end,
-    "abort": History._end,
-    "close": History._close,
-    "files": History._files,
-    "forget": History._forget,
-    "publish": History._publish,
-}
+    def _mark(self, body: Mapping[str, Any]) -> None:
+        """Between rounds: files are bound or published, releases stay no longer than to a checkpoint, or the run is closed."""
+        match body["kind"] if self.pending is None else None:
+            case "files" if self.files is None:
+                self.files = _digests(body["files"])
+            case "publish" if self.files is not None:
+                published_files(body)
+            case "forget" if not self.forgets and set(body) == {"kind"}:
+                self.forgets = True
+            case "close":
+                self.closed = True
+            case _:
+                raise ValueError(f"{body['kind']} follows a round that is not over, or itself, or says what it must not")
 
 
 def published_files(record: Mapping[str, Any]) -> dict[str, str]:

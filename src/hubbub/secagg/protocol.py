@@ -172,13 +172,13 @@ class Agreement:
             version = record.get("version") if isinstance(record, Mapping) else None
             if not isinstance(record, Mapping) or type(version) is not int or version != _VERSION:
                 raise ValueError(f"version = {shown(version)}: is of another version than {_VERSION}, which this hubbub reads")
-            told = dict(record)
-            del told["version"]
-            modulus = told.pop("n")
+            stated = dict(record)
+            del stated["version"]
+            modulus = stated.pop("n")
             if not isinstance(modulus, str) or not _HEXADECIMAL.fullmatch(modulus):
                 raise ValueError("n is no number in hexadecimal")
-            key = PublicKey.received(int(modulus, 16), told.pop("short_exponents"))
-            return cls(public_key=key, packing=Packing(**told.pop("packing")), **told)
+            key = PublicKey.received(int(modulus, 16), stated.pop("short_exponents"))
+            return cls(public_key=key, packing=Packing(**stated.pop("packing")), **stated)
         except (KeyError, TypeError, ValueError) as error:
             what = f"has no {error}" if isinstance(error, KeyError) else error
             raise ValueError(f"the agreement on secure aggregation cannot be read: {what}") from error
