@@ -231,7 +231,7 @@ def test_a_request_that_is_none_is_refused_and_the_round_stays_to_be_opened(
 ) -> None:
     grid, folder = told_node
     assert message in refusal(to(grid, FIRST, change(asked_to_open(plain(), [ONE, OTHER]))))
-    assert {path.name for path in folder.glob("holder-1-*/*")} == {"agreement.json", "opened.json"}
+    assert {path.name for path in folder.glob("holder-1-*/*")} == {"agreement.json", "lock", "opened.json"}
 
 
 def test_a_holder_keeps_to_what_was_agreed_and_promised_at_the_first_message_of_a_run(tmp_path: Path) -> None:

@@ -107,16 +107,16 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def locked_folder(path: Path) -> Iterator[None]:
-    """Lock a folder, created if it is missing, against other processes; waits for them.
+    """Lock a folder, created if it is missing, against other processes by a file in it; waits for them.
 
     Raises:
         OSError: It cannot be created, or belongs to another user.
     """
     make_folder(path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+    if path.stat().st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, "belongs to another user; name a folder of your own", str(path))
+    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        if os.fstat(descriptor).st_uid != os.getuid():
-            raise PermissionError(errno.EPERM, "belongs to another user; name a folder of your own", str(path))
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

@@ -131,11 +131,11 @@ class Packing:
         ValueError: Not one slot fits into a plaintext, or a sum would not be exact.
 
     Example:
-        >>> plan = Packing(bits=16, clip=1.0, max_clients=100, key_bits=2048)
-        >>> plan.slot_bits, plan.slots
+        >>> packing = Packing(bits=16, clip=1.0, max_clients=100, key_bits=2048)
+        >>> packing.slot_bits, packing.slots
         (23, 87)
-        >>> total = [one + other for one, other in zip(plan.pack([0.5, -1]), plan.pack([0.25, 0]), strict=True)]
-        >>> plan.contributions(total), plan.unpack(total, contributions=2).round(3).tolist()
+        >>> total = [one + other for one, other in zip(packing.pack([0.5, -1]), packing.pack([0.25, 0]), strict=True)]
+        >>> packing.contributions(total), packing.unpack(total, contributions=2).round(3).tolist()
         (2, [0.75, -1.0])
     """
 

@@ -1,4 +1,7 @@
-"""The plan of a run, a value: everything that is decided before its first round."""
+"""The plan of a run, a value: everything that is decided before its first round.
+
+A :class:`Plan` is what a user writes. For a number of clients it becomes a :class:`RunPlan`, which the loop reads.
+"""
 
 from __future__ import annotations
 
