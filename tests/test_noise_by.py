@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
 from torch import nn
 
 from hubbub.accounting import Assumption, DiscreteGaussianShares, guarantee
@@ -367,14 +366,7 @@ def test_a_round_whose_sum_stays_closed_is_aborted_and_the_run_goes_on(tmp_path:
     # Charged like any other, and their clients took part.
     assert [result.epsilon for result in results] == [planned.promise().after(n, 1e-5).epsilon for n in range(1, 7)]
     history = read_run(tmp_path).history
-    assert [entry.state for entry in history.rounds] == [
-        "committed",
-        "aborted",
-        "committed",
-        "aborted",
-        "committed",
-        "committed",
-    ]
+    assert [entry.state == "committed" for entry in history.rounds] == [result.released for result in results]
     assert all(entry.clients == 3 for entry in history.rounds)
     assert len({entry.total for entry in history.rounds}) == ROUNDS
     assert RunStore(tmp_path).released() == [0, 2, 4, 5]
@@ -382,6 +374,7 @@ def test_a_round_whose_sum_stays_closed_is_aborted_and_the_run_goes_on(tmp_path:
 
 def test_a_run_with_aborted_rounds_is_resumed_where_it_was(tmp_path: Path) -> None:
     planned, model = plan(BANDED), nn.Linear(3, 2)
+    first = nn.utils.parameters_to_vector(model.parameters()).detach().to(torch.float64)
     run = train(planned, Stubborn({1}, {3}), model, RunStore(tmp_path))
     for _ in range(4):
         next(run)
@@ -393,15 +386,7 @@ def test_a_run_with_aborted_rounds_is_resumed_where_it_was(tmp_path: Path) -> No
     store, history = RunStore(tmp_path), read_run(tmp_path).history
     moved = sum(store.load_release(t, history.rounds[t].release, DIM) for t in store.released()) / 3
     found = nn.utils.parameters_to_vector(again.parameters()).detach().to(torch.float64)
-    first = nn.utils.parameters_to_vector(started(tmp_path).parameters()).detach().to(torch.float64)
     torch.testing.assert_close(found - first, moved, rtol=0, atol=1e-5)
-
-
-def started(folder: Path) -> nn.Module:
-    """The model before the first round."""
-    model = nn.Linear(3, 2)
-    nn.utils.vector_to_parameters(load_file(folder / "state" / "initial.safetensors")["model"], model.parameters())
-    return model
 
 
 def test_three_aborted_rounds_in_a_row_stop_the_run_and_nothing_is_lost(tmp_path: Path) -> None:

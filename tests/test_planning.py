@@ -36,31 +36,22 @@ FLEETS = {
 }
 
 
-def written(folder: Path, *layers: configs.Layer) -> Path:
-    path = folder / "run.toml"
-    path.write_text(configs.dump(configs.resolve(*layers)))
-    return path
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fleet", FLEETS.values(), ids=FLEETS)
 @pytest.mark.parametrize("flag", ["--neighbours", "--no-neighbours"])
 def test_a_plan_of_a_hundred_thousand_clients_loads_no_tensors_and_no_data(
     fleet: configs.Layer, flag: str, tmp_path: Path
 ) -> None:
-    run = written(
-        tmp_path,
-        {"training": {"rounds": 2000, "cohort_size": 1000}, "data": {"name": "my_app:fleet", "clients": 100_000}},
-        fleet,
-    )
-    # What neighbours are optimised with loads some statistics.
-    heavy = {
-        "torch",
-        "matplotlib",
-        "hubbub.datasets",
-        "hubbub.experiment.build",
-        *(["scipy.stats"] if flag == "--no-neighbours" else []),
+    many: configs.Layer = {
+        "training": {"rounds": 2000, "cohort_size": 1000},
+        "data": {"name": "my_app:fleet", "clients": 100_000},
     }
+    run = tmp_path / "run.toml"
+    run.write_text(configs.dump(configs.resolve(many, fleet)))
+    heavy = {"torch", "matplotlib", "hubbub.datasets", "hubbub.experiment.build"}
+    if flag == "--no-neighbours":
+        # What neighbours are optimised with loads some statistics.
+        heavy.add("scipy.stats")
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"

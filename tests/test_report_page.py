@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hubbub.cli import main
 from hubbub.report import markdown
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.page import Fact, page
 from hubbub.report.summary import Strength, summary
+from recorded_runs import hubbub
 
 SETTINGS = {
     "independent": {},
@@ -44,9 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             "[training]\nrounds = 6\ncohort_size = 10\n[privacy]\n" + private + '[data]\nname = "digits"\nclients = 40\n'
         )
         flags = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
-        with pytest.raises(SystemExit) as stop:
-            main(["train", str(config), "--out", str(made[name]), *flags])
-        assert stop.value.code == 0, name
+        assert hubbub("train", config, "--out", made[name], *flags) == 0, name
     return made
 
 

@@ -1,4 +1,4 @@
-"""Any t of n holders decrypt, t − 1 never, and one who lies is named.
+"""Any t of n holders decrypt, t − 1 never, and one who lies is named; safe primes, and that nothing about them can be foretold.
 
 Expected values: the reference values of the oracle file, what was encrypted, and the textbook exponent.
 """
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub.secagg import threshold
+from hubbub.secagg import primes, threshold
 from hubbub.secagg.proofs import _digest, prove
 from hubbub.secagg.threshold import _lagrange, _shared_out, _statement
 
@@ -250,3 +250,45 @@ def test_pai_15_a_share_is_in_no_text_and_no_pickle():
     with pytest.raises(ValueError, match="is 0") as caught:
         SHARES[0].partial(0)
     assert str(secret) not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("bits", [64, 66, 256, 512])
+def test_safe_primes_are_safe_and_their_product_has_the_bits_asked_for(bits: int) -> None:
+    p, q = primes.safe_prime_pair(bits)
+    assert p != q
+    assert (p * q).bit_length() == bits == 2 * p.bit_length() == 2 * q.bit_length()
+    for prime in (p, q):
+        assert prime % 12 == 11
+        assert gmpy2.is_prime(prime)
+        assert gmpy2.is_prime((prime - 1) // 2)
+    assert gmpy2.gcd(p * q, (p - 1) * (q - 1)) == 1
+    assert gmpy2.gcd(p - 1, q - 1) == 2
+    if bits >= 256:
+        assert abs(p - q).bit_length() > bits // 2 - 100
+
+
+def test_candidates_come_from_all_over_the_window_in_no_order() -> None:
+    found = list(itertools.islice(primes._candidates(256), 200))
+    assert all(p.bit_length() == 256 and p >> 254 == 3 and p % 12 == 11 for p in found)
+    assert found != sorted(found)
+    # 200 draws below a window of 2^20: the least is above a fifth of it once in 10^19 times.
+    assert max(found) - min(found) > 12 * primes._WINDOW // 2
+
+
+def test_a_composite_with_a_prime_half_is_no_safe_prime() -> None:
+    """Each of the two numbers fails alone."""
+    prime = gmpy2.is_prime
+    half_only = next(p for p in range(10**6 + 1, 2 * 10**6, 2) if prime(p // 2) and not prime(p))
+    whole_only = next(p for p in range(10**6 + 1, 2 * 10**6, 2) if prime(p) and not prime(p // 2))
+    assert [primes._is_safe(gmpy2.mpz(p)) for p in (half_only, whole_only, P)] == [False, False, True]
+    # 2^340 = 1 mod 341 = 11·31: a test to the base 2 alone is passed.
+    assert not primes._is_safe(gmpy2.mpz(683))
+
+
+def test_a_shared_key_is_made_without_showing_its_primes() -> None:
+    seen: list[int] = []
+    public, shares = threshold.generate(2048, holders=3, threshold=2, min_contributions=2, progress=seen.append)
+    assert (public.n.bit_length(), public.holders, public.threshold, public.min_contributions) == (2048, 3, 2, 2)
+    assert seen
+    given = [public.encrypt([5, -7]), public.encrypt([1, 1])]
+    assert threshold.combine(public, [shares[i].partial_of(given) for i in (2, 0)]) == [6, -6]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hubbub.cli import main
 from hubbub.experiment import tracking
 from hubbub.training import RoundResult
+from recorded_runs import hubbub
 
 PUBLIC = {"public/epsilon", "public/accuracy", "public/loss"}
 
@@ -27,8 +27,6 @@ class Mlflow(ModuleType):
         self.MlflowClient = self._client
 
     def _client(self, tracking_uri: str) -> "Mlflow":
-        if tracking_uri == "nowhere":
-            raise OSError("no such server")
         self.uri = tracking_uri
         return self
 
@@ -90,9 +88,7 @@ def trained(folder: Path, *flags: str, settings: str = "") -> int:
         "[training]\nrounds = 3\ncohort_size = 10\nplan = 'one-by-one'\n"
         f'{settings}[privacy]\nclip_norm = 0.5\nnoise_multiplier = 2.0\n[data]\nname = "digits"\nclients = 40\n'
     )
-    with pytest.raises(SystemExit) as stop:
-        main(["train", str(config), "--out", str(folder), *flags])
-    return int(stop.value.code or 0)
+    return hubbub("train", config, "--out", folder, *flags)
 
 
 def test_what_a_population_calls_its_statistics_makes_none_of_them_public() -> None:

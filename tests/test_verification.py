@@ -132,16 +132,9 @@ def join_again(run: Path) -> None:
     rewritten(run, lambda records: [r for r in records if r["kind"] == "begin"][1].update(bound(second)))
 
 
-def cheaper(records: list[dict]) -> None:
-    records[0]["mechanism"] = records[0]["mechanism"] | {"epsilon": 0.1}
-
-
-def louder(records: list[dict]) -> None:
-    records[0]["mechanism"] = records[0]["mechanism"] | {"noise_multiplier": 9.0}
-
-
-def less_sensitive(records: list[dict]) -> None:
-    records[0]["mechanism"] = records[0]["mechanism"] | {"l2_sensitivity": 0.1}
+def promising(**changes: float) -> Callable[[Path], None]:
+    """A promise whose mechanism is said to be another."""
+    return forged(lambda records: records[0].update(mechanism=records[0]["mechanism"] | changes))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
@@ -154,9 +147,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     ),
     "a release between the points": (moved_off_the_lattice, "releases", "lattice"),
     "a client too often": (join_again, "participation", "epsilon is"),
-    "a promise that states a lower epsilon": (forged(cheaper), "promise", "epsilon"),
-    "a promise that states more noise": (forged(louder), "promise", "stddev"),
-    "a promise that states a lower sensitivity": (forged(less_sensitive), "promise", "l2_sensitivity"),
+    "a promise that states a lower epsilon": (promising(epsilon=0.1), "promise", "epsilon"),
+    "a promise that states more noise": (promising(noise_multiplier=9.0), "promise", "stddev"),
+    "a promise that states a lower sensitivity": (promising(l2_sensitivity=0.1), "promise", "l2_sensitivity"),
     "a guarantee that states less": (
         edited("guarantee.json", lambda content: re.sub(rb'"epsilon":[0-9.]+', b'"epsilon":0.5', content)),
         "epsilon",
@@ -197,24 +190,18 @@ def test_what_does_not_hold_is_named_and_the_status_is_1(
     assert next(check["name"] for check in answer["checks"] if not check["ok"]) in failing(run)
 
 
-REPORTS = ["report.html", "report.md", "report.png"]
+METRICS, REPORTS = ["metrics.jsonl", "metrics.prom"], ["report.html", "report.md", "report.png"]
 
 
 @pytest.mark.parametrize("bits", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_cra_18_a_flipped_bit_shows_in_every_file_but_those_that_verify_names_as_bound_by_nothing(run: Path, bits: int) -> None:
-    assert require_noticed(run, bits=bits) == ["metrics.jsonl", "metrics.prom", *REPORTS, "state/lock"]
+    assert require_noticed(run, bits=bits) == [*METRICS, *REPORTS, "state/lock"]
     assert hubbub("publish", str(run), "-o", str(run.parent / "public")) == 0
-    assert require_noticed(run, bits=bits, names="ledger.jsonl") == ["metrics.jsonl", "metrics.prom", *REPORTS, "state/lock"]
+    assert require_noticed(run, bits=bits, names="ledger.jsonl") == [*METRICS, *REPORTS, "state/lock"]
     assert require_noticed(run.parent / "public", bits=4 * bits) == []
     assert hubbub("close", str(run)) == 0
     checkpoint = ["state/checkpoint-12.safetensors", "state/checkpoint.json"]
-    assert require_noticed(run, bits=bits, names="*.json*") == [
-        "metrics.jsonl",
-        "metrics.prom",
-        *REPORTS,
-        *checkpoint,
-        "state/lock",
-    ]
+    assert require_noticed(run, bits=bits, names="*.json*") == [*METRICS, *REPORTS, *checkpoint, "state/lock"]
 
 
 def test_a_published_folder_is_verified_as_far_as_it_proves_anything(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

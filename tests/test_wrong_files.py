@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import refusals
-from refusals import Refused, contents, output, settings
+from refusals import Refused, contents, settings
 
 # Fixtures are found by their names here.
 workplace, refused = refusals.workplace, refusals.refused
@@ -54,12 +54,3 @@ def test_a_file_in_the_place_of_a_folder_is_left_as_it_is(
     Path(taken).write_text("years of work")
     refused(line, *words, "--out")
     assert Path(taken).read_text() == "years of work"
-
-
-def test_a_finished_run_is_not_trained_over(refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
-    output(capsys, settings("good.toml"))
-    before = contents(Path("new"))
-    refused(settings("good.toml"), "new", "exists already", "--out")
-    assert contents(Path("new")) == before
-    output(capsys, ["resume", "new"])
-    assert contents(Path("new")) == before
