@@ -7,7 +7,7 @@ import io
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -251,14 +251,22 @@ def trained(model: dict[str, Any], index: int) -> dict[str, Any]:
     return {name: values + values.dtype.type((-1) ** index * 0.07 * (index + 1)) for name, values in model.items()}
 
 
-def spied(patch: pytest.MonkeyPatch) -> list[tuple[Lattice, torch.Tensor]]:
+class Opened(NamedTuple):
+    """A sum that was released, in whole steps of its lattice."""
+
+    lattice: Lattice
+    steps: torch.Tensor
+    release: torch.Tensor
+
+
+def spied(patch: pytest.MonkeyPatch) -> list[Opened]:
     """The sums that are released from now on."""
-    sums: list[tuple[Lattice, torch.Tensor]] = []
+    sums: list[Opened] = []
     release = Lattice.release
 
     def spy(lattice: Lattice, steps: torch.Tensor, row: torch.Tensor | None) -> torch.Tensor:
-        sums.append((lattice, steps.clone()))
-        return release(lattice, steps, row)
+        sums.append(Opened(lattice, steps.clone(), release(lattice, steps, row)))
+        return sums[-1].release
 
     patch.setattr(Lattice, "release", spy)
     return sums

@@ -35,12 +35,6 @@ class System:
     def noise(self) -> np.ndarray:
         return solve_triangular(self.C, self.rng.normal(size=(ROUNDS, DIM)), lower=True)
 
-    def same_noise(self) -> np.ndarray:
-        return solve_triangular(self.C, np.repeat(self.rng.normal(size=(1, DIM)), ROUNDS, axis=0), lower=True)
-
-    def twice(self) -> np.ndarray:
-        return np.minimum(self.patterns + np.roll(self.patterns, SEPARATION // 2, axis=1), 1.0)
-
     def checks(self, released: np.ndarray) -> dict[str, bool]:
         scores = audit.whitened_scores(self.C, released, self.patterns, self.directions, stddev=self.stddev)
         means = audit.present_means(self.C, self.patterns[:EACH], self.directions[:EACH], stddev=self.stddev)

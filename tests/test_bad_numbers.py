@@ -78,7 +78,8 @@ NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-1": -1.0, "1e9
 Door = Callable[[Any], object]
 REFUSALS = (ValueError, TypeError, HubbubError)
 ONE = every_round(3)
-INPUTS, TARGETS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(6, dtype=torch.int64)
+EXAMPLES = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(6, dtype=torch.int64)
+LAYER = nn.Linear(3, 2)
 KEY = PublicKey((2**1024 + 643) * (2**1024 + 1657))
 
 
@@ -228,19 +229,6 @@ def test_num_2_settings_with_noise_of_zero_say_how_to_run_without_any(refused: R
 # --- clip norms ---
 
 
-def _example_population(v: Any) -> object:
-    return ExamplePopulation(INPUTS, TARGETS, F.cross_entropy).collect([0, 1], nn.Linear(3, 2), v, 0)
-
-
-def _plain_examples(v: Any) -> object:
-    return ExamplePopulation(INPUTS, TARGETS, F.cross_entropy, lattice=False).collect([0, 1], nn.Linear(3, 2), v, 0)
-
-
-def _clients(v: Any) -> object:
-    clients = SimulatedPopulation([(INPUTS, TARGETS)] * 2, F.cross_entropy, LocalTraining())
-    return clients.collect([0, 1], nn.Linear(3, 2), v, 0)
-
-
 def _mod(mods: list[Any], config: dict[str, Any]) -> Door:
     """A client is told a number by its server: it answers with an error that holds the message."""
 
@@ -248,7 +236,7 @@ def _mod(mods: list[Any], config: dict[str, Any]) -> Door:
         told = {key: v if value is None else value for key, value in config.items()}
         federation = Federation(1, lambda model, index: model, mods=mods)
         strategy = averaging(1)
-        configured = strategy.configure_train(1, _record(), ConfigRecord(told), federation.grid)
+        configured = strategy.configure_train(1, record({"w": np.zeros(3)}), ConfigRecord(told), federation.grid)
         (reply,) = federation.grid.send_and_receive(configured)
         if reply.has_error():
             raise ValueError(reply.error.reason)
@@ -256,18 +244,17 @@ def _mod(mods: list[Any], config: dict[str, Any]) -> Door:
     return door
 
 
-def _record() -> Any:
-    return record({"w": np.zeros(3)})
-
-
 CLIPPED: dict[str, tuple[str, Door]] = {
     "lattice": ("clip_norm", Lattice),
     "clip": ("clip_norm", lambda v: clip(torch.ones(3), v)),
     "plan": ("clip_norm", lambda v: RunPlan(3, ONE, 3, Mechanism(Identity(3), ONE, 1.0), clip_norm=v)),
-    "clients": ("clip_norm", _clients),
-    "examples": ("clip_norm", _example_population),
-    "examples, plain": ("clip_norm", _plain_examples),
-    "private gradients": ("clip_norm", lambda v: private_gradients(nn.Linear(3, 2), F.cross_entropy, INPUTS, TARGETS, v)),
+    "clients": ("clip_norm", lambda v: SimulatedPopulation([EXAMPLES] * 2, F.cross_entropy).collect([0, 1], LAYER, v, 0)),
+    "examples": ("clip_norm", lambda v: ExamplePopulation(*EXAMPLES, F.cross_entropy).collect([0, 1], LAYER, v, 0)),
+    "examples, plain": (
+        "clip_norm",
+        lambda v: ExamplePopulation(*EXAMPLES, F.cross_entropy, lattice=False).collect([0, 1], LAYER, v, 0),
+    ),
+    "private gradients": ("clip_norm", lambda v: private_gradients(LAYER, F.cross_entropy, *EXAMPLES, v)),
     "adaptive": ("initial_clip_norm", lambda v: AdaptiveClipping(initial_clip_norm=v)),
     "Flower": ("clip_norm", lambda v: fixed(clip_norm=v)),
     "Flower, correlated": (
@@ -343,7 +330,7 @@ def test_num_4_a_federation_is_warned_of_it_too(caplog: pytest.LogCaptureFixture
             logger = logging.getLogger("flwr")
             logger.addHandler(caplog.handler)
             try:
-                strategy.start(federation.grid, _record(), num_rounds=1)
+                strategy.start(federation.grid, record({"w": np.zeros(3)}), num_rounds=1)
             finally:
                 logger.removeHandler(caplog.handler)
         assert ("is not below 1/clients" in caplog.text) == warned

@@ -14,10 +14,9 @@ from hubbub.mechanism import utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import banded_inverse, matrices
 from hubbub.mechanism.strategies.banded_inverse import BandedInverse
-from hubbub.testing import brute_force_sensitivity, check_strategy
+from hubbub.testing import check_strategy
 
 MF = oracle("matrix_factorization")
-PATTERNS = [SingleParticipation(), MinSeparation(4, 3), FixedEpochs(3, 4), MinSeparation(2, 6)]
 
 
 def by_definition(workload: workloads.Workload, strategy: BandedInverse, objective: str = "mean") -> float:
@@ -80,17 +79,6 @@ def test_no_sensitivity_is_understated(d: list[float], b: int, k: int) -> None:
 
 
 # ---- gradients and optimum
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("objective", ["mean", "max"])
-def test_the_error_stated_is_that_of_the_dense_matrices(pattern: MinSeparation, objective: str) -> None:
-    A = workloads.momentum(12, 0.7, np.full(12, 0.5))
-    result = factorization.banded_inverse.optimize(A, bands=3, participation=pattern, objective=objective)
-    stated = result.strategy.sensitivity(pattern)
-    assert result.squared_error == pytest.approx(by_definition(A, result.strategy, objective) * stated.value**2, rel=1e-10)
-    assert stated.value >= brute_force_sensitivity(result.strategy.matrix(), pattern) * (1 - 1e-12)
-    assert result.lower_bound <= result.squared_error
 
 
 @pytest.mark.parametrize("objective", ["mean", "max"])

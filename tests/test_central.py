@@ -116,25 +116,21 @@ def test_noise_is_for_the_learning_rates_that_the_server_has() -> None:
 
 
 @pytest.mark.parametrize(
-    "more",
+    "assignments",
     [
-        {"privacy": {"sampling": "poisson"}},
-        {"privacy": {"sampling": "balls-in-bins"}, "training": {"cohort_size": None}, "participation": {"bins": 3}},
-        {"privacy": {"sampling": "cyclic-poisson"}, "participation": {"cycle_length": 3}},
-        {"privacy": {"sampling": "fixed-size"}},
-        {"privacy": {"sampling": "truncated-poisson"}, "participation": {"max_cohort_size": 150}},
-        {"privacy": {"mode": "dp-ftrl"}, "participation": {"min_separation": 3, "max_participations": 1}},
-        {"privacy": {"mode": "none", "epsilon": None}},
-        {"privacy": {"neighboring_relation": "replace-one", "sampling": "fixed-size"}},
+        "privacy.sampling=poisson",
+        "privacy.sampling=balls-in-bins training.cohort_size=default participation.bins=3",
+        "privacy.sampling=cyclic-poisson participation.cycle_length=3",
+        "privacy.sampling=fixed-size",
+        "privacy.sampling=truncated-poisson participation.max_cohort_size=150",
+        "privacy.mode=dp-ftrl participation.min_separation=3 participation.max_participations=1",
+        "privacy.mode=none privacy.epsilon=default",
+        "privacy.neighboring_relation=replace-one privacy.sampling=fixed-size",
     ],
 )
-def test_a_statement_about_examples_speaks_of_no_client(more: dict[str, dict[str, Any]]) -> None:
-    layers = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in more.items()}
-    first = {
-        section: {k: v for k, v in CENTRAL[section].items() if more.get(section, {}).get(k, v) is not None}
-        for section in CENTRAL
-    }
-    answer = planned(configs.resolve(first, layers), 1437).promise().after(3, 1e-4)
+def test_a_statement_about_examples_speaks_of_no_client(assignments: str) -> None:
+    settings = configs.resolve(CENTRAL, configs.overrides(assignments.split()))
+    answer = planned(settings, 1437).promise().after(3, 1e-4)
     text = answer.statement(RunFacts(clip_norm=1.0, expected_cohort_size=100)) + answer.sentence()
     assert "client" not in text
     assert "one example" in text

@@ -176,16 +176,6 @@ def test_the_code_of_a_page_runs(page: str, section: str, tmp_path: Path, monkey
         exec(compile(code, f"{page}.md", "exec"), names)  # noqa: S102 # our own page
 
 
-@pytest.mark.slow
-def test_the_model_and_data_of_the_page_make_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text(blocks("central", OWN, "python")[0])
-    (tmp_path / "run.toml").write_text(blocks("central", OWN, "toml")[0])
-    command = [sys.executable, "-m", "hubbub", "train", "run.toml", "--allow-import", "--out", "run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "round 5/5" in done.stdout
-
-
 @pytest.mark.parametrize(("page", "section"), SETTINGS_THAT_PLAN)
 def test_the_settings_of_a_page_make_a_plan(page: str, section: str, tmp_path: Path) -> None:
     found = blocks(page, section, "toml")

@@ -32,19 +32,6 @@ WITHIN = 0.01
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-def released(patch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """What is released from now on."""
-    found: list[torch.Tensor] = []
-    release = Lattice.release
-
-    def spy(lattice: Lattice, steps: torch.Tensor, row: torch.Tensor | None) -> torch.Tensor:
-        found.append(release(lattice, steps, row))
-        return found[-1]
-
-    patch.setattr(Lattice, "release", spy)
-    return found
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("silent", [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
 def test_cli_5_drop_outs_leave_noise_and_influence_as_stated(silent: float, dtype: str) -> None:
@@ -52,14 +39,14 @@ def test_cli_5_drop_outs_leave_noise_and_influence_as_stated(silent: float, dtyp
     strategy = DPFedAvgFixed(averaging(CLIENTS), clip_norm=CLIP, noise_multiplier=Z, num_sampled_clients=CLIENTS)
     federation = Federation(CLIENTS, lambda model, index: model, silent=range(round(silent * CLIENTS)))
     with pytest.MonkeyPatch.context() as patch:
-        found = released(patch)
+        found = spied(patch)
         model, told = federation.round(strategy, {"w": np.zeros(DIM, dtype)})
     assert told["released"] == 1
-    assert float(found[0].std()) == pytest.approx(Z * CLIP, rel=WITHIN)
-    assert abs(float(found[0].mean())) < 6 * Z * CLIP / math.sqrt(DIM)
+    assert float(found[0].release.std()) == pytest.approx(Z * CLIP, rel=WITHIN)
+    assert abs(float(found[0].release.mean())) < 6 * Z * CLIP / math.sqrt(DIM)
     assert model["w"].dtype == dtype
     # To the last bits of the model's own precision.
-    np.testing.assert_allclose(model["w"], found[0].numpy() / CLIENTS, rtol=2.0**-10, atol=1e-6)
+    np.testing.assert_allclose(model["w"], found[0].release.numpy() / CLIENTS, rtol=2.0**-10, atol=1e-6)
 
 
 @pytest.mark.parametrize("silent", [0.0, 0.5, 0.9])
@@ -69,11 +56,11 @@ def test_cli_5_drop_outs_leave_the_noise_of_adaptive_clipping_as_stated(silent: 
     )
     federation = Federation(CLIENTS, lambda model, index: model, silent=range(round(silent * CLIENTS)))
     with pytest.MonkeyPatch.context() as patch:
-        found = released(patch)
+        found = spied(patch)
         federation.round(strategy, {"w": np.zeros(DIM, np.float32)})
     # Andrew et al. 2021, Theorem 1.
     stated = (Z**-2 - (2 * 2.0) ** -2) ** -0.5 * CLIP
-    assert float(found[0][:-1].std()) == pytest.approx(stated, rel=WITHIN)
+    assert float(found[0].release[:-1].std()) == pytest.approx(stated, rel=WITHIN)
 
 
 class Wide(nn.Module):
@@ -97,10 +84,10 @@ def test_cli_5_drop_outs_leave_correlated_noise_as_stated(silent: float) -> None
     planned = plan(toeplitz.square_root(rounds, 3))
     grid = Federation(CLIENTS, lambda model, index: model, silent=range(round(silent * CLIENTS))).grid
     with pytest.MonkeyPatch.context() as patch:
-        found = released(patch)
+        found = spied(patch)
         for _ in train(planned, GridPopulation(grid, grid.get_node_ids()), Wide(dim, torch.float32, 0.0)):
             pass
-    rows = torch.stack(found).numpy()
+    rows = torch.stack([one.release for one in found]).numpy()
     whitened = planned.mechanism.strategy.matrix() @ rows / (planned.mechanism.stddev * CLIP)
     assert float(whitened.std()) == pytest.approx(1, rel=WITHIN)
     correlations = np.corrcoef(whitened) - np.eye(rounds)
@@ -123,14 +110,14 @@ class Nobody(Population):
 def test_cli_5_a_model_of_half_precision_is_released_with_noise_of_full_precision(dtype: torch.dtype) -> None:
     """Weights of 1000 lie 4 apart in bfloat16 and 0.5 in float16: noise that was added to them would be rounded away."""
     with pytest.MonkeyPatch.context() as patch:
-        found = released(patch)
+        found = spied(patch)
         transcript = Transcript(Nobody())
         for _ in train(plan(Identity(1)), transcript, Wide(DIM, dtype, 1000.0)):
             pass
-    assert found[0].dtype == torch.float64
-    assert float(found[0].std()) == pytest.approx(Z * CLIP, rel=WITHIN)
-    assert len(found[0].unique()) > DIM * 0.9
-    assert Lattice(CLIP).holds(found[0])
+    assert found[0].release.dtype == torch.float64
+    assert float(found[0].release.std()) == pytest.approx(Z * CLIP, rel=WITHIN)
+    assert len(found[0].release.unique()) > DIM * 0.9
+    assert Lattice(CLIP).holds(found[0].release)
 
 
 # Noise of the clients.
@@ -157,7 +144,7 @@ def test_cli_5_shares_of_the_noise_are_as_their_theory_says_and_never_below_what
     least = 5
     strategy, federation, model = sharing(answering, least, DIM)
     with pytest.MonkeyPatch.context() as patch:
-        found = released(patch)
+        found = spied(patch)
         _, told = federation.round(strategy, model)
     assert told["released"] == 1
     lattice = Lattice(CLIP)
@@ -166,7 +153,7 @@ def test_cli_5_shares_of_the_noise_are_as_their_theory_says_and_never_below_what
     assert Fraction(share) ** 2 * least >= (Fraction(Z) * Fraction(CLIP) / Fraction(lattice.step)) ** 2
     theory = share * math.sqrt(answering) * lattice.step
     assert theory >= Z * CLIP
-    assert float(found[0].std()) == pytest.approx(theory, rel=WITHIN)
+    assert float(found[0].release.std()) == pytest.approx(theory, rel=WITHIN)
     assert theory == pytest.approx(Z * CLIP * math.sqrt(answering / least), rel=1e-5)
 
 

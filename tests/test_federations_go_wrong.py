@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import random
 import subprocess
 import sys
 import tomllib
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
@@ -26,6 +27,8 @@ from flwr.serverapp.strategy import (
     FedAvgM,
 )
 
+import bad_replies
+from bad_replies import BOUNDED, NOTHING, outcome
 from flower_arms import Federation, averaging, entries, record, told
 from flower_defects import distance
 from flower_deployment import LOOPBACK, free_port
@@ -113,58 +116,26 @@ def test_flw_2_a_node_without_a_registered_key_is_never_asked() -> None:
 # Replies
 
 
-def failing(reply: Message) -> Message:
-    return Message(Error(code=2, reason="out of memory"), reply_to=reply)
-
-
-def with_record(name: str, content: Any) -> Callable[[Message], Message]:
-    def altered(reply: Message) -> Message:
-        reply.content[name] = content
-        return reply
-
-    return altered
-
-
-def empty(reply: Message) -> Message:
-    reply.content = RecordDict()
-    return reply
-
-
-FAULTS: dict[str, Callable[[Message], Message]] = {
-    "an error": failing,
-    "no record": empty,
-    "no arrays": with_record("arrays", MetricRecord({"a": 1})),
-    "a second model": with_record("more", record(MODEL)),
-    "NaN": with_record("arrays", record({**MODEL, "scale": np.array(np.nan, np.float32)})),
-}
-HARMLESS: dict[str, Callable[[Message], Message]] = {
-    "no metrics": with_record("metrics", MetricRecord({})),
-    "a further metric": with_record("told", MetricRecord({"loss": float("nan")})),
-    "a further configuration": with_record("config", ConfigRecord({"dpfedavg_clip_norm": 1e9})),
-}
-
-
-def released(alter: Callable[[list[Message]], Iterable[Message]]) -> bytes:
-    """The bits of a model after one round of eight clients."""
-    strategy = fixed(8, simulation_seed=3)
-    replies = Federation(8, lambda model, index: {k: v + np.float32(0.01 * index) for k, v in model.items()}).ask(
-        strategy, MODEL
-    )
-    arrays, _ = strategy.aggregate_train(1, alter(replies))
-    assert arrays is not None
-    return b"".join(array.data for array in arrays.values())
+SPOILT = ("an error", "nothing at all", "no model", "two models", "NaN in part")
 
 
 def test_flw_3_replies_with_all_kinds_of_faults_together_are_those_that_never_came() -> None:
-    def spoilt(replies: list[Message]) -> list[Message]:
-        return [fault(reply) for fault, reply in zip(FAULTS.values(), replies, strict=False)] + replies[len(FAULTS) :]
+    def released(spoilt: bool) -> bytes:
+        """The bits of a model after one round of ten clients, of which five reply otherwise, or not at all."""
+        strategy, draw = bad_replies.fixed(), random.Random(1)  # noqa: S311 # of a test
+        first = Federation(bad_replies.CLIENTS, bad_replies.trained).ask(strategy, bad_replies.MODEL)
+        faulty, rest = first[: len(SPOILT)], first[len(SPOILT) :]
+        others = [NOTHING[name](reply, draw) for name, reply in zip(SPOILT, faulty, strict=True)] if spoilt else []
+        arrays, _ = strategy.aggregate_train(1, [*others, *rest])
+        assert arrays is not None
+        return b"".join(array.data for array in arrays.values())
 
-    assert released(spoilt) == released(lambda replies: replies[len(FAULTS) :])
+    assert released(spoilt=True) == released(spoilt=False)
 
 
-@pytest.mark.parametrize("alter", HARMLESS.values(), ids=HARMLESS)
-def test_flw_3_what_a_reply_holds_beside_its_arrays_changes_no_bit(alter: Callable[[Message], Message]) -> None:
-    assert released(lambda replies: [alter(reply) for reply in replies]) == released(lambda replies: replies)
+@pytest.mark.parametrize("beside", ["no metrics", "metrics that are none", "its own clip norm"])
+def test_flw_3_what_a_reply_holds_beside_its_arrays_changes_no_bit(beside: str) -> None:
+    assert outcome(bad_replies.fixed, BOUNDED[beside]) == outcome(bad_replies.fixed, None)
 
 
 class Breaks(FedAvg):

@@ -34,15 +34,6 @@ class Trainer(NumPyClient):
         self.configs.append(config)
         return self.trained, 12, self.metrics
 
-    def evaluate(self, parameters: list[Numbers], config: dict[str, Any]) -> Any:
-        return 0.5, 3, {"accuracy": 0.25}
-
-    def get_properties(self, config: dict[str, Any]) -> Any:
-        return {"kind": "trainer"}
-
-    def get_parameters(self, config: dict[str, Any]) -> Any:
-        return self.trained
-
 
 class InPlace(NumPyClient):
     """Trains the very arrays that it is sent."""

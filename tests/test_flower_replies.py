@@ -35,7 +35,7 @@ def test_a_bit_that_is_none_counts_as_a_missing_reply_and_is_not_in_the_log(faul
     assert any("dpfedavg_norm_bit is" in line for line in lines)
 
 
-FORMS = ("names in another order", "big-endian", "Fortran order", "metrics that are none", "its own clip norm")
+FORMS = ("names in another order", "big-endian", "Fortran order")
 
 
 @pytest.mark.parametrize("make", [fixed, adaptive], ids=["fixed", "adaptive"])

@@ -180,7 +180,6 @@ def test_prt_7_a_mechanism_has_no_more_rounds_than_it_has() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: separated(keys_enforced=False), "keys_enforced=True"),
         (lambda: separated(num_sampled_clients=None), "num_sampled_clients: is missing"),
         (lambda: separated(noise_at="clients", min_survivors=2), "noise"),
         (lambda: DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1), "give one of the two"),

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
+from hockey_stick import gaussian_delta
 from hubbub.mechanism import gaussian
 
 CLOSED = oracle("accounting")["closed_form_sigma"]["points"]
@@ -69,7 +70,7 @@ def test_a_budget_beyond_the_theorem_is_refused_with_the_delta_that_would_be_att
     # Φ(1/2σ − εσ) − e^ε Φ(−1/2σ − εσ) at the classical noise for epsilon 10 and delta 1e-5.
     with mpmath.workdps(40):
         sigma = mpmath.sqrt(2 * mpmath.log(mpmath.mpf("1.25e5"))) / 10
-        truth = mpmath.ncdf(1 / (2 * sigma) - 10 * sigma) - mpmath.exp(10) * mpmath.ncdf(-1 / (2 * sigma) - 10 * sigma)
+        truth = gaussian_delta(1 / sigma, 10)
     with pytest.raises(ValueError, match=r"attains delta .* here, more than the claimed") as refused:
         gaussian.calibrate("classical", 10.0, 1e-5)
     assert truth > 1e-5

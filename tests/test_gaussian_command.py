@@ -14,6 +14,7 @@ import pytest
 
 import refusals
 from conftest import oracle
+from hockey_stick import gaussian_delta
 from hubbub.mechanism import gaussian
 from refusals import output
 
@@ -105,13 +106,8 @@ def test_what_ran_is_that_of_the_theorem_for_its_noise_and_its_eight_tensors(tab
     # One cell from first principles: eight tensors clipped to C each, noise of standard deviation σ²C².
     epsilon = table.cell(0.5, 0.1)["D"]
     with mpmath.workdps(60):
-        stddev, sensitivity = mpmath.mpf(0.1) ** 2 * mpmath.mpf(0.5) ** 2, mpmath.mpf(0.5) * mpmath.sqrt(8)
-
-        def delta(eps: float) -> mpmath.mpf:
-            h, t = sensitivity / stddev, mpmath.mpf(eps) * stddev / sensitivity
-            return mpmath.ncdf(h / 2 - t) - mpmath.exp(eps) * mpmath.ncdf(-h / 2 - t)
-
-        assert delta(epsilon * (1 - 1e-9)) > 1e-3 > delta(epsilon * (1 + 1e-9))
+        mu = mpmath.mpf(0.5) * mpmath.sqrt(8) / (mpmath.mpf(0.1) ** 2 * mpmath.mpf(0.5) ** 2)
+        assert gaussian_delta(mu, epsilon * (1 - 1e-9)) > 1e-3 > gaussian_delta(mu, epsilon * (1 + 1e-9))
 
 
 def test_the_code_of_the_page_gives_what_stands_there() -> None:
