@@ -65,14 +65,6 @@ def plant(
 ) -> Canaries:
     """Random canaries, each present with probability 1/2, with disjoint coordinates.
 
-    Args:
-        clients: The ids of all clients.
-        dim: Length of an update.
-        rounds: Of the run.
-        canaries: Number of canaries, at most that of clients and of coordinates.
-        unclipped: Share of updates that pass unclipped; the others are far above the clip norm.
-        rng: Must be unknown to the audited system.
-
     Example:
         >>> planted = plant(range(9), 6, 2, canaries=2, unclipped=0.0, rng=np.random.default_rng(0))
         >>> [round(float(planted.direction(i) @ planted.direction(i)), 9) for i in range(2)]

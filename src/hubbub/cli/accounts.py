@@ -287,19 +287,7 @@ _POINTS = 121
 
 
 def gaussian(epsilon: float, delta: float, sensitivity: float, *, plot: Path | None, as_json: bool) -> None:
-    """Print the table of all calibrations for a budget, and draw how loose each is over epsilon.
-
-    Args:
-        epsilon: From 1e-12 to 1e12.
-        delta: Strictly between 0 and 1.
-        sensitivity: L2, in the unit of the noise that is printed.
-        plot: Where to draw.
-        as_json: Print one JSON object instead.
-
-    Raises:
-        ValueError: A number out of range.
-        ConfigError: A picture that cannot be written there.
-    """
+    """Print the table of all calibrations for a budget, and draw how loose each is over epsilon."""
     budget = scale("epsilon", epsilon), open_unit("delta", delta), scale("sensitivity", sensitivity)
     require_output("--plot", plot, ".png")
     least = releases.noise_multiplier(*budget)

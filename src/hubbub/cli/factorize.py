@@ -150,14 +150,7 @@ def _require_picture(plot: Path | None, rounds: int) -> None:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files and the form of an answer, and the command line to record with it.
-
-    Args:
-        file: For the strategy, as ``.safetensors``; ``None`` writes none.
-        plot: For the picture, as ``.png``; ``None`` draws none.
-        as_json: Whether to print one JSON object.
-        command: The command line, which the file states.
-    """
+    """The files and the form of an answer, and the command line to record with it."""
 
     file: Path | None
     plot: Path | None
@@ -290,13 +283,6 @@ def _count(rows: int | None) -> str:
 
 def compare(setting: Setting, options: Mapping[str, Any], names: str | None, *, plot: Path | None, as_json: bool) -> None:
     """Compute strategies, print a table in the order of their errors, and draw these.
-
-    Args:
-        setting: Workload and participation.
-        options: ``bands``, ``buffers`` and ``objective``; each family takes those that it has.
-        names: Families, separated by commas; ``None`` for all.
-        plot: The file of the picture.
-        as_json: Print one JSON object instead.
 
     Raises:
         ConfigError: No family can be computed, or the picture cannot be written.

@@ -62,14 +62,6 @@ def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
 def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int, *, as_json: bool) -> None:
     """Write a new public key and one share of the private key for each holder.
 
-    Args:
-        folder: Of the files.
-        holders: The number of shares.
-        t: The threshold: any ``t`` holders decrypt together.
-        min_contributions: Sums of fewer contributions are not decrypted.
-        bits: The length of n.
-        as_json: Print one JSON object.
-
     Raises:
         ValueError: A number out of range.
         KeyFileError: A file is there already, or cannot be written.

@@ -75,16 +75,6 @@ def plan(
 ) -> None:
     """Print privacy, noise and cost of the run that a config and ``--set`` flags describe, and its alternatives.
 
-    Args:
-        file: The config.
-        assignments: ``section.key=value`` each, over the file.
-        compare: Whether to compare with other strategies, cohorts and cohort sizes.
-        thorough: Whether to try alternatives that take some seconds, too.
-        plot: The file of a picture of them; ``None`` draws none.
-        measure: Whether to load data and model, and time a few clients.
-        allow_import: Whether code that the settings name may be imported, which runs it.
-        as_json: Whether to print one JSON object.
-
     Raises:
         ConfigError: Flags for alternatives with ``--no-alternatives``, or a picture that cannot be written.
     """

@@ -28,17 +28,7 @@ _MOST_JOBS = 1024
 
 @dataclass(frozen=True)
 class Asked:
-    """The flags of ``hubbub sweep``.
-
-    Args:
-        grid: ``section.key=value,value`` each.
-        seeds: Values of ``training.seed``, with commas; ``None`` for that of the settings.
-        assignments: ``section.key=value`` each, over the file.
-        output: The folder; ``None`` for one in ``runs/`` named after the file.
-        jobs: Runs at a time.
-        allow_import: Whether code that the settings name may be imported, which runs it.
-        as_json: Whether to print one JSON object.
-    """
+    """The flags of ``hubbub sweep``."""
 
     grid: Sequence[str]
     seeds: str | None

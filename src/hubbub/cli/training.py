@@ -35,16 +35,7 @@ _BUDGET_SPENT = 3
 
 @dataclass(frozen=True)
 class How:
-    """The flags on how a run is computed and tracked; ``None`` leaves it to the settings.
-
-    Args:
-        engine: ``"process"`` or ``"flower"``.
-        plan: How many clients are trained at once.
-        nproc: The processes of this machine that share the run.
-        tracked: The trackers.
-        allow_import: Whether code that the settings name may be imported, which runs it.
-        as_json: Whether to print one JSON object.
-    """
+    """The flags on how a run is computed and tracked; ``None`` leaves it to the settings."""
 
     engine: str | None
     plan: str | None
@@ -163,16 +154,7 @@ def resume(folder: Path, head: str | None, how: How) -> None:
 
 
 def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | None, head: str | None, how: How) -> None:
-    """Train more rounds from the model of a finished run, in a new folder.
-
-    Args:
-        folder: Of the finished run.
-        rounds: The number of further rounds.
-        assignments: ``section.key=value``, over the settings of the finished run.
-        out: The new folder; by default one in ``runs/``.
-        head: A head of the finished run's ledger that you kept.
-        how: As for ``train``.
-    """
+    """Train more rounds from the model of a finished run, in a new folder."""
     from hubbub.experiment.extending import extension
 
     named = configs.overrides(assignments)
@@ -347,14 +329,7 @@ def new_folder(out: Path | None, kind: str, stem: str, otherwise: str = "") -> P
 
 @dataclass(frozen=True)
 class Tracked:
-    """The flags of trackers.
-
-    Args:
-        tensorboard: A local folder, which gets all numbers.
-        mlflow: The address of a server or store.
-        wandb: A project.
-        private: Whether the last two also get numbers that no epsilon covers.
-    """
+    """The flags of trackers; ``private`` sends MLflow and W&B the numbers that no epsilon covers, too."""
 
     tensorboard: Path | None = None
     mlflow: str | None = None

@@ -136,13 +136,6 @@ def alternatives(
 
     The choice depends on the numbers of rounds and clients, never on speed.
 
-    Args:
-        config: The run's settings.
-        clients: The number of units of privacy.
-        plan: The plan of the settings.
-        cpu_seconds: The time that the plan took.
-        thorough: Whether to try families that take some seconds as well.
-
     Raises:
         ConfigError: The run has no privacy, or ends when a budget is spent.
 
@@ -269,13 +262,7 @@ class _Search:
         return one, "" if one else _TOO_LONG
 
     def sized(self, sampling: str, size: int, **numbers: Any) -> Layer:
-        """The settings of cohorts of a kind and a size, which is left out if it is the default.
-
-        Args:
-            sampling: The kind, as in ``privacy.sampling``.
-            size: The expected size.
-            numbers: Settings of ``[participation]``; all others are reset.
-        """
+        """The settings of cohorts of a kind and a size, which is left out if it is the default."""
         default = self.config.training.cohort_size or max(1, self.clients // 10)
         return {
             "privacy": {"sampling": sampling},

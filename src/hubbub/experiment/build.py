@@ -30,14 +30,7 @@ __all__ = ["ClientSide", "Run", "build", "client_side", "clients_of"]
 
 @dataclass(frozen=True, eq=False)
 class ClientSide:
-    """The part of a run that its clients know: their data, and the model before the first round.
-
-    Args:
-        dataset: All data.
-        population: Its clients.
-        model: The module, with its initial parameters.
-        examples: The examples of each client; empty where each example is a unit by itself.
-    """
+    """The part of a run that its clients know: their data, and the model before the first round."""
 
     dataset: Dataset
     population: "SimulatedPopulation | ExamplePopulation"

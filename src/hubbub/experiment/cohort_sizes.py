@@ -54,11 +54,6 @@ def cohort_sizes(config: Config, units: int, plan: RunPlan) -> tuple[CohortSize,
 
     All have the epsilon, delta, rounds, sampling and strategy of the settings. Sizes that a run refuses are left out.
 
-    Args:
-        config: The run's settings.
-        units: The number of units of privacy.
-        plan: The plan of the settings.
-
     Returns:
         Nothing if the run has no noise, if its cohort size follows from other settings (patterns, balls in bins), if a budget
         ends it, or if its noise takes long to compute.

@@ -580,11 +580,7 @@ def dump(config: Config, header: str = "") -> str:
 
 
 def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
-    """A section from its keys.
-
-    Raises:
-        ConfigError: The first error, by the name of the setting in the file.
-    """
+    """A section from its keys."""
     hints = get_type_hints(kind)
     for key, value in keys.items():
         if key not in hints:
@@ -632,11 +628,6 @@ def _require_consistent(config: Config) -> None:
 
 def strategy_name(name: str, value: str, known: Sequence[str] = STRATEGIES) -> str:
     """The strategy's name as the tables have it, or ``"pkg.mod:Name"`` as it is.
-
-    Args:
-        name: Of the setting or flag, for the message.
-        value: As it was typed.
-        known: The names to choose from.
 
     Raises:
         ValueError: No such strategy.

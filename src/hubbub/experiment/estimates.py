@@ -76,11 +76,6 @@ class NoiseEstimate:
 def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, float]]:
     """Pairs (rounds, epsilon): after the first round, and after each of ``parts`` equal parts of the rounds.
 
-    Args:
-        promise: The promise of the run.
-        delta: The delta of each epsilon.
-        parts: The number of parts; each ends with a whole round.
-
     Example:
         >>> from hubbub.mechanism import Mechanism
         >>> from hubbub.mechanism.participation import PoissonSampling
@@ -176,14 +171,7 @@ def remembered_bytes(rows: int | None, plan: RunPlan, parameters: int | None, ra
 
 
 def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients: int) -> dict[str, float]:
-    """The cost of encryption in a round, by name, measured with a temporary key.
-
-    Args:
-        plan: The plan of the run.
-        terms: The terms of encryption.
-        parameters: The number of parameters.
-        clients: The number of clients.
-    """
+    """The cost of encryption in a round, by name, measured with a temporary key."""
     import gmpy2
 
     from hubbub.secagg import paillier
@@ -223,15 +211,7 @@ def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients:
 
 
 def agreed(plan: RunPlan, terms: Encryption, key: "PublicKey", parameters: int, name: str) -> "Agreement":
-    """The agreement of the clients, the server and the key holders of a run.
-
-    Args:
-        plan: The plan of the run.
-        terms: The terms of encryption.
-        key: The public key.
-        parameters: The number of parameters.
-        name: A name that no other run has.
-    """
+    """The agreement of the clients, the server and the key holders of a run."""
     # Of a row of noise that one party adds, as the run itself finds it; of independent noise without tensors.
     mechanism, largest = plan.mechanism, 0.0
     if mechanism is not None and mechanism.shares is None:
@@ -244,10 +224,6 @@ def agreed(plan: RunPlan, terms: Encryption, key: "PublicKey", parameters: int, 
 
 def deviation(plan: RunPlan, noise_rows: int) -> float:
     """The standard deviation of z in a mean over the expected cohort, for clip norm 1; 0 without noise.
-
-    Args:
-        plan: The plan of the run.
-        noise_rows: As for :func:`noise_estimate`.
 
     Example:
         >>> from hubbub.mechanism import Mechanism

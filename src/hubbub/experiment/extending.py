@@ -41,15 +41,6 @@ _LARGEST_MODEL = 2**36
 def start_from(config: Config, following: RunPlan, module: nn.Module, clients: int) -> tuple[Extends, Start]:
     """The final state of the run that ``training.extends`` names; its model is written into ``module`` as well.
 
-    Args:
-        config: The settings of the new run.
-        following: Its plan.
-        module: Its module as the settings make it.
-        clients: The number of units.
-
-    Returns:
-        As :func:`hubbub.training.warm_start.final_state`.
-
     Raises:
         ConfigError: Settings of other data, of another model, or of another unit, relation or kind of noise.
         RunFolderError: The finished run does not verify, or its model is not made of its releases.

@@ -51,11 +51,6 @@ _OWNERS = {part.name: word for kind, word in (PATTERN_WORDS | SAMPLING_WORDS).it
 def participation_of(config: Config, clients: int, size: int) -> tuple[Participation, float]:
     """The participation, and the expected size of a cohort.
 
-    Args:
-        config: The settings.
-        clients: The number of units.
-        size: The size of a cohort, as the settings say or by default.
-
     Raises:
         ConfigError: Numbers of another pattern, or numbers that contradict each other.
 
@@ -334,10 +329,6 @@ def clipping_of(config: Config) -> Clipping | None:
 
 def encryption_of(config: Config, expected: float) -> "Encryption | None":
     """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted.
-
-    Args:
-        config: The settings.
-        expected: The expected size of a cohort.
 
     Raises:
         ConfigError: Numbers that contradict each other.

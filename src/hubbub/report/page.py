@@ -50,12 +50,7 @@ class Fact:
 
 
 def page(runs: Sequence[RunSummary], *, public: bool = False) -> str:
-    """The page as HTML.
-
-    Args:
-        runs: One, or several that are drawn over one another.
-        public: Whether to leave out what was computed from clients' data.
-    """
+    """The page as HTML."""
     names = [run.name for run in runs]
     # Folders of the same name get numbers.
     runs = [

@@ -53,13 +53,7 @@ def _plain(axis: Any, subs: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
 
 @styled
 def draw_errors(title: str, subtitle: str, curves: Mapping[str, Array]) -> bytes:
-    """A PNG of the root squared error of each strategy over rounds, at sensitivity 1; the legend has the RMSE of each.
-
-    Args:
-        title: Its first line.
-        subtitle: Its second, such as the setting.
-        curves: ``(rounds,)`` each, by name.
-    """
+    """A PNG of the root squared error of each strategy over rounds, at sensitivity 1; the legend has the RMSE of each."""
     from matplotlib.ticker import MaxNLocator
 
     figure = canvas(9, 6)
@@ -86,11 +80,6 @@ def draw_matrices(title: str, answer: "Optimized[Strategy]", roots: Array) -> by
 
     Each sign has a color, by the logarithm of an entry's size. A large matrix is shown by the largest entry of each block,
     so that a single diagonal stays visible. If C is not square, the noising matrix N stands for C⁻¹.
-
-    Args:
-        title: In its first line.
-        answer: The strategy, with its error and the bound below it.
-        roots: ``(rounds,)``, the root squared error of each round at sensitivity 1.
 
     Source: for the four panels, the notebook published with Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153.
     """
@@ -174,13 +163,7 @@ class Calibrated:
 
 @styled
 def draw_calibrations(epsilon: float, delta: float, curves: Sequence[Calibrated]) -> bytes:
-    """A PNG of the noise of each calibration over the exact one, over epsilon; thin where its theorem does not hold.
-
-    Args:
-        epsilon: Marked.
-        delta: Of all.
-        curves: On the same epsilons.
-    """
+    """A PNG of the noise of each calibration over the exact one, over epsilon; thin where its theorem does not hold."""
     figure = canvas(9, 6)
     axes = figure.subplots()
     low = max(_LOWEST, min([0.95, *(float(curve.ratios.min()) for curve in curves)]) / 1.03)
@@ -227,13 +210,7 @@ class Alternative:
 
 @styled
 def draw_alternatives(title: str, marks: Sequence[Alternative], spent: Sequence[tuple[int, float]]) -> bytes:
-    """A PNG of errors as bars, the least on top, above epsilon over rounds.
-
-    Args:
-        title: Of the run.
-        marks: In the order of their errors.
-        spent: Rounds, and epsilon after that many.
-    """
+    """A PNG of errors as bars, the least on top, above epsilon over rounds."""
     from matplotlib.ticker import MaxNLocator
 
     height = 0.32 * len(marks)
@@ -266,14 +243,7 @@ def draw_alternatives(title: str, marks: Sequence[Alternative], spent: Sequence[
 def draw_operation_times(
     title: str, subtitle: str, sizes: Sequence[int], panels: Mapping[tuple[str, str], Mapping[str, Array]]
 ) -> bytes:
-    """A PNG of one panel for each row and column, with one curve for each implementation, on a logarithmic axis of time.
-
-    Args:
-        title: Its first line.
-        subtitle: Its second, such as the setting.
-        sizes: ``(sizes,)``, bits of the operand, rising.
-        panels: Seconds, ``(sizes,)``, by row and column, then by the name of the implementation.
-    """
+    """A PNG of one panel for each row and column, with one curve for each implementation, on a logarithmic axis of time."""
     rows, columns = (list(dict.fromkeys(name[axis] for name in panels)) for axis in (0, 1))
     figure = canvas(11, 9)
     grid = figure.subplots(len(rows), len(columns), squeeze=False, sharex=True, sharey=True)

@@ -192,11 +192,6 @@ def _compared(
     """The faults of the lines, in words, and the number of rounds that the others reach in each ledger.
 
     A line is the input of a head hook, or a bare head. Lines may repeat: a hook gets each head at least once.
-
-    Args:
-        chains: The run's ledger, and that of its private evaluations if there is one.
-        lines: In the order of their receipt.
-        keys: Public keys, one of which must have signed each line; ``None`` skips the signatures.
     """
     places = {head: (number, place) for number, chain in enumerate(chains) for place, head in enumerate(chain.hashes)}
     rounds_of = {head: rounds for chain in chains for rounds, head in chain.round_heads()}

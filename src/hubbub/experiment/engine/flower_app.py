@@ -45,9 +45,6 @@ def client_app(config_file: Path) -> ClientApp:
     """The ClientApp of a run: the node with ``partition-id`` i in its configuration trains client i.
 
     A process loads data and model once, at its first message.
-
-    Args:
-        config_file: The run's settings.
     """
     secagg = configs.resolve(configs.load(config_file)).secagg
     if secagg.scheme == "none":
@@ -88,11 +85,6 @@ def serve(grid: Grid, context: Context, config_file: Path) -> None:
     """Train the run on a grid, and write its model and report into the folder ``run-folder``.
 
     If the folder already holds the run, it is resumed.
-
-    Args:
-        grid: The nodes, one for each client.
-        context: The context of the ServerApp; its ``run_config`` is that of the app's pyproject.toml.
-        config_file: The run's settings.
 
     Raises:
         ConfigError: Settings that contradict each other, or a folder that holds another run.

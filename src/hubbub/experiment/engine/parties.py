@@ -174,14 +174,6 @@ def encrypted(
 ) -> "EncryptedGridPopulation":
     """The encrypting population of a run on a grid, once its key holders have answered.
 
-    Args:
-        begun: The run.
-        terms: The terms of encryption.
-        grid: The nodes, clients and holders.
-        population: The clients behind them.
-        public: The file of the public key.
-        timeout: Seconds in which a holder must answer.
-
     Raises:
         ConfigError: Another key than the settings say, or a run without privacy.
         RunFolderError: The holders' noise of earlier rounds was drawn in one process.

@@ -54,10 +54,6 @@ _COMMA = re.compile(r"""("[^"]*"|'[^']*'|\[(?:"[^"]*"|'[^']*'|[^]"'])*\]|\{[^}]*
 def grid_of(flags: Sequence[str], seeds: str | None = None) -> Grid:
     """The grid of ``--grid section.key=VALUE,VALUE`` flags, each value read as that of ``--set``.
 
-    Args:
-        flags: One for each setting.
-        seeds: Values of ``training.seed``, separated by commas; the last setting.
-
     Raises:
         ConfigError: A flag of another form, an empty or repeated value, a repeated key, or too many cells.
 
@@ -101,13 +97,7 @@ def _values(flag: str, text: str) -> tuple[str, list[Any]]:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep.
-
-    Args:
-        name: Of its folder.
-        settings: Its values on the grid, by dotted key.
-        config: All of its settings, checked.
-    """
+    """One run of a sweep."""
 
     name: str
     settings: Mapping[str, Any]

@@ -233,13 +233,7 @@ def _spread(point: PointSummary, name: str, pattern: str) -> str:
 
 @dataclass(frozen=True)
 class Known:
-    """A run that has begun: its settings, and its record, ``None`` if that cannot be read.
-
-    Args:
-        name: Of its folder.
-        config: Its settings.
-        recorded: Its promise and rounds.
-    """
+    """A run that has begun: its settings, and its record, ``None`` if that cannot be read."""
 
     name: str
     config: Config
@@ -249,14 +243,7 @@ class Known:
 def sweep_summary(
     folder: Path, record: SweepRecord, cells: Sequence[Cell], errors: Mapping[str, str] | None = None
 ) -> SweepSummary:
-    """The present results of a sweep.
-
-    Args:
-        folder: Of the sweep.
-        record: Its description.
-        cells: All of them.
-        errors: Of cells that failed, by name.
-    """
+    """The present results of a sweep."""
     # Values may be lists, which are no keys of a dictionary.
     points: dict[str, list[CellSummary]] = {}
     runs: list[Known] = []
