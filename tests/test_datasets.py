@@ -112,7 +112,7 @@ def test_sequences_have_the_classes_of_the_targets_that_count() -> None:
         (fitting, {"train_inputs": torch.tensor([[0.0], [float("nan")], [1.0]])}, "train_inputs: holds a number that is not"),
         (fitting, {"train_inputs": torch.zeros(3, 0)}, "train_inputs: have the shape (3, 0), which has no numbers"),
         (fitting, {"train_inputs": torch.zeros(3, 2)}, "train_inputs: have the shape (2,) each, test_inputs (1,)"),
-        (fitting, {"users": np.zeros((3, 2))}, "users: has 3 entries of shape (2,)"),
+        (fitting, {"users": np.zeros((3, 2))}, "users: has the shape (3, 2)"),
         (fitting, {"train_targets": torch.tensor([0, 0, 7])}, "train_targets: run from 0 to 7, but the public test data know"),
         (fitting, {"test_targets": torch.tensor([2]), "declared_classes": 2}, "test_targets: run from 2 to 2, but declared"),
         (sequences, {"train_targets": torch.tensor([[2, -1, 1], [1, -100, -100]])}, "run from -1 to 2"),

@@ -97,7 +97,7 @@ def test_a_run_keeps_what_it_says_of_single_clients_apart_and_marks_it_private(t
 
 
 def test_a_server_of_a_federation_cannot_say_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"training\.fairness = true with training\.engine"):
+    with pytest.raises(ConfigError, match=r"training\.fairness = True with training\.engine"):
         settings(engine="flower")
     (tmp_path / "run.toml").write_text(configs.dump(settings()))
     flags = ["--out", str(tmp_path / "run"), "--engine", "flower"]

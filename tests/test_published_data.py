@@ -300,7 +300,7 @@ def test_speakers_are_clients_and_their_words_stay_where_they_are(
     starts = [0, *(np.flatnonzero(users[1:] != users[:-1]) + 1)]
     assert [len(inputs) for inputs, _ in side.population._examples] == np.diff([*starts, len(users)]).tolist()
     settings["data"]["partition"] = "dirichlet"
-    with pytest.raises(DataError, match="these are sequences with a target at each of 80 places; use 'user' or 'iid'"):
+    with pytest.raises(DataError, match="needs one label for each example, not sequences; use 'user' or 'iid'"):
         client_side(resolve(settings))
     settings["data"]["partition"], settings["model"]["name"] = "iid", "cnn"
     with pytest.raises(ConfigError, match=r"model\.name = 'cnn'"):

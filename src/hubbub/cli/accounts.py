@@ -196,10 +196,7 @@ def _described(flags: Flags) -> Mechanism:
     name, options = _family(flags)
     norm = options.pop("column-norm-squared", None)
     if norm is not None and (name != "banded" or "bands" not in options):
-        raise ConfigError(
-            "--column-norm-squared: describes --strategy banded with --bands; as one argument, "
-            "--mechanism banded:bands=N,column-norm-squared=X"
-        )
+        raise ConfigError("--column-norm-squared: is for banded with --bands: --mechanism banded:bands=N,column-norm-squared=X")
     rounds, family = rounds_count(flags["rounds"]), Family(name, **options)
     named = _participation(flags, rounds)
     participation = named or every_round(rounds)
@@ -212,8 +209,7 @@ def _described(flags: Flags) -> Mechanism:
             if named is not None:
                 raise
             raise ConfigError(
-                f"{error}; without flags each client may join every round: say --min-separation and --max-participations, "
-                "or --epochs and --rounds-per-epoch"
+                f"{error}; by default each client may join every round: say --min-separation or --rounds-per-epoch"
             ) from error
     return Mechanism(strategy, participation, noise_multiplier=1.0)
 
@@ -258,9 +254,7 @@ def _participation(flags: Flags, rounds: int) -> Participation | None:
     """The participation that the flags describe, if any."""
     pattern, random = _given(flags, *PATTERN_FLAGS), _given(flags, *_COHORT_FLAGS)
     if pattern and random:
-        raise ConfigError(
-            f"{_as_flags(pattern)} and {_as_flags(random)}: say one of them; random cohorts and patterns do not combine"
-        )
+        raise ConfigError(f"{_as_flags(pattern)} and {_as_flags(random)}: say one of them; they do not combine")
     if not random:
         return pattern_of(rounds, pattern) if pattern else None
     names = frozenset(random)

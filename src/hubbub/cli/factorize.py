@@ -143,9 +143,7 @@ def require_output(flag: str, path: Path | None, suffix: str) -> None:
 def _require_picture(plot: Path | None, rounds: int) -> None:
     require_output("--plot", plot, ".png")
     if plot is not None and rounds > _MOST_DENSE:
-        raise ConfigError(
-            f"--plot {plot}: is drawn from dense matrices, of at most {_MOST_DENSE:,} rounds, not {rounds:,}; leave it out"
-        )
+        raise ConfigError(f"--plot {plot}: is drawn for at most {_MOST_DENSE:,} rounds, not {rounds:,}; leave it out")
 
 
 @dataclass(frozen=True)

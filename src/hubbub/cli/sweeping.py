@@ -80,9 +80,7 @@ def _described(source: Path, asked: Asked) -> SweepRecord:
 def _resumed(folder: Path, asked: Asked) -> SweepRecord:
     """The sweep in a folder."""
     if not (folder / RECORD).is_file():
-        raise ConfigError(
-            f"{folder}: is no sweep ({RECORD} not there); name a config file and --grid, or the folder of a sweep"
-        )
+        raise ConfigError(f"{folder}: is no sweep ({RECORD} not there); name a config file and --grid, or a sweep's folder")
     given = {"--grid": asked.grid, "--seeds": asked.seeds, "--set": asked.assignments, "--output": asked.output}
     for flag, value in given.items():
         if value:

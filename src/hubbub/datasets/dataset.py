@@ -71,10 +71,7 @@ class Dataset:
                     f"{part}_targets: run from {lowest} to {highest}, but {known} the classes 0 to {self.classes - 1} only"
                 )
         if self.users is not None and self.users.shape != (len(self.train_inputs),):
-            raise DataError(
-                f"users: has {len(self.users)} entries of shape {self.users.shape[1:]} for {len(self.train_inputs)} training "
-                "examples; each must have one"
-            )
+            raise DataError(f"users: has the shape {self.users.shape}; it must be ({len(self.train_inputs)},)")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -127,8 +124,7 @@ def _require_inputs(name: str, inputs: torch.Tensor) -> None:
 def _require_targets(name: str, targets: torch.Tensor) -> None:
     if targets.dtype != torch.int64 or targets.ndim not in (1, 2):
         raise DataError(
-            f"{name}: are {targets.dtype} of shape {tuple(targets.shape)}; they must be class numbers, torch.int64 of shape "
-            "(examples,) or (examples, length)"
+            f"{name}: are {targets.dtype} of shape {tuple(targets.shape)}; they must be int64, a number or a row each"
         )
     if targets.ndim == 2 and not bool((targets != IGNORED).any(dim=1).all()):
         index = int((targets != IGNORED).any(dim=1).int().argmin())
@@ -239,7 +235,7 @@ def _put(name: str, stack: torch.Tensor | None, tensor: torch.Tensor, index: int
     if (tensor.shape, tensor.dtype) != (stack.shape[1:], stack.dtype):
         raise DataError(
             f"{name}[{index}]: is {tensor.dtype} of shape {tuple(tensor.shape)}, the first is {stack.dtype} of "
-            f"{tuple(stack.shape[1:])}; make all alike, such as with transform = a function that pads, cuts or scales"
+            f"{tuple(stack.shape[1:])}; make all alike by transform"
         )
     stack[index] = tensor
     return stack
@@ -271,9 +267,7 @@ def _tensor(value: Any, name: str) -> torch.Tensor:
     try:
         tensor = value.detach().cpu() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{name} is {shown(value)}, a {type(value).__name__}; it must be numbers in a regular shape: give transform"
-        ) from error
+        raise DataError(f"{name} is {shown(value)}; it must be numbers in a regular shape: give transform") from error
     if tensor.is_complex():
         raise DataError(f"{name} is complex; it must be real numbers")
     return tensor
@@ -329,10 +323,7 @@ def dirichlet(targets: torch.Tensor, clients: int, alpha: float, seed: int) -> l
     """
     integer("clients", clients, at_least=1, at_most=len(targets))
     if targets.ndim != 1:
-        raise DataError(
-            "partition = 'dirichlet': needs one label for each example, but these are sequences with a target at each of "
-            f"{targets.shape[1]} places; use 'user' or 'iid'"
-        )
+        raise DataError("partition = 'dirichlet': needs one label for each example, not sequences; use 'user' or 'iid'")
     generator = np.random.default_rng(seed)
     labels = targets.numpy()
     stacks = [list(generator.permutation(np.flatnonzero(labels == c))) for c in range(int(labels.max()) + 1)]

@@ -81,9 +81,7 @@ def examples(words: str, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """
     unknown = sorted(set(words) - set(ALPHABET))
     if len(words) < 2 or unknown:
-        raise DataError(
-            f"a text of {len(words)} characters, of which {unknown} are unknown: needs at least two of the alphabet"
-        )
+        raise DataError(f"a text of {len(words)} characters, of which {unknown} are unknown: needs two of the alphabet")
     numbers = torch.tensor([_NUMBERS[character] for character in words])
     pieces = -(-(len(words) - 1) // length)
     inputs = torch.zeros(pieces * length, dtype=torch.int64)

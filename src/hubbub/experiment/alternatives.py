@@ -150,8 +150,8 @@ def alternatives(
         raise ConfigError('privacy.mode = "none": there is no noise to compare; say mode = "dp-fedavg" or "dp-ftrl"')
     if config.privacy.stop_epsilon is not None:
         raise ConfigError(
-            f"privacy.stop_epsilon = {config.privacy.stop_epsilon}: ends this run after {plan.rounds} rounds, and others after "
-            f"other ones; to compare, say training.rounds = {plan.rounds} and privacy.epsilon in its place"
+            f"privacy.stop_epsilon = {config.privacy.stop_epsilon}: ends this run after {plan.rounds} rounds; to compare, say "
+            f"training.rounds = {plan.rounds} and privacy.epsilon in its place"
         )
     own = _judged(config, strategy_word(config), {}, plan, cpu_seconds)
     search = _Search(config, clients, plan, thorough)

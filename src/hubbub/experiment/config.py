@@ -193,17 +193,13 @@ class TrainingConfig:
             _require_usual("training", self, ("cooldown_to",), "training.cooldown, the part of the rounds that it takes")
         if not self.keep_releases:
             _require_usual("training", self, ("free_disk",), "training.keep_releases")
-        if self.engine == "flower" and (self.nproc > 1 or self.plan.startswith("batched")):
-            key, value = ("nproc", self.nproc) if self.nproc > 1 else ("plan", self.plan)
-            raise ConfigError(
-                f'training.{key} = {value!r} with training.engine = "flower": there each client trains on its own; leave it '
-                'out, or say engine = "process"'
-            )
-        if self.engine == "flower" and self.fairness:
-            raise ConfigError(
-                'training.fairness = true with training.engine = "flower": a server has none of its clients\' examples to '
-                'measure the model on; leave it out, or say engine = "process"'
-            )
+        in_one_process = {"nproc": self.nproc > 1, "plan": self.plan.startswith("batched"), "fairness": self.fairness}
+        for key, given in in_one_process.items():
+            if given and self.engine == "flower":
+                raise ConfigError(
+                    f'training.{key} = {getattr(self, key)!r} with training.engine = "flower": each client is on its own; '
+                    'leave it out, or say engine = "process"'
+                )
         return self
 
 
@@ -426,8 +422,8 @@ def of_run(folder: Path) -> Layer:
     if path.is_symlink() or not path.is_file():
         why = "a symbolic link" if path.is_symlink() else "not there"
         raise RunFolderError(
-            f"{folder}: is no run of 'hubbub train' (its config.toml is {why}); a run of train(...) is extended by "
-            "hubbub.training.extended, and one of a Flower strategy resumes when its ServerApp starts again"
+            f"{folder}: is no run of 'hubbub train' (its config.toml is {why}); one of train(...) is extended by "
+            "hubbub.training.extended, one of a Flower strategy resumes with its ServerApp"
         )
     return load(path)
 
@@ -614,9 +610,7 @@ def _words(hint: Any) -> str:
 def _require_consistent(config: Config) -> None:
     """Refuse sections that contradict each other. Contradictions of several sections are found when a run is planned."""
     if config.training.fairness and config.privacy.unit != "client":
-        raise ConfigError(
-            f"training.fairness = true with privacy.unit = {config.privacy.unit!r}: nobody is a client there; leave it out"
-        )
+        raise ConfigError(f"training.fairness = true with privacy.unit = {config.privacy.unit!r}: leave it out")
     extends = config.training.extends
     counted = [Path(run).expanduser().absolute() for run in config.privacy.earlier_runs or ()]
     if extends is not None and Path(extends).expanduser().absolute() not in counted:

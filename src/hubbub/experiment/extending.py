@@ -53,10 +53,7 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
     _require_recorded(recorded, following, config, folder)
     had = recorded.promise.terms.clients
     if clients != had:
-        raise ConfigError(
-            f"data: has {clients} {config.privacy.unit}s, and {folder} was trained on {had}; a run goes on with the people "
-            "that it had"
-        )
+        raise ConfigError(f"data: has {clients} {config.privacy.unit}s, and {folder} had {had}; extend it with the same")
     for check in verify(folder).checks:
         if not check.ok:
             raise RunFolderError(f"{folder}: does not verify ({check.name}: {check.detail}); see hubbub verify {folder}")
@@ -123,9 +120,8 @@ def require_same(config: Config) -> None:
             was, now = (getattr(getattr(settings, section), key) for settings in (before, config))
             if was != now:
                 raise ConfigError(
-                    f"{section}.{key} = {now!r}: {folder} had {was!r}, and a run goes on with the data, the people and the "
-                    "model that it had; leave it as it was, or start a new run, whose epsilon counts that one "
-                    "(privacy.earlier_runs)"
+                    f"{section}.{key} = {now!r}: {folder} had {was!r}; extend a run with its data, people and model, or start "
+                    "a new one that counts its cost (privacy.earlier_runs)"
                 )
 
 
@@ -137,10 +133,7 @@ def _require_recorded(recorded: Recorded, following: RunPlan, config: Config, fo
         now["seed"] = config.training.seed
     for name, value in now.items():
         if value != stated.get(name):
-            raise ConfigError(
-                f"{name} = {value!r}: by its ledger {folder} had {stated.get(name)!r}, so that its config.toml was changed; "
-                "restore it"
-            )
+            raise ConfigError(f"{name} = {value!r}: by its ledger {folder} had {stated.get(name)!r}; config.toml was changed")
 
 
 def _plan(before: Config, recorded: Recorded, following: RunPlan) -> RunPlan:

@@ -185,10 +185,7 @@ def _earlier(config: Config) -> tuple[RunCharge, ...]:
     runs = costs_of_ended_runs([read_run(Path(folder).expanduser()) for folder in folders])
     for run in runs:
         if run.simulation and config.privacy.noise == "secure":
-            raise ConfigError(
-                f"privacy.earlier_runs: the run of ledger {run.first[:16]} is a simulation, whose noise anybody can remove: it "
-                "costs nothing if it was never released, and else no noise mends it; leave it out"
-            )
+            raise ConfigError(f"privacy.earlier_runs: the run of {run.first[:16]} is a simulation; leave it out")
     return runs
 
 
@@ -205,14 +202,10 @@ def _mechanism(
     if privacy.noise_multiplier is not None:
         return Mechanism(strategy, participation, privacy.noise_multiplier, shares)
     if privacy.epsilon is None:
-        raise ConfigError(
-            'privacy.noise_multiplier and privacy.epsilon: both are missing; give one, or say mode = "none" for a run '
-            "without privacy"
-        )
+        raise ConfigError('privacy.noise_multiplier and privacy.epsilon: both are missing; give one, or say mode = "none"')
     if shares is not None and earlier:
         raise ConfigError(
-            "privacy.epsilon with privacy.earlier_runs and secagg.noise_by = 'clients': give privacy.noise_multiplier; "
-            "epsilon follows from it"
+            "privacy.epsilon with privacy.earlier_runs and secagg.noise_by = 'clients': give privacy.noise_multiplier instead"
         )
     return calibrate(
         strategy,
@@ -275,10 +268,8 @@ def _rounds_within(promise: Promise, budget: float, delta: float) -> int:
         raise BudgetError(f"privacy.stop_epsilon = {budget}: the earlier runs alone cost {rounded_up(before)}; raise it")
     fits = bisect.bisect_right(range(1, promise.rounds + 1), budget, key=lambda rounds: promise.after(rounds, delta).epsilon)
     if not fits:
-        raise BudgetError(
-            f"privacy.stop_epsilon = {budget}: the first round alone costs {promise.after(1, delta).epsilon:.4g}; "
-            "raise noise_multiplier"
-        )
+        first = promise.after(1, delta).epsilon
+        raise BudgetError(f"privacy.stop_epsilon = {budget}: the first round alone costs {first:.4g}; raise noise_multiplier")
     return fits
 
 
@@ -343,8 +334,5 @@ def units_of(config: Config) -> int | None:
         return None if held else USERS.get(config.data.name)
     clients = config.data.clients
     if examples is not None and clients > examples:
-        raise ConfigError(
-            f"data.clients = {clients}: there are {examples} training examples in {config.data.name!r}; ask for no more "
-            'clients, or name data of your own, "pkg.mod:Name"'
-        )
+        raise ConfigError(f"data.clients = {clients}: there are {examples} examples in {config.data.name!r}; ask for fewer")
     return clients

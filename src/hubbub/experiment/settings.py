@@ -74,13 +74,10 @@ def participation_of(config: Config, clients: int, size: int) -> tuple[Participa
     if encrypted and sampling != "pattern":
         raise ConfigError(
             f"privacy.sampling = {sampling!r} with secagg.scheme = {config.secagg.scheme!r}: whoever opens the sums sees how "
-            "many took part, while amplification counts on cohorts that nobody sees; leave it out, for cohorts by a pattern"
+            "many took part, while amplification counts on cohorts that nobody sees; leave it out"
         )
     if sampling != "pattern" and pattern:
-        raise ConfigError(
-            f"privacy.sampling = {sampling!r} with participation.pattern = {pattern!r}: random cohorts are never filtered by "
-            "a pattern, or their amplification is void; leave one of them out"
-        )
+        raise ConfigError(f"privacy.sampling = {sampling!r} with participation.pattern = {pattern!r}: leave one of them out")
     _require_fitting(wanted, pattern or sampling)
     if sampling != "pattern":
         return _random(config, sampling, clients, size)
@@ -89,21 +86,20 @@ def participation_of(config: Config, clients: int, size: int) -> tuple[Participa
             return SingleParticipation(), float(size)
         case "every-round":
             if config.training.cohort_size not in (None, clients):
-                raise ConfigError(
-                    f"training.cohort_size = {size}: with pattern 'every-round' each of the {clients} clients takes part"
-                )
+                raise ConfigError(f"training.cohort_size = {size}: with pattern 'every-round' all {clients} clients take part")
             return every_round(rounds), float(clients)
         case "fixed-epochs":
             period = wanted.rounds_per_epoch or max(1, clients // size)
             if config.training.cohort_size is not None and math.ceil(clients / period) != size:
-                raise ConfigError(
-                    f"training.cohort_size = {size}: {clients} clients in epochs of {period} rounds make cohorts of "
-                    f"{math.ceil(clients / period)}"
-                )
+                raise _other_size(size, clients, f"epochs of {period} rounds", math.ceil(clients / period))
             return FixedEpochs(wanted.epochs or math.ceil(rounds / period), period), clients / period
         case _:
             separation = wanted.min_separation or max(1, clients // size)
             return MinSeparation(separation, wanted.max_participations or math.ceil(rounds / separation)), float(size)
+
+
+def _other_size(size: int, clients: int, what: str, found: float) -> ConfigError:
+    return ConfigError(f"training.cohort_size = {size}: {clients} clients in {what} make cohorts of {found:g}; leave it out")
 
 
 def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[RandomParticipation, float]:
@@ -115,31 +111,24 @@ def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[Ran
         case "fixed-size":
             return FixedSizeSampling(size, clients), float(size)
         case "truncated-poisson":
-            if wanted.max_cohort_size is None:
+            if (most := wanted.max_cohort_size) is None:
                 raise ConfigError("participation.max_cohort_size: is missing; truncated Poisson sampling bounds cohorts by it")
-            if wanted.max_cohort_size < size:
-                raise ConfigError(
-                    f"participation.max_cohort_size = {wanted.max_cohort_size}: is below training.cohort_size = {size}, what "
-                    "cohorts have on average before they are cut"
-                )
-            return TruncatedPoissonSampling(size / clients, wanted.max_cohort_size, clients), float(size)
+            if most < size:
+                raise ConfigError(f"participation.max_cohort_size = {most}: is below the mean, training.cohort_size = {size}")
+            return TruncatedPoissonSampling(size / clients, most, clients), float(size)
         case "cyclic-poisson":
-            if wanted.cycle_length is None:
+            if (cycle := wanted.cycle_length) is None:
                 raise ConfigError("participation.cycle_length: is missing; cyclic Poisson sampling has this many groups")
-            if wanted.cycle_length * size > clients:
+            if cycle * size > clients:
                 raise ConfigError(
-                    f"participation.cycle_length = {wanted.cycle_length}: a group of {clients / wanted.cycle_length:g} of "
-                    f"{clients} clients gives no cohorts of {size}; lower it to {clients // size}, or training.cohort_size to "
-                    f"{clients // wanted.cycle_length}"
+                    f"participation.cycle_length = {cycle}: groups of {clients / cycle:g} give no cohorts of {size}; lower it "
+                    f"to {clients // size}, or training.cohort_size to {clients // cycle}"
                 )
-            return CyclicPoissonSampling(wanted.cycle_length * size / clients, wanted.cycle_length), float(size)
+            return CyclicPoissonSampling(cycle * size / clients, cycle), float(size)
         case _:
             bins = wanted.bins or max(1, clients // size)
             if config.training.cohort_size is not None and round(clients / bins) != size:
-                raise ConfigError(
-                    f"training.cohort_size = {size}: {clients} clients in {bins} bins make cohorts of {clients / bins:g} on "
-                    "average; leave one of them out"
-                )
+                raise _other_size(size, clients, f"{bins} bins", clients / bins)
             return BallsInBinsSampling(bins), clients / bins
 
 
@@ -193,26 +182,15 @@ def require_fitting_unit(config: Config) -> None:
         section, key = name.split(".")
         value = getattr(getattr(config, section), key)
         if value != getattr(getattr(usual, section), key):
-            raise ConfigError(
-                f'{name} = {value!r} with privacy.unit = "example": each example is a unit by itself, and no client trains; '
-                f"{advice}"
-            )
+            raise ConfigError(f'{name} = {value!r} with privacy.unit = "example": no client trains; {advice}')
     if config.training.server_optimizer == "fedavgm":
-        raise ConfigError(
-            'training.server_optimizer = "fedavgm" with privacy.unit = "example": say training.momentum, that of SGD'
-        )
+        raise ConfigError('training.server_optimizer = "fedavgm" with privacy.unit = "example": say training.momentum')
     if config.training.server_optimizer == "fedadam" and config.training.momentum:
         raise ConfigError(f'training.momentum = {config.training.momentum} with server_optimizer = "fedadam": leave it out')
     if config.training.engine == "flower":
-        raise ConfigError(
-            'privacy.unit = "example" with training.engine = "flower": there whole clients answer and are clipped, and nobody '
-            'sees a single example; say unit = "client", or engine = "process"'
-        )
+        raise ConfigError('training.engine = "flower" with privacy.unit = "example": whole clients answer there; say "process"')
     if config.secagg.scheme != "none":
-        raise ConfigError(
-            f'privacy.unit = "example" with secagg.scheme = {config.secagg.scheme!r}: who has all examples has nothing to hide '
-            'from itself; say scheme = "none"'
-        )
+        raise ConfigError(f'secagg.scheme = {config.secagg.scheme!r} with privacy.unit = "example": say scheme = "none"')
 
 
 def server_of(config: Config) -> ServerOptimizer:
@@ -257,18 +235,13 @@ def evaluation_of(config: Config) -> "PrivateEvaluation | None":
 
     times = config.training.rounds // said.every
     if privacy.mode == "none" or not times:
-        why = (
-            'privacy.mode = "none": has no noise to hide what clients measure'
-            if privacy.mode == "none"
-            else f"evaluation.every = {said.every}: the run has {config.training.rounds} rounds; evaluate more often"
-        )
-        raise ConfigError(f"evaluation.statistics = {list(said.statistics)} with {why}, or leave [evaluation] out")
+        every = f"evaluation.every = {said.every} in {config.training.rounds} rounds"
+        other = 'privacy.mode = "none"' if privacy.mode == "none" else every
+        raise ConfigError(f"evaluation.statistics = {list(said.statistics)} with {other}: leave one of them out")
     participation, noise_multiplier = PoissonSampling(said.sampling_probability), said.noise_multiplier
     if noise_multiplier is None:
         if privacy.epsilon is None:
-            raise ConfigError(
-                "evaluation.noise_multiplier: is missing; a share is of privacy.epsilon, and this run has a noise multiplier"
-            )
+            raise ConfigError("evaluation.noise_multiplier: is missing; only of a privacy.epsilon can it be a share")
         part = epsilon_of_share(_SHARE if said.share is None else said.share, privacy.epsilon, privacy.delta)
         relation = privacy.neighboring_relation
         found = calibrate(
@@ -317,9 +290,8 @@ def clipping_of(config: Config) -> Clipping | None:
         raise ConfigError('privacy.clipping = "adaptive" with privacy.mode = "none": updates are not clipped; leave it out')
     if config.secagg.scheme != "none" and config.training.engine == "flower":
         raise ConfigError(
-            f'privacy.clipping = "adaptive" with secagg.scheme = {config.secagg.scheme!r} and training.engine = "flower": '
-            "this engine's clients do not learn how their indicators enter the sum; fix the clip norm, or take the strategy "
-            "hubbub.flower.DPFedAvgAdaptive(secagg=...)"
+            f'privacy.clipping = "adaptive" with secagg.scheme = {config.secagg.scheme!r} and training.engine = "flower": fix '
+            "the clip norm, or take the strategy hubbub.flower.DPFedAvgAdaptive(secagg=...)"
         )
     try:
         return AdaptiveClipping(privacy.clip_norm, **given)
@@ -342,10 +314,7 @@ def encryption_of(config: Config, expected: float) -> "Encryption | None":
         raise ConfigError(f"secagg.scheme = {secagg.scheme!r}: gmpy2 is not installed; pip install 'hubbub[secagg]'")
     most = math.ceil(expected)
     if secagg.min_contributions > most:
-        raise ConfigError(
-            f"secagg.min_contributions = {secagg.min_contributions}: cohorts have {most}, so that no sum would be opened; ask "
-            "for fewer, or raise training.cohort_size"
-        )
+        raise ConfigError(f"secagg.min_contributions = {secagg.min_contributions}: cohorts have {most}; ask for fewer")
     threshold = secagg.threshold or (secagg.holders if secagg.noise_by == "holders" else secagg.holders // 2 + 1)
     survivors = secagg.min_survivors or (most if secagg.noise_by == "clients" else None)
     if survivors is not None and survivors > most:

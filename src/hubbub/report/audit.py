@@ -233,9 +233,7 @@ def read_audit(path: Path) -> _Found:
         found: _Found = strict_json.loads(read(file, at_most=_LARGEST))
         open_unit("stated.delta", _Audit.model_validate(found).stated.delta)
     except OSError as error:
-        raise ConfigError(
-            f"--audit {file}: cannot be read ({error.strerror}); name the audit.json of 'hubbub audit'"
-        ) from error
+        raise ConfigError(f"--audit {file}: cannot be read ({error.strerror}); name that of 'hubbub audit'") from error
     except (ValueError, TypeError, OverflowError) as error:
         what = str(error)
         if isinstance(error, ValidationError):

@@ -116,9 +116,7 @@ def model_content(folder: Path, recorded: Recorded) -> bytes:
         content = files.read(path, at_most=_LARGEST_MODEL)
         head = metadata(content).get("ledger_head")
     if not isinstance(head, str) or chain.rounds_at(head) != chain.rounds_at(chain.head):
-        raise RunFolderError(
-            f"{path}: is of ledger head {str(head)[:16]!r}, and the ledger has gone on to {chain.head[:16]!r}; {again}"
-        )
+        raise RunFolderError(f"{path}: is of ledger head {str(head)[:16]!r}, which has gone on to {chain.head[:16]!r}; {again}")
     bound = recorded.history.files or {}
     if bound.get(path.name) != hashlib.sha256(content).hexdigest():
         raise RunFolderError(f"{path}: is not the model that the ledger binds; {again}")
@@ -151,9 +149,8 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
     found, key = summary(run), None if sign_with is None else private_key(sign_with)
     if found.guarantee.simulation:
         raise RunFolderError(
-            f"{run}: is a simulation, not for release, or counts one as an earlier run: that noise follows from a known "
-            "seed, and who knows that takes it off; "
-            "train again with privacy.noise = 'secure'"
+            f"{run}: is a simulation, not for release, or counts one as an earlier run: whoever knows the seed removes that "
+            "noise; train again with privacy.noise = 'secure'"
         )
     if not found.guarantee.private:
         raise RunFolderError(f"{run}: has no privacy guarantee, and there is nothing to state with its model; see privacy.mode")

@@ -170,8 +170,7 @@ def _nodes(grid: Grid, clients: int, patience: float) -> list[int]:
         time.sleep(1.0)
     if len(connected) < clients:
         raise ParticipationError(
-            f"data.clients = {clients}: only {len(connected)} nodes are connected, and each client needs one of its own; start "
-            "more SuperNodes, or lower data.clients"
+            f"data.clients = {clients}: only {len(connected)} nodes are connected, each for one client; start more SuperNodes"
         )
     asked = addressed(RecordDict(), f"{MessageType.QUERY}.{_QUERY}", {str(node): node for node in connected}, ttl=None)
     told = dict(asked.contents(grid.send_and_receive(asked.messages, timeout=max(60.0, patience))))

@@ -38,10 +38,7 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
     """
     run = begun.run
     if terms.noise_rows and (begun.folder / "state" / "agreement.json").exists():
-        raise RunFolderError(
-            f"{begun.folder}: the holders' noise of its rounds was drawn on a grid, and one process cannot go on with it; "
-            "resume with --engine flower"
-        )
+        raise RunFolderError(f"{begun.folder}: its holders' noise was drawn on a grid; resume with --engine flower")
     keys = _keys(run, terms)
     public = keys[0].public
     agreement = agreed(run.plan, terms, public.public_key, FlatModel(run.model).dim, secrets.token_hex(16))
@@ -88,8 +85,8 @@ def _keys(run: Run, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
     if missing := [path.name for path in paths if not path.is_file()]:
         made = "keygen" if whole else f"shares --holders {terms.holders} --threshold {terms.threshold}"
         raise ConfigError(
-            f"secagg.keys = {str(folder)!r}: has no {missing[0]}, while secagg.holders = {terms.holders}; name a folder that "
-            f"'hubbub paillier {made}' made, or say who holds the key"
+            f"secagg.keys = {str(folder)!r}: has no {missing[0]}, while secagg.holders = {terms.holders}; name a folder of "
+            f"'hubbub paillier {made}'"
         )
     keys = [key_files.read_private(path) if whole else key_files.read_share(path) for path in paths]
     if any(key.public != keys[0].public or key.holder != i for i, key in enumerate(keys, start=1)):
@@ -102,9 +99,7 @@ def _require_terms(key: PublicKey | ThresholdKey, terms: Encryption, where: Path
     """Refuse a key whose length or holders are not those of the settings."""
     for name, value in {"key_bits": key.public_key.bits, "holders": key.holders, "threshold": key.threshold}.items():
         if value != getattr(terms, name):
-            raise ConfigError(
-                f"secagg.{name} = {getattr(terms, name)}: the key in {where} has {value}; say so, or take its own"
-            )
+            raise ConfigError(f"secagg.{name} = {getattr(terms, name)}: the key in {where} has {value}; say so")
 
 
 def _streams(begun: RunInFolder, terms: Encryption, dim: int) -> list[HolderNoise]:
@@ -163,8 +158,8 @@ def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
     made = _holders_folder(begun) / key_files.PUBLIC
     if not made.exists():
         raise ConfigError(
-            "paillier-public: is missing; say where the public key of 'hubbub paillier' is, --run-config "
-            "'paillier-public=\"/srv/hubbub/public-key.json\"', or name its folder as secagg.keys in the settings"
+            "paillier-public: is missing; say --run-config 'paillier-public=\"/srv/hubbub/public-key.json\"', or name the "
+            "folder of the keys as secagg.keys"
         )
     return made
 
@@ -183,22 +178,16 @@ def encrypted(
 
     run = begun.run
     if run.plan.mechanism is None:
-        raise ConfigError(
-            "privacy.mode = 'none' with secagg.scheme = 'paillier' and training.engine = 'flower': clients encrypt updates of "
-            "a bounded norm; say engine = 'process' to see what encryption costs a run without privacy"
-        )
+        raise ConfigError("privacy.mode = 'none' with secagg and training.engine = 'flower': say engine = 'process'")
     found = key_files.read_public(public)
     _require_terms(found, terms, public)
     if found.min_contributions > terms.min_contributions:
         raise ConfigError(
-            f"secagg.min_contributions = {terms.min_contributions}: holders of the key in {public} open sums of at least "
-            f"{found.min_contributions}; ask for as many"
+            f"secagg.min_contributions = {terms.min_contributions}: must be at least {found.min_contributions}, as for the key "
+            f"in {public}"
         )
     if terms.noise_rows and begun.rounds_measured and not (begun.folder / "state" / "agreement.json").exists():
-        raise RunFolderError(
-            f"{begun.folder}: the holders' noise of its rounds was drawn in one process, and nodes cannot go on with it; "
-            "resume with --engine process"
-        )
+        raise RunFolderError(f"{begun.folder}: its holders' noise was drawn in one process; resume with --engine process")
     agreement = kept_agreement(
         begun.folder, lambda name: agreed(run.plan, terms, found.public_key, FlatModel(run.model).dim, name)
     )

@@ -80,9 +80,7 @@ def _values(flag: str, text: str) -> tuple[str, list[Any]]:
     key, values = name, list[Any]()
     for part in _COMMA.sub(lambda found: found[1] or "\0", listed).split("\0"):
         if not part.strip():
-            raise ConfigError(
-                f"{flag} {text!r}: has an empty value; write section.key=value,value, such as privacy.clip_norm=0.1,0.5"
-            )
+            raise ConfigError(f"{flag} {text!r}: has an empty value; write section.key=value,value")
         try:
             ((section, keys),) = overrides([f"{name}={part}"]).items()
         except ConfigError as error:
@@ -148,8 +146,8 @@ def cells_of(base: Layer, grid: Grid, here: Path = Path()) -> tuple[Cell, ...]:
         cells[config] = Cell(name, settings, config)
     if len(cells) > 1 and (origin := next((config.training.extends for config in cells if config.training.extends), None)):
         raise ConfigError(
-            f"training.extends = {origin!r}: the privacy cost of each cell would have to count all others that start from this "
-            "run; sweep before you extend, or extend with one setting after the other ('hubbub extend')"
+            f"training.extends = {origin!r}: the privacy cost of each cell would have to count all others; sweep before you "
+            "extend, or extend with one setting after the other ('hubbub extend')"
         )
     return tuple(cells.values())
 
@@ -246,10 +244,7 @@ def begin(folder: Path, record: SweepRecord) -> None:
     if os.path.lexists(folder / RECORD):
         found = read_record(folder)
         if found.as_json()["digest"] != record.as_json()["digest"]:
-            raise RunFolderError(
-                f"{folder}: holds another sweep, of {found.source}; choose another folder with -o, or resume that one: "
-                f"hubbub sweep {folder}"
-            )
+            raise RunFolderError(f"{folder}: holds another sweep, of {found.source}; choose another folder with -o")
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunFolderError(f"{folder}: exists and is no sweep ({RECORD} not there); choose another folder with -o")
