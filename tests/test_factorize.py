@@ -124,7 +124,7 @@ def test_a_published_matrix_that_is_not_what_is_said_is_refused(
 
 
 def test_a_decoder_of_float32_is_near_enough_and_another_in_the_sixth_digit_is_not(files: Workload) -> None:
-    C, B = published.verified("c_pb").strategy, read_tensor_proto("b_pb")
+    C, B = published.verified("c_pb"), read_tensor_proto("b_pb")
     np.save("b32.npy", B.astype(np.float32))
     assert 0 < published.decoder_difference("b32.npy", C, files) < published.TOLERANCE
     B[20, 3] += 1e-5

@@ -324,15 +324,11 @@ def directions(event: BallsInBins, neighboring_relation: NeighboringRelation) ->
         >>> round(remove.delta(0.5), 3), round(add.delta(0.5), 3)
         (0.034, 0.025)
     """
-    shift = _shift(event)
+    shift = max(_LEAST_SHIFT, math.sqrt(-(-event.rounds // event.bins)) / event.noise_multiplier)
     if neighboring_relation == "replace-one":
         shift *= math.sqrt(2)
         return BinsLaw(shift, event.bins, "replacement"), BinsLaw(shift, event.bins, "replacement")
     return BinsLaw(shift, event.bins, "removal"), BinsLaw(shift, event.bins, "addition")
-
-
-def _shift(event: BallsInBins) -> float:
-    return max(_LEAST_SHIFT, math.sqrt(-(-event.rounds // event.bins)) / event.noise_multiplier)
 
 
 def _on_mesh(losses: Array, mass: Array, mesh: float, infinite: float) -> Loss:

@@ -72,7 +72,9 @@ def selection_epsilon(
     several = trial + math.log(mean) / (orders - 1)
     match law:
         case "poisson":
-            several += [mean * delta_from_rdp(orders, trial, _largest_epsilon(order)) for order in orders]
+            # Theorem 6 asks for one trial's delta where e^ε ≤ 1 + 1/(a − 1): rounded down.
+            largest = [math.log1p(1 / (order - 1)) * (1 - _ROUNDING) for order in orders]
+            several += [mean * delta_from_rdp(orders, trial, epsilon) for epsilon in largest]
         case _:
             shape = 1 if law == "geometric" else 0
             last = 1 / mean if shape else _logarithmic(mean)
@@ -86,11 +88,6 @@ def _curve(candidates: Sequence[Sequence[tuple[Event, int]]], orders: Array, rel
     if any(by_divergences(events) for events in distinct):
         raise ValueError("candidates: noise in shares is a statistical distance away from what Rényi bounds know")
     return np.asarray(np.max([rdp_of_all(events, orders, relation) for events in distinct], axis=0))
-
-
-def _largest_epsilon(order: float) -> float:
-    """The epsilon at which Theorem 6 asks for one trial's delta, e^ε ≤ 1 + 1/(a − 1), rounded down."""
-    return math.log1p(1 / (order - 1)) * (1 - _ROUNDING)
 
 
 def _logarithmic(mean: float) -> float:

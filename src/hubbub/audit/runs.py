@@ -45,6 +45,7 @@ from hubbub.mechanism.participation import (
     RandomParticipation,
     TruncatedPoissonSampling,
 )
+from hubbub.mechanism.sensitivity import is_triangular
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.training.aggregate import Population
 from hubbub.training.clipping import AdaptiveClipping
@@ -330,7 +331,7 @@ class _Evidence:
 def _whitener(mechanism: Mechanism, rounds: int) -> Array:
     """The matrix that decorrelates a run's noise, ``(rounds, rounds)``: C if it is triangular."""
     C = np.asarray(mechanism.strategy.matrix(), dtype=np.float64)
-    if C.shape[0] == C.shape[1] and not np.triu(C, 1).any():
+    if is_triangular(C):
         return C[:rounds, :rounds]
     # C⁻¹ is not unique, the triangular root of the noise's covariance is.
     N = noising_matrix(mechanism.strategy)[:rounds]

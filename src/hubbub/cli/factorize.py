@@ -9,6 +9,8 @@ from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hubbub._util import files
 from hubbub._util.checks import Array, integer, one_of, rounds_count
 from hubbub.accounting.wording import cohort_words
@@ -236,14 +238,14 @@ def _stated(
             return setting, file.answer, checks
         return setting, None, {**checks, "setting": "different from that of the file"}
     found = published.verified(matrix, bands=bands)
-    setting = setting_of(flags, found.strategy.rounds)
+    setting, norms = setting_of(flags, found.rounds), np.linalg.norm(found.matrix(), axis=0)
     checks = {
         "lower triangular": "yes, no zero on the diagonal",
         "bands": f"{found.bands}" + ("" if bands is None else f", at most {bands} as stated"),
-        "norms of columns": f"{found.column_norms[0]!r} to {found.column_norms[1]!r}",
+        "norms of columns": f"{float(norms.min())!r} to {float(norms.max())!r}",
     }
     if b_matrix is not None:
-        difference = published.decoder_difference(b_matrix, found.strategy, setting.workload)
+        difference = published.decoder_difference(b_matrix, found, setting.workload)
         checks["B·C"] = f"the workload, to {difference:.2g} of its largest entry ({published.TOLERANCE:g} is allowed)"
     return setting, None, checks
 

@@ -7,7 +7,6 @@ B·C must be the workload, and the norms of its columns, which the noise is cali
 """
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,28 +17,13 @@ from hubbub.errors import DataError
 from hubbub.mechanism.strategies.dense import Dense, load
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["TOLERANCE", "Published", "cooldown", "decoder_difference", "learning_rates", "verified"]
+__all__ = ["TOLERANCE", "cooldown", "decoder_difference", "learning_rates", "verified"]
 
 # The largest |B·C − A| relative to A's largest entry: met by matrices in float32, not by those of another workload.
 TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True, eq=False)
-class Published:
-    """A published matrix whose shape and bands were checked.
-
-    Args:
-        strategy: C.
-        bands: The number of diagonals up to the last that is not 0.
-        column_norms: The least and the largest L2 norm of its columns.
-    """
-
-    strategy: Dense
-    bands: int
-    column_norms: tuple[float, float]
-
-
-def verified(matrix: str | Path, *, bands: int | None = None) -> Published:
+def verified(matrix: str | Path, *, bands: int | None = None) -> Dense:
     """A published strategy, checked: finite, square, lower triangular, no zero on the diagonal, and of its bands.
 
     Args:
@@ -53,15 +37,13 @@ def verified(matrix: str | Path, *, bands: int | None = None) -> Published:
         strategy = load(matrix)
     except ValueError as error:
         raise DataError(str(error)) from error
-    C = strategy.matrix()
     if bands is not None and strategy.bands > integer("bands", bands, at_least=1):
-        d = strategy.bands - 1
+        C, d = strategy.matrix(), strategy.bands - 1
         j = int(np.flatnonzero(np.diagonal(C, -d))[0])
         raise DataError(
             f"{matrix}: C[{j + d}, {j}] = {C[j + d, j]}: must be 0 in a matrix of {bands} bands; it has {strategy.bands}"
         )
-    norms = np.linalg.norm(C, axis=0)
-    return Published(strategy, strategy.bands, (float(norms.min()), float(norms.max())))
+    return strategy
 
 
 def decoder_difference(b_matrix: str | Path, strategy: Dense, workload: Workload) -> float:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from scipy.linalg import solve_triangular
 
 from hubbub._util.checks import Array
+from hubbub.mechanism.sensitivity import is_triangular
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.report.drawing import INK, MARKERS, QUIET, SERIES, canvas, look, png, styled
@@ -86,7 +87,7 @@ def draw_matrices(title: str, answer: "Optimized[Strategy]", roots: Array) -> by
     from matplotlib.ticker import MaxNLocator
 
     A, C = answer.workload.matrix(), np.asarray(answer.strategy.matrix(), dtype=np.float64)
-    square = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
+    square = is_triangular(C)
     N = solve_triangular(C, np.eye(len(C)), lower=True) if square else noising_matrix(answer.strategy)
     inverse = "C⁻¹" if square else "N"
     figure = canvas(9, 11.5)
