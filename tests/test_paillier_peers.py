@@ -92,13 +92,6 @@ def test_the_base_of_short_exponents_follows_from_n_alone() -> None:
     assert randomizers.base_from(n, x) == pow(n - x * x % n, n, n * n)
 
 
-def seed_everything() -> None:
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002
-    torch.manual_seed(0)
-    sympy.core.random.seed(0)
-
-
 DRAWS: dict[str, Callable[[], set[int]]] = {
     "primes": lambda: set(primes.prime_pair(128)),
     "short randomisers": lambda: {int(c) for c in small().public_key.encrypt([1, 1]).integers},
@@ -115,7 +108,8 @@ DRAWS: dict[str, Callable[[], set[int]]] = {
 def test_seeded_generators_repeat_nothing(draw: Callable[[], set[int]]) -> None:
     drawn = []
     for _ in range(2):
-        seed_everything()
+        for seed in (random.seed, np.random.seed, torch.manual_seed, sympy.core.random.seed):
+            seed(0)
         drawn.append(draw())
     assert not drawn[0] & drawn[1]
 

@@ -37,26 +37,6 @@ GRID = "privacy.clip_norm=0.1,0.5"
 NOISE = "privacy.noise_multiplier=1,2"
 
 
-def test_a_grid_is_all_combinations_of_values_that_are_read_as_toml() -> None:
-    flags = [
-        "privacy.clip_norm=0.1, 1,1e-2",
-        'data.name="a,b",digits',
-        "privacy.earlier_runs=[],['x','y']",
-        "training.fairness=true,false",
-    ]
-    assert grid_of(flags, "0,7") == {
-        "privacy.clip_norm": [0.1, 1, 0.01],
-        "data.name": ["a,b", "digits"],
-        "privacy.earlier_runs": [[], ["x", "y"]],
-        "training.fairness": [True, False],
-        "training.seed": [0, 7],
-    }
-    cells = [cell.settings for cell in cells_of({}, grid_of([GRID, "privacy.mode=none,dp-fedavg"], "3,4"))]
-    assert [cell["training.seed"] for cell in cells] == [3, 4] * 4
-    assert [cell["privacy.clip_norm"] for cell in cells] == [0.1] * 4 + [0.5] * 4
-    assert len({tuple(cell.items()) for cell in cells}) == 8
-
-
 def test_a_grid_over_the_budget_takes_the_place_of_a_noise_multiplier_and_each_cell_gets_its_own_noise(workplace: Path) -> None:
     base = load("good.toml")
     assert base["privacy"]["noise_multiplier"]

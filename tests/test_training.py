@@ -1,18 +1,24 @@
-"""The loop: what a round adds to the model, and plans that are refused before the first round."""
+"""The loop: what a population sums up, what a round adds to the model, and plans that are refused before the first round."""
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub import accounting
-from hubbub.errors import BudgetError
+from hubbub.errors import BudgetError, ConfigError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling, every_round
 from hubbub.mechanism.strategies import Identity
-from hubbub.training import PlainSum, RunPlan, train
+from hubbub.testing import ContractError, check_population
+from hubbub.training import LocalTraining, PlainSum, RunPlan, SimulatedPopulation, train
 from hubbub.training.aggregate import Population
+from hubbub.training.simulation.functional import FlatModel
 from small_runs import CLIENTS, PLANS, linear, population
 
 
@@ -76,3 +82,111 @@ def test_a_plan_that_contradicts_itself_is_refused(changes: dict, message: str) 
 def test_acc_8_what_accounting_will_not_state_is_refused_before_the_first_release(changes: dict, message: str) -> None:
     with pytest.raises((ValueError, BudgetError), match=message):
         replace(PLANS["banded, separated"], **changes)
+
+
+def test_the_lean_loop_is_plain_sgd() -> None:
+    clients, model = population(), linear()
+    update = clients.collect([4], model, None, 1).open(None)
+    start = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    x, y = clients._examples[4]
+    # The order of batches is the population's own business: take the one of three steps that it drew.
+    best = math.inf
+    for order in itertools.permutations(range(5)):
+        trial = linear()
+        optimizer = torch.optim.SGD(trial.parameters(), lr=0.5, momentum=0.5)
+        for batch in torch.tensor(order).split(2):
+            optimizer.zero_grad()
+            F.cross_entropy(trial(x[batch]), y[batch]).backward()
+            optimizer.step()
+        moved = torch.cat([p.detach().reshape(-1) for p in trial.parameters()]) - start
+        best = min(best, float((moved - update).abs().max()))
+    assert best < 1e-6
+
+
+def test_nothing_that_one_client_leaves_in_the_module_reaches_another() -> None:
+    class Remembers(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2)
+            self.register_buffer("mean", torch.zeros(3), persistent=False)
+            self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.mean.lerp_(x.mean(dim=0), 0.5)
+                self.frozen.add_(x.mean(dim=0))
+            return super().forward((x - self.mean) * self.frozen)
+
+    torch.manual_seed(0)
+    clients, model = population(), Remembers()
+    alone = clients.collect([3], model, None, 2).open(None)
+    beside = clients.collect([5, 3], model, None, 2).open(None) - clients.collect([5], model, None, 2).open(None)
+    torch.testing.assert_close(alone, beside, rtol=1e-12, atol=1e-14)
+
+
+class Hostile(SimulatedPopulation):
+    """Clients whose training ends where they please."""
+
+    ENDS = (math.nan, math.inf, -math.inf, 1e30, 0.0)
+
+    def updates(
+        self, cohort: Sequence[Hashable], model: nn.Module, round_index: int
+    ) -> Iterator[tuple[int, torch.Tensor, float]]:
+        for client, update, loss in super().updates(cohort, model, round_index):
+            yield client, torch.full_like(update, self.ENDS[client]) if client < len(self.ENDS) else update, loss
+
+
+def hostile() -> Hostile:
+    return Hostile(population()._examples, F.cross_entropy, LocalTraining())
+
+
+def test_num_7_num_8_num_9_the_population_keeps_its_contract_with_hostile_clients() -> None:
+    check_population(hostile(), linear(), clip_norm=0.25)
+
+
+def test_a_population_that_forgets_to_clip_is_caught() -> None:
+    class Forgets(Hostile):
+        def collect(self, cohort, model, clip_norm, round_index, split=None):  # a deliberately broken twin
+            return super().collect(cohort, model, None, round_index, split)
+
+    with pytest.raises(ContractError, match="moves the sum"):
+        check_population(Forgets(hostile()._examples, F.cross_entropy, LocalTraining()), linear(), clip_norm=0.25)
+
+
+def test_num_7_num_8_a_run_with_hostile_clients_ends_with_a_finite_model() -> None:
+    model = linear()
+    list(train(PLANS["independent, everyone"], hostile(), model))
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))], ids=["alone", "inside"]
+)
+def test_shp_3_running_statistics_are_refused_with_advice(layer: nn.Module) -> None:
+    with pytest.raises(ConfigError, match="GroupNorm"):
+        FlatModel(layer)
+
+
+def test_shp_2_shp_3_a_buffer_is_refused_and_a_constant_is_not() -> None:
+    model = linear()
+    model.register_buffer("scale", torch.ones(1), persistent=False)
+    FlatModel(model)
+    model.register_buffer("mean", torch.ones(1))
+    with pytest.raises(ConfigError, match="'mean'"):
+        FlatModel(model)
+
+
+def test_shp_8_shared_and_frozen_parameters_count_as_they_should() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    second.bias.requires_grad_(False)
+    flat = FlatModel(nn.Sequential(first, second))
+    assert flat.dim == 9 + 3
+    flat.vector.fill_(2.0)
+    assert (first.weight == 2).all()
+    assert not (second.bias == 2).all()
+
+
+def test_shp_1_a_scalar_parameter_is_clipped_like_any_other() -> None:
+    model = nn.Linear(1, 1)
+    model.temperature = nn.Parameter(torch.tensor(1.0))
+    assert FlatModel(model).dim == 3

@@ -1,14 +1,15 @@
-"""Settings and flags that cannot be, or do not go together, are refused in one line that names them, with exit code 2.
+"""Settings, flags, own code and folders that cannot be, or do not go together, are refused in one line, with exit code 2.
 
-Each with values of another type or range is tried in ``test_malformed.py``.
+Each setting and flag with values of another type or range, and files that are damaged, are tried in ``test_malformed.py``.
 """
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
 import refusals
-from refusals import ACCOUNT, CORRELATED, GOOD, Refused, settings
+from refusals import ACCOUNT, CORRELATED, GOOD, Refused, contents, settings
 
 # Fixtures are found by their names here.
 workplace, refused = refusals.workplace, refusals.refused
@@ -134,3 +135,44 @@ def test_noise_beyond_what_can_be_computed_is_refused_by_name(refused: Refused, 
 )
 def test_account_refuses_flags_that_describe_no_mechanism(refused: Refused, flags: str, words: list[str]) -> None:
     refused([*ACCOUNT, *flags.split()], *words)
+
+
+OWN_NAMES = [("good.toml", "data.name"), ("good.toml", "model.name"), ("correlated.toml", "privacy.strategy")]
+
+
+@pytest.mark.parametrize(("config", "setting"), OWN_NAMES, ids=[setting for _, setting in OWN_NAMES])
+def test_own_code_is_not_run_without_permission(refused: Refused, config: str, setting: str) -> None:
+    Path("own_forbidden.py").write_text("raise SystemExit('own code was run')\n")
+    refused(settings(config, f"{setting}=own_forbidden:Thing"), "own_forbidden:Thing", "--allow-import")
+
+
+@pytest.mark.parametrize(("config", "setting"), OWN_NAMES, ids=[setting for _, setting in OWN_NAMES])
+@pytest.mark.parametrize("name", ["no_such_module:Thing", "own_code:Missing", "own_code:", ":Thing", "..own_code:Gathering"])
+def test_own_code_that_does_not_exist_is_refused(refused: Refused, config: str, setting: str, name: str) -> None:
+    Path("own_code.py").write_text("seven = 7\n")
+    refused([*settings(config, f"{setting}={name}"), "--allow-import"], setting.rpartition(".")[2], f"'{name}'")
+
+
+def test_a_folder_that_holds_files_is_left_as_it_is(refused: Refused) -> None:
+    Path("new").mkdir()
+    Path("new/.thesis.txt").write_text("years of work")
+    refused(settings("good.toml"), "new", "exists already", "--out")
+    assert contents(Path("new")) == {".thesis.txt": hashlib.sha256(b"years of work").hexdigest()}
+
+
+@pytest.mark.parametrize(
+    ("taken", "line", "words"),
+    [
+        ("new", settings("good.toml"), ["new", "exists already"]),
+        ("file", ["train", "good.toml", "--out", "file/run"], ["file/run", "cannot be written"]),
+        ("runs", ["train", "good.toml"], ["runs/good-1", "cannot be written"]),
+        ("none", ["train", "good.toml", "--out", "/proc/self/run"], ["/proc/self/run", "cannot be written"]),
+    ],
+    ids=["the folder", "its parent", "the folder of runs", "the system's"],
+)
+def test_a_file_in_the_place_of_a_folder_is_left_as_it_is(
+    refused: Refused, taken: str, line: list[str], words: list[str]
+) -> None:
+    Path(taken).write_text("years of work")
+    refused(line, *words, "--out")
+    assert Path(taken).read_text() == "years of work"

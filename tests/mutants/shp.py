@@ -11,7 +11,7 @@ an array without axes is left as the client returned it @ Layout.of
 buffers of a module pass unseen @ functional.refuse_buffers
 - name in kept
 + name not in kept
-? test_populations.py::test_shp_2_shp_3_a_buffer_is_refused_and_a_constant_is_not
+? test_training.py::test_shp_2_shp_3_a_buffer_is_refused_and_a_constant_is_not
 
 statistics of layers are trained like weights @ flower.arrays
 - ('running_mean', 'running_var', 'num_batches_tracked')
