@@ -18,28 +18,9 @@ from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import require_room
-from hubbub.training import (
-    PlainSum,
-    ReleasePath,
-    RunPlan,
-    RunStore,
-    train,
-)
+from hubbub.training import PlainSum, ReleasePath, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
-from release_paths import (
-    CLIENTS,
-    CLIP,
-    DIM,
-    PATTERN,
-    PROMISE,
-    ROUNDS,
-    locked,
-    one_round,
-    opened,
-    plan,
-    silent,
-    total,
-)
+from release_paths import CLIENTS, CLIP, DIM, PATTERN, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, total
 
 
 def test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -> None:

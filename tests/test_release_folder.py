@@ -18,24 +18,9 @@ from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation, PoissonSampling
 from hubbub.mechanism.strategies import Identity, toeplitz
-from hubbub.training import (
-    RunStore,
-    train,
-)
+from hubbub.training import RunStore, train
 from hubbub.verification import verify
-from release_paths import (
-    CLIP,
-    DIM,
-    PROMISE,
-    ROUNDS,
-    locked,
-    one_round,
-    opened,
-    plan,
-    silent,
-    some_rounds,
-    total,
-)
+from release_paths import CLIP, DIM, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, some_rounds, total
 
 
 def test_cra_7_cra_9_a_kept_head_tells_a_rolled_back_ledger(tmp_path: Path) -> None:

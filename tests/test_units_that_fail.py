@@ -17,15 +17,7 @@ import encrypted_runs
 from hubbub.errors import ConfigError
 from hubbub.experiment.tracking import scalars
 from hubbub.mechanism.strategies import Identity
-from hubbub.training import (
-    ExamplePopulation,
-    Execution,
-    LocalTraining,
-    RunStore,
-    SimulatedPopulation,
-    private_gradients,
-    train,
-)
+from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunStore, SimulatedPopulation, private_gradients, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.simulation.local import Examples
 from odd_modules import Mixes
