@@ -61,17 +61,16 @@ class ServerState:
         self._file = None if folder is None else folder / _FILE
         self._lock = ExitStack()
         if self._store and folder:
-            place = folder.absolute()
             if (folder / "ledger.jsonl").exists() and read_chain(folder / "ledger.jsonl").closed:
                 raise LedgerError(
                     f"state = {folder}: was closed and its keys destroyed; start a new run in another folder, whose "
                     "privacy cost adds to that of this one"
                 )
-            if place in _OWNERS:
-                _OWNERS[place].close()
+            if folder in _OWNERS:
+                _OWNERS[folder].close()
             self._lock.enter_context(self._store.locked())
             finalize(self, self._lock.close)
-            _OWNERS[place] = self
+            _OWNERS[folder] = self
         self.closed = False
         try:
             # Sums with noise by clients or holders are accepted only with that noise.

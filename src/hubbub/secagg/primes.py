@@ -15,6 +15,7 @@ Brandt and Damgård 1993, https://doi.org/10.1007/3-540-48071-4_26, for how litt
 
 import secrets
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import gmpy2
 import numpy as np
@@ -65,27 +66,21 @@ def _blum_prime(bits: int) -> int:
 def safe_prime_pair(bits: int, progress: Callable[[int], None] | None = None) -> tuple[int, int]:
     """Two safe primes of one length, far apart, whose product has exactly ``bits`` bits."""
     length = integer("bits", bits, at_least=_LEAST_BITS) // 2
-    tested = 0
-
-    def count() -> None:
-        nonlocal tested
-        tested += 1
-        if progress is not None:
-            progress(tested)
-
+    tested = count(1)
     while True:
-        p, q = _safe_prime(length, count), _safe_prime(length, count)
+        p, q = _safe_prime(length, tested, progress), _safe_prime(length, tested, progress)
         if p != q and far_apart(p, q):
             return p, q
 
 
-def _safe_prime(bits: int, count: Callable[[], None]) -> int:
+def _safe_prime(bits: int, tested: Iterator[int], progress: Callable[[int], None] | None) -> int:
     while True:
         for candidate in _candidates(bits):
-            count()
+            number = next(tested)
+            if progress is not None:
+                progress(number)
             if _is_safe(candidate):
-                p: int = int(candidate)
-                return p
+                return int(candidate)
 
 
 def _is_safe(p: mpz) -> bool:
