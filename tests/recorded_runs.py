@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from cohort_file import bound
 from hubbub.accounting.runs import RunCharge
 from hubbub.cli import main
+from hubbub.cli.app import app
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.ledger import Ledger
@@ -73,6 +75,13 @@ def hubbub(*arguments: object) -> int:
 def require_ends(*arguments: object, expect: int = 0) -> None:
     """A command that ends with this status."""
     assert hubbub(*arguments) == expect
+
+
+def invoke(*arguments: object, status: int = 0) -> str:
+    """What a command prints that ends with this status."""
+    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert found.exit_code == status, found.output + repr(found.exception)
+    return found.stdout
 
 
 @contextmanager

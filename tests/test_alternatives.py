@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from hubbub.cli.app import app
 from hubbub.errors import ConfigError
 from hubbub.experiment import alternatives as module
 from hubbub.experiment import config as configs
@@ -18,6 +16,7 @@ from hubbub.experiment.build import build
 from hubbub.experiment.config import Config
 from hubbub.experiment.planner import planned, strategy_word, workload_of
 from hubbub.mechanism.utility import squared_errors
+from recorded_runs import invoke
 
 Layer = configs.Layer
 
@@ -165,12 +164,6 @@ def toml(tmp_path: Path) -> Path:
     path = tmp_path / "my run.toml"
     path.write_text(configs.dump(settings(RUNS["fixed epochs"])))
     return path
-
-
-def invoke(*words: str) -> str:
-    answer = CliRunner().invoke(app, list(words))
-    assert answer.exit_code == 0, answer.output
-    return answer.stdout
 
 
 def test_the_command_that_is_printed_runs_what_was_recommended(toml: Path) -> None:

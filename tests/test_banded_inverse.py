@@ -63,15 +63,6 @@ def test_the_banded_inverse_square_root_has_the_known_values(case: dict) -> None
     assert errors.max() == pytest.approx(case["max_sq_error"], rel=1e-10)
 
 
-def test_the_stream_is_the_known_one() -> None:
-    case = next(c for c in MF["streaming"] if "bisr" in c["id"])
-    strategy, z, memory = banded_inverse.square_root(9, 3), np.array(case["z"]), ()
-    np.testing.assert_allclose(strategy.matrix(), case["C"], rtol=1e-12)
-    for t, expected in enumerate(case["y"]):
-        row, memory = strategy.step(t, lambda i: z[i], memory)
-        np.testing.assert_allclose(row, expected, rtol=1e-10, atol=1e-12)
-
-
 @settings(max_examples=40)
 @given(d=draws.lists(draws.floats(-1, 1), min_size=0, max_size=4), b=draws.integers(1, 7), k=draws.integers(1, 7))
 def test_no_sensitivity_is_understated(d: list[float], b: int, k: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from conftest import oracle
 from hubbub import accounting
 from hubbub.errors import ConfigError
 from hubbub.experiment import config
@@ -45,31 +46,20 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # Accounts
 
-GBOARD = {
-    "Spanish (Spain)": (400, 0.2, 485, 3, 1.411, 0.1506840301548885, 3.4240074094281336, 3.42400727306104),
-    "Portuguese (Brazil)": (1000, 1.0, 1429, 2, 8.35, 0.014342572340349278, 0.9935500950539097, 0.993549957019539),
-    "Spanish (Latin America)": (1000, 1.0, 1133, 2, 8.35, 0.014342572340349278, 0.9935500950539097, 0.993549957019539),
-}
 
-
-@pytest.mark.parametrize("row", GBOARD.values(), ids=GBOARD)
-def test_the_published_guarantees_come_out_of_the_command_line(capsys: pytest.CaptureFixture, row: tuple) -> None:
-    bands, squared, separation, most, noise, rho, published, exact = row
-    flags = (
-        "account --strategy banded --rounds 2000 --delta 1e-10 "
-        f"--bands {bands} --column-norm-squared {squared} --min-separation {separation} --max-participations {most} "
-        f"--clip-noise-multiplier {noise}"
+@pytest.mark.parametrize("case", oracle("matrix_factorization")["published_notebook"], ids=lambda case: case["id"])
+def test_the_published_guarantees_come_out_of_the_command_line(capsys: pytest.CaptureFixture, case: dict) -> None:
+    bands, squared, separation = case["bands"], 0.2 if case["bands"] == 400 else 1.0, case["notebook_min_separation"] + 1
+    pattern = (
+        f"--rounds 2000 --delta 1e-10 --min-separation {separation} --max-participations {case['max_participations']} "
+        f"--clip-noise-multiplier {case['l2_clip_noise_multiplier']}"
     ).split()
-    tight = answer(capsys, *flags)
-    named = f"account --mechanism banded:bands={bands},column-norm-squared={squared} --rounds 2000 --delta 1e-10".split()
-    assert answer(capsys, *named, *flags[flags.index("--min-separation") :]) == tight
-    assert tight["zcdp_rho"] == pytest.approx(rho, rel=1e-12)
-    assert tight["epsilon"] == pytest.approx(exact, rel=1e-12)
-    assert tight["epsilon"] < published < tight["epsilon"] * (1 + 2e-7)
-    assert tight["clip_noise_multiplier"] == pytest.approx(noise)
-    assert tight["l2_sensitivity"] == pytest.approx((squared * most) ** 0.5)
-    assert tight["accountant"] == "tight"
-    assert (tight["neighboring_relation"], tight["privacy_unit"], tight["private"]) == ("zero-out", "client", True)
+    tight = answer(capsys, *f"account --strategy banded --bands {bands} --column-norm-squared {squared}".split(), *pattern)
+    assert answer(capsys, "account", "--mechanism", f"banded:bands={bands},column-norm-squared={squared}", *pattern) == tight
+    assert tight["zcdp_rho"] == pytest.approx(case["zcdp"], rel=1e-12)
+    assert tight["epsilon"] < case["eps_pld_delta_1e10"] < tight["epsilon"] * (1 + 2e-7)
+    assert tight["l2_sensitivity"] == pytest.approx((squared * case["max_participations"]) ** 0.5)
+    assert (tight["accountant"], tight["neighboring_relation"], tight["privacy_unit"]) == ("tight", "zero-out", "client")
 
 
 def test_a_poisson_account_is_that_of_the_library(capsys: pytest.CaptureFixture) -> None:

@@ -1,3 +1,5 @@
+"""Pages: their code runs, their numbers come out again, and what they name is there."""
+
 import doctest
 import json
 import math
@@ -126,3 +128,23 @@ def test_the_project_names_no_path_of_a_machine() -> None:
     for name in files:
         if (ROOT / name).exists() and not name.endswith((".png", ".json")):
             assert not re.search(r"/(work|farm|root)/", (ROOT / name).read_text()), name
+
+
+# ARCHITECTURE.md
+
+PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+
+
+def test_the_picture_is_drawn_from_the_import_contract() -> None:
+    assert runpy.run_path(str(ROOT / "scripts" / "picture.py"))["drawn"](PAGE) == PAGE, "run `python scripts/picture.py`"
+
+
+def test_every_file_that_the_page_names_is_there() -> None:
+    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", PAGE)) - {
+        "tests/",
+        "mechanism/strategies/mine.py",
+        "factorization/mine.py",
+    }
+    assert len(named) > 25
+    missing = [name for name in named if not any((ROOT / base / name).exists() for base in ("src/hubbub", "."))]
+    assert missing == []

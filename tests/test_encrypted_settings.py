@@ -6,11 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from conftest import oracle
 from hubbub.accounting import guarantee
-from hubbub.cli.app import app
 from hubbub.errors import HubbubError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
@@ -19,6 +17,7 @@ from hubbub.report.page import page
 from hubbub.report.summary import summary
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PrivateKey
+from recorded_runs import invoke
 
 BASE = {
     "training": {"rounds": 2, "cohort_size": 3},
@@ -97,21 +96,18 @@ def test_a_run_from_the_command_line_is_verified_says_what_encryption_cost_and_i
     secagg: dict[str, object], words: str, keys: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "run.toml").write_text(configs.dump(settings(secagg={**secagg, "keys": str(keys)}, training={"rounds": 1})))
-    done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
+    invoke("train", tmp_path / "run.toml", "--out", tmp_path / "run")
     assert words in (tmp_path / "run" / "report.md").read_text()
     assert "decrypt the sum, key holders" in (tmp_path / "run" / "report.html").read_text()
     # By its seconds one can tell how many took part.
     assert "decrypt the sum, key holders" not in page([summary(tmp_path / "run")], public=True)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert all(row["decrypt_seconds"] > 0 and row["upload_bytes"] > 500 for row in rows)
-    verified = CliRunner().invoke(app, ["verify", str(tmp_path / "run")])
-    assert verified.exit_code == 0, verified.output
+    invoke("verify", tmp_path / "run")
     state = tmp_path / "run" / "state"
     assert len(list(state.rglob("epoch-*"))) == 1 + (3 if "noise_by" in secagg else 0)
-    again = CliRunner().invoke(app, ["resume", str(tmp_path / "run")])
-    assert "nothing is left to train" in again.output, again.output
-    assert CliRunner().invoke(app, ["close", str(tmp_path / "run")]).exit_code == 0
+    assert "nothing is left to train" in invoke("resume", tmp_path / "run")
+    invoke("close", tmp_path / "run")
     # Those of the simulated holders, too.
     assert not list(state.rglob("epoch-*"))
 

@@ -12,11 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
-from typer.testing import CliRunner
 
 import local_jobs
 from hubbub import factorization
-from hubbub.cli.app import app
 from hubbub.experiment import config as configs
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation, SingleParticipation
@@ -37,7 +35,7 @@ from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
 from hubbub.verification import verify
 from local_jobs import IMAGES, SENTENCES, Lstm, jobs
-from recorded_runs import interrupted_at
+from recorded_runs import interrupted_at, invoke
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 CUDA = torch.device("cuda", 0)
@@ -205,12 +203,6 @@ def test_noise_is_made_where_it_is_needed(name: str, dtype: torch.dtype, secure:
 
 
 # --- runs ---
-
-
-def invoke(*arguments: object, status: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == status, result.output + repr(result.exception)
-    return result.output
 
 
 SETTINGS: dict[str, Any] = {
