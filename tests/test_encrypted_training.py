@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from encrypted_runs import BITS, CLIP, DIM, ROUNDS, encrypted, plan, terms
-from hubbub.errors import NoiseExhaustedError, RunFolderError, SumNotOpenedError
+from hubbub.errors import ConfigError, NoiseExhaustedError, RunFolderError, SumNotOpenedError
 from hubbub.ledger.chain import read_chain
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
@@ -156,6 +156,22 @@ def test_a_holder_opens_no_sum_without_its_own_noise() -> None:
         aggregator.add_noise(f"holder {number}", fake)
     with pytest.raises(SumNotOpenedError, match=r"holder 1 opens nothing: .*not this holder's own"):
         clients._holders[0].open(aggregator.request())
+
+
+def test_words_say_against_whom() -> None:
+    server, holders, clients = (terms(who).setting() for who in ("server", "holders", "clients"))
+    assert "not against the server: it knows its noise" in server
+    assert "as long as no holder works with it" in holders
+    assert "against the server and 2 of the holders together" in terms("holders", threshold=3).setting()
+    assert "a holder that is missing costs the round" in holders
+    assert "fewer than 12 is not opened" in clients
+    assert "any 2 of 3 holders of shares of the key open sums together" in server
+    assert "2 holders together, with what clients send, could read every single update" in server
+    assert "holds against all who see releases and fewer than 2 holders together; not against the server" in server
+    assert "against the server, as long as no holder works with it; clients who join them" in clients
+    with pytest.raises(ConfigError, match=r"secagg.threshold = 2 of secagg.holders = 4: two groups .* take at least 3"):
+        terms("holders", holders=4)
+    assert "the owner of the key, who is not the server" in terms(holders=1, threshold=1).setting()
 
 
 @pytest.mark.parametrize(("holders", "threshold"), [(3, 2), (3, 3), (5, 3), (5, 4), (5, 5), (4, 3), (1, 1)])

@@ -141,6 +141,15 @@ def test_cra_18_a_run_with_one_bit_flipped_is_not_loaded(run: Path, name: str) -
         hubbub.load(run)
 
 
+def test_the_card_says_whom_epsilon_is_against(run: Path, tmp_path: Path) -> None:
+    """Epsilon without its delta bounds nothing, and binds nobody who sees more than releases."""
+    assert ran("publish", run, "-o", tmp_path / "public") == 0
+    card, stated = ((tmp_path / "public" / name).read_text() for name in ("README.md", "guarantee.json"))
+    delta = json.loads(stated)["delta"]
+    assert f"at delta {delta:g} bounds what those who see releases alone can learn" in card
+    assert "anybody can learn" not in card
+
+
 def test_settings_behind_a_link_are_not_read(run: Path, tmp_path: Path) -> None:
     (run / "config.toml").rename(tmp_path / "elsewhere.toml")
     (run / "config.toml").symlink_to(tmp_path / "elsewhere.toml")

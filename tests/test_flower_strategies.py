@@ -19,10 +19,11 @@ from hubbub.flower.state import _digest
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
-from hubbub.mechanism import Mechanism
+from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import (
     FixedSizeSampling,
     MinSeparation,
+    PoissonSampling,
     every_round,
 )
 from hubbub.mechanism.strategies import Identity, toeplitz
@@ -72,6 +73,28 @@ def test_acc_7_a_guarantee_answers_before_during_and_after_a_run() -> None:
     assert epsilons == pytest.approx(expected, rel=1e-12)
     assert strategy.guarantee(1e-5, rounds=100).epsilon > epsilons[-1]
     assert strategy.guarantee(1e-5).neighboring_relation == "zero-out"
+
+
+@pytest.mark.parametrize(("z", "rounds"), [(1.0, 1000), (5.0, 1), (20.0, 300)])
+def test_fixed_and_adaptive_clipping_cost_what_one_gaussian_costs_and_poisson_cohorts_less(z: float, rounds: int) -> None:
+    expected = gaussian.epsilon(1e-5, z / rounds**0.5)
+    for cohorts, most in (({"num_sampled_clients": 50}, expected), ({"sampling_probability": 0.01}, 0.9 * expected)):
+        fixed = DPFedAvgFixed(FedAvg(), clip_norm=3.0, noise_multiplier=z, **cohorts).guarantee(1e-5, rounds=rounds)
+        adaptive = DPFedAvgAdaptive(FedAdam(), noise_multiplier=z, **cohorts).guarantee(1e-5, rounds=rounds)
+        assert fixed.epsilon == pytest.approx(adaptive.epsilon, rel=1e-9)
+        assert fixed.epsilon <= most * (1 + 1e-9)
+        participation = PoissonSampling(0.01) if "sampling_probability" in cohorts else every_round(rounds)
+        mechanism = Mechanism(Identity(rounds), participation, z)
+        assert fixed.epsilon == pytest.approx(guarantee(mechanism, 1e-5).epsilon, rel=1e-9)
+
+
+def test_a_statement_has_the_facts_of_the_run(tmp_path: Path) -> None:
+    strategy = separated(tmp_path)
+    one_round(strategy, grid())
+    text = strategy.statement(1e-6)
+    assert strategy.ledger_head in text
+    assert "training, 1 round of 12 that were planned" in text
+    assert "divided by the fixed number 3" in text
 
 
 def test_cra_18_the_ledger_binds_the_model_that_a_start_ends_with(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import matplotlib.image
 import pytest
 
 import refusals
-from hubbub.secagg import key_files, threshold
+from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.threshold import ThresholdKey
 from refusals import Refused, output
 from small_keys import VECTORS, number
@@ -99,6 +99,22 @@ def test_shares_of_the_written_files_decrypt_together(capsys: pytest.CaptureFixt
     assert "No run accepts" not in text
     for secret in (*PRIMES, *(share.secret for share in read)):
         assert f"{secret:x}"[:12] not in text
+
+
+@pytest.mark.parametrize("command", [["keygen"], ["shares", "--holders", "3", "--threshold", "2"]], ids=lambda words: words[0])
+def test_keys_have_3072_bits_unless_told_otherwise_and_json_names_files_and_no_secret(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, key = [], paillier.PrivateKey.from_primes(*PRIMES)
+    monkeypatch.setattr(paillier, "generate", lambda bits: asked.append(bits) or key)
+    monkeypatch.setattr(threshold, "safe_prime_pair", lambda bits, progress=None: asked.append(bits) or PRIMES)
+    text = output(capsys, ["paillier", *command, "-o", "keys", "--json"])
+    assert asked == [3072]
+    secrets = [*PRIMES, *(key_files.read_share(path).secret for path in Path("keys").glob("share-*"))]
+    assert not [secret for secret in secrets if f"{secret:x}"[:12] in text or str(secret)[:12] in text]
+    told = json.loads(text)
+    named = {told["public_key"], *told.get("shares", []), told.get("private_key")} - {None}
+    assert named == {f"keys/{name}" for name in names_in("keys")}
 
 
 def test_bench_writes_nine_plots_and_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from hubbub.errors import KeyFileError
 from hubbub.secagg import ciphertext, key_files, threshold
 from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.threshold import ThresholdKey
-from small_keys import SAFE, other, small
+from small_keys import SAFE, iso, other, small
 from written_keys import (
     KEY,
     KINDS,
@@ -206,3 +206,12 @@ def test_what_is_no_regular_file_is_refused(kind: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name in ("link", "pipe", "gone", "."):
         refused(kind, tmp_path / name, "cannot be read")
+
+
+def test_a_key_that_takes_the_textbook_form_stays_one(tmp_path: Path) -> None:
+    key_files.write_private(tmp_path / "private", iso())
+    key_files.write_public(tmp_path / "public", iso().public_key)
+    public = key_files.read_public(tmp_path / "public")
+    assert isinstance(public, PublicKey)
+    assert not public.short_exponents
+    assert not key_files.read_private(tmp_path / "private").public_key.short_exponents

@@ -18,7 +18,7 @@ from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import require_room
-from hubbub.training import PlainSum, ReleasePath, RunPlan, RunStore, train
+from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
 from release_paths import CLIENTS, CLIP, DIM, PATTERN, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, total
 
@@ -34,6 +34,18 @@ def test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -
         path.row(ticket)
     assert path.next_round == 1
     assert path.ledger.spent(1e-5).epsilon == PROMISE.after(1, 1e-5).epsilon > 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [PlainSum(torch.zeros(DIM, dtype=torch.float64), {}), total(clip_norm=2 * CLIP)],
+    ids=["floating point", "another lattice"],
+)
+def test_secure_noise_hides_sums_on_the_lattice_of_the_clip_norm_only(wrong: PlainSum | LatticeSum) -> None:
+    path = opened()
+    with pytest.raises(LedgerError, match=r"round 0.*Lattice\(0.5\)"):
+        path.begin([0], wrong, CLIP)
+    assert path.ledger.rounds == ()
 
 
 def test_rng_4_a_round_that_was_begun_is_not_begun_again() -> None:
@@ -114,6 +126,12 @@ def test_a_foreign_stream_that_does_not_invert_its_matrix_is_refused_before_the_
     with pytest.raises(ValueError, match="does not invert"):
         opened(locked(tmp_path), Promise(ROUNDS, Mechanism(Foreign(scale=0.01), PATTERN, 1.0)))
     assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_what_a_foreign_strategy_states_about_its_sensitivity_is_computed_again() -> None:
+    honest, foreign = (Mechanism(strategy, PATTERN, 1.0) for strategy in (Identity(ROUNDS), Foreign(stated=1e-6)))
+    assert foreign.mu == pytest.approx(honest.mu, rel=1e-12)
+    assert foreign.sensitivity_after(2).value == pytest.approx(honest.sensitivity_after(2).value, rel=1e-12)
 
 
 @pytest.mark.parametrize("strategy", [Identity(ROUNDS), toeplitz.square_root(ROUNDS, 3), BinaryTree(ROUNDS), Foreign()])

@@ -138,6 +138,17 @@ def test_closing_settles_the_round_under_way_and_wipes_what_was_half_written(tmp
     assert not list((tmp_path / "state").glob(".noise*"))
 
 
+def test_a_closed_run_stays_closed_and_holds_no_secret(tmp_path: Path) -> None:
+    some_rounds(tmp_path, ROUNDS)
+    store = RunStore(tmp_path)
+    assert len(store.secret_files()) >= 3
+    end_run(store.ledger_path)
+    store.destroy_secrets()
+    assert store.secret_files() == []
+    with pytest.raises(RunFolderError, match="a closed run has none"):
+        some_rounds(tmp_path, ROUNDS)
+
+
 def test_a_file_with_another_name_elsewhere_is_not_written_over(tmp_path: Path) -> None:
     opened(locked(tmp_path / "run"))
     (tmp_path / "precious").write_bytes(b"precious")

@@ -189,6 +189,17 @@ def test_what_cannot_be_dealt_is_refused(change, message):
     assert str(arguments["p"]) not in str(caught.value)
 
 
+def test_a_key_with_damaged_numbers_is_refused():
+    keys = PUBLIC.verification
+    with pytest.raises(ValueError, match="verification has 4 numbers: must be one for each of holders = 5"):
+        replace(PUBLIC, verification=keys[:4])
+    for bad in (0, 1, PUBLIC.n, PUBLIC.n**2, -3):
+        with pytest.raises(ValueError, match="no unit"):
+            replace(PUBLIC, base=bad)
+        with pytest.raises(ValueError, match="no unit"):
+            replace(PUBLIC, verification=(bad, *keys[1:]))
+
+
 # Only aggregates.
 
 
