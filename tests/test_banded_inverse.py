@@ -17,6 +17,8 @@ from hubbub.mechanism.strategies.banded_inverse import BandedInverse
 from hubbub.testing import check_strategy
 
 MF = oracle("matrix_factorization")
+MOVEMENTS: list[numerics.Movement] = ["signed", "magnitude", "majorant"]
+PATTERNS = [SingleParticipation(), MinSeparation(4, 3), FixedEpochs(3, 4), MinSeparation(2, 6)]
 
 
 def by_definition(workload: workloads.Workload, strategy: BandedInverse, objective: str = "mean") -> float:
@@ -106,6 +108,28 @@ def test_the_bound_holds_for_every_strategy_wherever_it_is_taken(d: list[float],
                 *matrices.worst_rounds(pattern, 15),
             )
             assert cost >= bound
+
+
+@pytest.mark.parametrize("movement", MOVEMENTS)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("d", [(1.0, -0.5, -0.1, 0.02), (1.0, -0.4, 0.3, -0.6)])
+def test_the_gradient_is_that_of_finite_differences(movement: numerics.Movement, pattern: MinSeparation, d: tuple) -> None:
+    a, weights = workloads.momentum(12, 0.6).coefficients(), search.row_weights(12, "mean")
+    function = numerics.error_and_movement(a, weights, 4, *matrices.worst_rounds(pattern, 12), movement)
+    point = np.array(d)
+    numeric = [(function(point + 1e-6 * e)[0] - function(point - 1e-6 * e)[0]) / 2e-6 for e in np.eye(4)]
+    np.testing.assert_allclose(function(point)[1], numeric, rtol=1e-5, atol=1e-5 * np.abs(numeric).max())
+    assert function(3 * point)[0] == pytest.approx(function(point)[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("pattern", [MinSeparation(12, 5), MinSeparation(1, 60)])
+def test_two_bands_are_the_best_lambda_by_trying_all(pattern: MinSeparation) -> None:
+    A = workloads.prefix_sum(60)
+    result = factorization.banded_inverse.optimize(A, bands=2, participation=pattern)
+    tried = [BandedInverse(60, (1.0, -x)) for x in np.linspace(0, 1, 401)]
+    errors = [by_definition(A, s) * s.sensitivity(pattern).value ** 2 for s in tried]
+    assert result.squared_error <= min(errors) * (1 + 1e-12)
+    assert result.squared_error == pytest.approx(min(errors), rel=1e-4)
 
 
 # ---- refusals

@@ -7,6 +7,8 @@ import pytest
 
 from conftest import oracle
 from hubbub import factorization
+from hubbub.factorization import blt as search
+from hubbub.factorization.blt import squared_error_with_momentum
 from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
@@ -160,3 +162,51 @@ def test_no_toeplitz_strategy_is_below_the_bound(n: int, momentum: float) -> Non
         assert (np.min(reached, axis=0) >= np.array(bounds)).all()
         if k == 1:
             assert reached[0][0] == pytest.approx(bounds[0], rel=1e-9)
+
+
+PROBLEMS = [
+    search.Problem(50, 50, 1, mean=False),
+    search.Problem(50, 50, 1, mean=True),
+    search.Problem(50, 7, 4, mean=False),
+    search.Problem(53, 1, 53, mean=True),
+    search.Problem(10**7, 10**4, 900, mean=True),
+    search.Problem(400, 50, 8, mean=False, momentum=0.9),
+    search.Problem(400, 400, 1, mean=True, momentum=0.9),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=repr)
+@pytest.mark.parametrize("buffers", [1, 2, 4])
+def test_the_gradient_is_that_of_finite_differences(problem: search.Problem, buffers: int) -> None:
+    generator = np.random.default_rng(buffers)
+    gaps = generator.normal(size=2 * buffers - 1)
+    if buffers == 4:
+        gaps[1:3] = -9.0  # poles and zeros that all but meet
+    p = np.concatenate([[-math.log(problem.rounds)], gaps])
+    step = 1e-5
+    slopes = [
+        (search._log_loss(p + h, problem)[0] - search._log_loss(p - h, problem)[0]) / (2 * step)
+        for h in step * np.eye(2 * buffers)
+    ]
+    np.testing.assert_allclose(search._log_loss(p, problem)[1], slopes, rtol=1e-7, atol=2e-8)
+
+
+@pytest.mark.parametrize("beta", [0.3, 0.9, 0.99])
+@pytest.mark.parametrize("mean", [False, True])
+def test_errors_with_momentum_are_summed_where_a_pole_meets_it(beta: float, mean: bool) -> None:
+    r, w = np.array([1.0, 0.999, beta, beta * (1 + 1e-9), 0.1]), np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    n = 150
+    b = (w * r ** np.arange(n)[:, None]).sum(axis=1)
+    m = np.array([sum(beta ** (i - j) * b[j] for j in range(i + 1)) for i in range(n)])
+    expected = np.cumsum(m**2).mean() if mean else (m**2).sum()
+    assert squared_error_with_momentum(n, beta, mean, np.log(r), w)[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_with_momentum_three_buffers_are_nearly_the_best_of_all_toeplitz_strategies() -> None:
+    A = workloads.momentum(1000, 0.9)
+    result = factorization.blt.optimize(A, buffers=3, objective="max")
+    assert result.bound_family == "every lower-triangular Toeplitz strategy"
+    assert result.relative_gap < 5e-3
+    plain = factorization.blt.optimize(workloads.prefix_sum(1000), buffers=3, objective="max").strategy
+    theirs = blt.squared_errors(A, plain)[-1] * plain.sensitivity(ONCE).value ** 2
+    assert result.squared_error < 0.9 * theirs

@@ -41,6 +41,16 @@ def test_the_root_series_squared_is_the_workload_and_falls(beta: float) -> None:
     assert (np.diff(root) < 0).all()
 
 
+@pytest.mark.parametrize(("length", "bands"), [(7, 3), (2600, 900), (4000, 2500)])
+def test_products_inverses_and_divisions_of_series_are_those_of_their_matrices(length: int, bands: int) -> None:
+    c, a = matrices.binomial(0.99, -0.5, bands), np.random.default_rng(0).normal(size=length)
+    T = matrices.matrix(c, length)
+    np.testing.assert_allclose(matrices.multiply(a, c, length), T @ a, atol=1e-10)
+    np.testing.assert_allclose(T @ matrices.inverse(c, length), np.eye(1, length)[0], atol=1e-12)
+    np.testing.assert_allclose(T @ matrices.divide(a, c), a, atol=1e-10)
+    np.testing.assert_allclose(T.T @ matrices.transposed_divide(a, c), a, atol=1e-10)
+
+
 # ---- sensitivity
 
 
@@ -115,6 +125,22 @@ def test_another_optimizer_from_another_start_finds_nothing_better(objective: st
     assert result.relative_gap < (0.1 if isinstance(pattern, FixedEpochs) else 1e-9)
 
 
+@pytest.mark.parametrize("pattern", [MinSeparation(4, 3), FixedEpochs(3, 4)])
+def test_overlapping_columns_keep_an_exact_sensitivity(pattern: MinSeparation) -> None:
+    A = workloads.prefix_sum(40)
+    result = factorization.toeplitz.optimize(A, bands=16, participation=pattern)
+    stated = result.strategy.sensitivity(pattern)
+    truth = brute_force_sensitivity(result.strategy.matrix(), pattern)
+    assert stated.exact
+    assert stated.value == pytest.approx(truth, rel=1e-12)
+    assert result.squared_error == pytest.approx(by_definition(A, result.strategy) * truth**2, rel=1e-10)
+    assert (
+        result.lower_bound
+        <= result.squared_error
+        < 0.999 * factorization.toeplitz.optimize(A, bands=4, participation=pattern).squared_error
+    )
+
+
 @settings(max_examples=40)
 @given(c=draws.lists(draws.floats(-1.5, 1.5), min_size=1, max_size=6), beta=draws.sampled_from(MOMENTUM))
 def test_the_bounds_hold_for_every_strategy_wherever_they_are_taken(c: list[float], beta: float) -> None:
@@ -151,8 +177,9 @@ def test_the_full_square_root_is_the_best_for_the_largest_error() -> None:
 
 @pytest.mark.parametrize(("rounds", "bands", "beta"), [(20, 20, 0.0), (40, 8, 0.0), (40, 8, 0.9)])
 def test_normalized_columns_lower_the_error_to_a_value_that_the_definition_confirms(
-    rounds: int, bands: int, beta: float
+    rounds: int, bands: int, beta: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(normalized_numerics, "_CHUNK", 9)  # so that the last rows come in several parts
     A = workloads.momentum(rounds, beta)
     result, plain = factorization.normalized_toeplitz.optimize(A, bands=bands), factorization.toeplitz.optimize(A, bands=bands)
     assert result.squared_error == pytest.approx(by_definition(A, result.strategy), rel=1e-10)
