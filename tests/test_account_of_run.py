@@ -118,3 +118,18 @@ def test_a_run_s_mechanism_under_other_cohorts_keeps_its_unit(capsys: pytest.Cap
     found = answer(capsys, "account", "--mechanism", run, "--min-separation", "4", "--max-participations", "1")
     assert found["privacy_unit"] == "example"
     assert found["l2_sensitivity"] < answer(capsys, "account", "--mechanism", run)["l2_sensitivity"]
+
+
+@each_command
+def test_the_first_line_says_which_participation_is_meant(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    def first(*more: object) -> str:
+        return printed(capsys, *COMMANDS[command], "--delta", "1e-5", *more).splitlines()[0]
+
+    own = ["--rounds", "5", *(["--noise-multiplier", "2"] if command == "account" else [])]
+    assert first(*own) == "Participation: any client in any round, since no flag names another"
+    assert first(*own, "--min-separation", "2") == "Participation: each client in at most 3 rounds at least 2 apart"
+    assert first(*own, "--sampling-probability", "0.1") == "Participation: each client in a round with probability 0.1"
+    run = recorded(tmp_path / "run", COIN, THREE)
+    assert first("--mechanism", run) == "Participation: each client in a round with probability 0.2"

@@ -49,6 +49,14 @@ def test_the_published_gboard_guarantees_come_out_to_the_last_digit(case: dict) 
     assert tight.sensitivity_exact
 
 
+def test_what_is_stated_as_exact_is() -> None:
+    C = np.tril(np.random.default_rng(2).normal(size=(6, 6))) + 2 * np.eye(6)
+    mechanism = Mechanism(Dense(C), FixedEpochs(3, 2), 1.0)
+    for t in range(1, 7):
+        stated, own = accounting.guarantee(mechanism, 1e-5, rounds=t), mechanism.sensitivity_after(t)
+        assert stated.sensitivity_exact <= (own.exact or own.value >= mechanism.l2_sensitivity)
+
+
 def test_acc_9_replace_one_doubles_the_sensitivity() -> None:
     once = accounting.epsilon([(Gaussian(1.0), 1)], 1e-6, "replace-one")
     assert once == pytest.approx(gaussian.epsilon(1e-6, 0.5))

@@ -1,6 +1,8 @@
 """The site of the documentation: built once for all tests here, read as files, and looked at in a browser."""
 
+import ast
 import fcntl
+import html
 import json
 import re
 import subprocess
@@ -14,13 +16,17 @@ from typing import get_args, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
 from hubbub import errors
+from hubbub.cli.app import app
 from hubbub.experiment.config import Config, load, resolve
 from hubbub.experiment.planner import planned
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+SOURCE = ROOT / "src"
 OWN = "## Your own model, data and loop"
 # The parts of pages whose code is whole programs: it runs. That of the others is parts of them, or needs what is not here.
 CODE_THAT_RUNS = (
@@ -114,12 +120,51 @@ def test_every_link_leads_to_a_page_and_to_a_place_on_it(site: Path) -> None:
     assert looked_at > 5_000
 
 
+def _packages() -> dict[str, list[str]]:
+    """The packages of which a user imports names, with what they offer, read from the sources."""
+    found = {}
+    for file in (SOURCE / "hubbub").rglob("__init__.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__all__":
+                found[".".join(file.parent.relative_to(SOURCE).parts)] = ast.literal_eval(node.value)
+    # What is not public, programs, which are run and not imported, and what the package above offers.
+    apart = ("hubbub._util", "hubbub.cli", "hubbub.report", "hubbub.training.run_folder", "hubbub.training.simulation")
+    return {name: offered for name, offered in found.items() if name not in apart}
+
+
+@pytest.mark.slow
+def test_every_name_that_a_package_offers_is_in_the_reference(site: Path) -> None:
+    named = 0
+    for package, offered in _packages().items():
+        known = parts(site / "api" / f"{package}.html").ids
+        for name in offered:
+            if not name.startswith("__"):
+                assert f"{package}.{name}" in known, f"{package}.{name} is not in the reference"
+                named += 1
+    assert named > 100
+
+
 def _commands(path: tuple[str, ...], command: object) -> Iterator[tuple[str, ...]]:
     children = getattr(command, "commands", {})
     for name, child in children.items():
         yield from _commands((*path, name), child)
     if not children:
         yield path
+
+
+@pytest.mark.slow
+def test_every_flag_that_a_command_has_in_its_help_is_on_the_page_of_the_command_line(site: Path) -> None:
+    text = html.unescape(re.sub(r"<[^>]+>", "", (site / "command-line.html").read_text()))
+    sections = dict(re.findall(r"^(hubbub [a-z ]+?)#\n(.*?)(?=^hubbub [a-z ]+?#\n|\Z)", text, re.MULTILINE | re.DOTALL))
+    seen = 0
+    for path in _commands((), get_command(app)):
+        helped = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "300", "TERM": "dumb"}, prog_name="hubbub")
+        assert helped.exit_code == 0, helped.output
+        section = sections[" ".join(["hubbub", *path])]
+        for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", helped.output)) - {"--help"}:
+            assert flag in section, (path, flag)
+            seen += 1
+    assert seen > 100
 
 
 def _words(hint: object) -> str:

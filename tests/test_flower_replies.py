@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array
+from torch import nn
 
 from bad_replies import BOUNDED, CLIENTS, MODEL, NO_BIT, NOTHING, Fault, adaptive, fixed, outcome, spied, trained, with_w
 from flower_arms import Federation, Model
 from flower_defects import logged
 from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, clipping_mod, noising_mod
+from hubbub.flower.population import GridPopulation
 from hubbub.noise.lattice import Lattice
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -55,6 +57,33 @@ def test_cli_4_a_reply_to_the_round_before_counts_for_nothing() -> None:
         return arrays["w"].data
 
     assert second_round(also=True) == second_round(also=False)
+
+
+class Named(nn.Module):
+    """The model of the federation, for the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, values in MODEL.items():
+            self.register_parameter(name, nn.Parameter(torch.tensor(values)))
+
+
+@pytest.mark.parametrize("lattice", [True, False], ids=["lattice", "floating point"])
+@pytest.mark.parametrize("name", [*NOTHING, *BOUNDED])
+def test_a_grid_of_the_loop_counts_what_is_no_update_as_nothing_and_clips_the_rest(name: str, lattice: bool) -> None:
+    grid, draw = Federation(CLIENTS, trained).grid, random.Random(1)  # noqa: S311 # of a test
+    clients, target = GridPopulation(grid, grid.get_node_ids(), lattice=lattice), grid.get_node_ids()[2]
+
+    def total() -> torch.Tensor:
+        return clients.collect(clients.clients, Named(), 1.0, 0).open(None)
+
+    grid.offline([target])
+    silent = total()
+    grid.offline([])
+    fault = {**NOTHING, **BOUNDED}[name]
+    grid.reply_filter = lambda reply: fault(reply, draw) if reply.metadata.src_node_id == target else reply
+    moved = total() - silent
+    assert float(moved.norm()) <= (0 if name in NOTHING else 1 + 1e-12)
 
 
 CRAZY = {

@@ -13,9 +13,9 @@ import pytest
 from scipy.special import logsumexp
 
 from hubbub import accounting
-from hubbub.accounting import Gaussian, PoissonSampled
+from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
 from hubbub.accounting.composition import unamplified_mu, unamplified_zcdp_rho
-from hubbub.accounting.events import BallsInBins, Event, TreeAggregation
+from hubbub.accounting.events import BallsInBins, Event, MixtureOfGaussians, TreeAggregation, TruncatedPoissonSampled
 from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.runs import RunCharge, run_assumptions
 from hubbub.accounting.statement import RunFacts
@@ -295,7 +295,19 @@ CHARGES = [
         ["multiplier 2.5", "cyclic Poisson sampling", "2 rounds"],
         "group is fixed permanently",
     ),
+    (charge(4, (FixedSizeSampled(0.7, 3, 40), 6)), ["noise multiplier 0.7", "cohorts of 3 of 40"], "sampled at random"),
+    (
+        charge(5, (TruncatedPoissonSampled(0.7, 0.25, 9, 40), 6)),
+        ["multiplier 0.7", "probability 0.25", "of 40 clients at most 9"],
+        "sampled at random",
+    ),
     (charge(6, (BallsInBins(1.25, 3, 6), 1)), ["multiplier 1.25", "one of 3 bins"], "bin is drawn once"),
+    (charge(7, (TreeAggregation(5.5, 6), 1)), ["tree", "multiplier 5.5"], "no client breaks the participation pattern"),
+    (
+        charge(8, (MixtureOfGaussians(4.5, (0.0, 1.0), (0.5, 0.5)), 6)),
+        ["multiplier 4.5", "6 times"],
+        "one person is one client",
+    ),
     (charge(9), ["nothing was released"], ""),
     (replace(charge(10), events=None, simulation=True), ["nothing bounds", "simulation"], ""),
 ]
@@ -316,7 +328,7 @@ def test_a_run_that_is_charged_beside_is_told_in_full(run: RunCharge, words: lis
 
 def test_the_statement_of_several_runs_holds_each_in_a_line_and_all_that_they_assume() -> None:
     first, second = of(PoissonSampling(0.1), "zero-out"), accounting.guarantee(CORRELATED, 1e-6)
-    other = CHARGES[3][0]
+    other = CHARGES[5][0]
     heads = "ab" * 32, "cd" * 32
     # As compose_runs makes it.
     both = replace(

@@ -130,6 +130,20 @@ def test_a_promise_of_holders_and_a_setting_is_read_back_as_it_was() -> None:
     assert read_back(shared).mechanism == SHARED
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mechanism": None}, "a run without a mechanism has no noise"),
+        ({"mechanism": SHARED}, "the clients bring the noise along already"),
+        ({"setting": ""}, "say in one line who is trusted"),
+        ({"setting": "two\nlines"}, "must be a text of one line"),
+    ],
+)
+def test_a_promise_that_contradicts_itself_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(HELD, **change)
+
+
 def test_a_plan_passes_on_what_it_promises_and_refuses_what_the_promise_does() -> None:
     words = {"further": (Assumption("clients clip", "operator"),), "not_covered": ("the ciphertexts' number",)}
     promised = plan(BANDED, noise_by="holders", setting=SETTING, **words).promise()
