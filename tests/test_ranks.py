@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import hubbub
-from hubbub.cli.training import How, Tracked, launched
+from hubbub.cli.training import How, launched
 from hubbub.cli.training import train as begin
 from hubbub.errors import ConfigError, RankError
 from hubbub.experiment import config as configs
@@ -321,7 +321,7 @@ def test_a_launcher_that_starts_train_again_begins_no_second_run(tmp_path: Path,
     monkeypatch.setattr(How, "shared", lambda *_: SimpleNamespace(size=2, leads=True))
     (tmp_path / "run.toml").write_text("[privacy]\nepsilon = 4.0\n")
     with pytest.raises(ConfigError, match="would begin another run; resume the first one"):
-        begin(tmp_path / "run.toml", [], tmp_path / "run", How(None, None, None, Tracked(), False, False))
+        begin(tmp_path / "run.toml", [], tmp_path / "run", How())
     assert not (tmp_path / "run").exists()
 
 

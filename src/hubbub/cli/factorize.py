@@ -26,7 +26,7 @@ from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["PATTERN_FLAGS", "Outputs", "Setting", "compare", "factorize", "pattern_of", "require_output", "setting_of"]
+__all__ = ["PATTERN_FLAGS", "Setting", "compare", "factorize", "pattern_of", "require_output", "setting_of"]
 
 # Beyond this the dense matrices behind a picture, or behind the error of a strategy that is not optimized, take minutes.
 _MOST_DENSE = 4096
@@ -148,17 +148,17 @@ def _require_picture(plot: Path | None, rounds: int) -> None:
         raise ConfigError(f"--plot {plot}: is drawn for at most {_MOST_DENSE:,} rounds, not {rounds:,}; leave it out")
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """The files and the form of an answer, and the command line to record with it."""
-
-    file: Path | None
-    plot: Path | None
-    as_json: bool
-    command: str
-
-
-def factorize(family: Family, flags: Mapping[str, Any], b_matrix: str | None, bands: int | None, outputs: Outputs) -> None:
+def factorize(
+    family: Family,
+    flags: Mapping[str, Any],
+    b_matrix: str | None,
+    bands: int | None,
+    *,
+    output: Path | None,
+    plot: Path | None,
+    as_json: bool,
+    command: str,
+) -> None:
     """Compute a strategy or check one from a file, print its error, write and draw it.
 
     Args:
@@ -166,15 +166,18 @@ def factorize(family: Family, flags: Mapping[str, Any], b_matrix: str | None, ba
         flags: Those of the workload and the participation that were given, by the names of their parameters.
         b_matrix: The file of B, published with C, to be checked.
         bands: The most bands that a published C may have.
-        outputs: The files and the form of the answer.
+        output: For the strategy, as ``.safetensors``.
+        plot: For the picture, as ``.png``.
+        as_json: Print one JSON object instead.
+        command: The command line, which the file states.
 
     Raises:
         ConfigError: Flags that contradict each other.
         DataError: A file is not as it, or the flags, state.
     """
     setting, stored, checks = _stated(family.matrix, flags, b_matrix, bands)
-    require_output("--output", outputs.file, strategy_file.SUFFIX)
-    _require_picture(outputs.plot, setting.workload.rounds)
+    require_output("--output", output, strategy_file.SUFFIX)
+    _require_picture(plot, setting.workload.rounds)
     started = time.process_time()
     with console(stderr=True).status(f"{family.name}, {setting.workload.rounds:,} rounds …"):
         if stored is None:
@@ -183,14 +186,14 @@ def factorize(family: Family, flags: Mapping[str, Any], b_matrix: str | None, ba
             answer = _computed_again(str(family.matrix), setting, stored)
             checks["stated error"] = f"the same, to {_SAME:g}"
     seconds = time.process_time() - started
-    if outputs.file is not None:
-        strategy_file.save(outputs.file, answer, seconds=seconds, command=outputs.command)
-    if outputs.plot is not None:
+    if output is not None:
+        strategy_file.save(output, answer, seconds=seconds, command=command)
+    if plot is not None:
         # Drawing costs a second to import.
         from hubbub.report.pictures import draw_matrices
 
         title = f"{family.name}: {setting.words()['workload']}, {setting.words()['participation']}"
-        files.write_atomic(outputs.plot, draw_matrices(title, answer, setting.root_errors(answer.strategy)), mode=0o644)
+        files.write_atomic(plot, draw_matrices(title, answer, setting.root_errors(answer.strategy)), mode=0o644)
     sensitivity = answer.strategy.sensitivity(setting.participation)
     facts = {
         "family": family.name,
@@ -210,10 +213,10 @@ def factorize(family: Family, flags: Mapping[str, Any], b_matrix: str | None, ba
         "memory_rows": memory_rows(answer.strategy),
         "cpu_seconds": seconds,
         "checks": checks,
-        "output": None if outputs.file is None else str(outputs.file),
-        "plot": None if outputs.plot is None else str(outputs.plot),
+        "output": None if output is None else str(output),
+        "plot": None if plot is None else str(plot),
     }
-    if outputs.as_json:
+    if as_json:
         print_json(facts)
     else:
         print_table(f"{family.name}: {DESCRIPTIONS[family.name]}", _rows(setting, answer, facts))

@@ -156,7 +156,10 @@ def factorize(
         _given(context),
         b_matrix,
         bands if read else None,
-        command.Outputs(output, plot, as_json, " ".join(["hubbub", *sys.argv[1:]])),
+        output=output,
+        plot=plot,
+        as_json=as_json,
+        command=" ".join(["hubbub", *sys.argv[1:]]),
     )
 
 

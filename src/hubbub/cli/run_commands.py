@@ -41,8 +41,7 @@ def train(
     """Train by a config file."""
     from hubbub.cli import training
 
-    tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
-    how = training.How(engine, plan, nproc, tracked, allow_import, as_json)
+    how = training.How(engine, plan, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
     training.train(config, assignments or [], out, how)
 
 
@@ -61,8 +60,8 @@ def resume(
     """Resume an interrupted run."""
     from hubbub.cli import training
 
-    tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
-    training.resume(run, head, training.How(engine, None, nproc, tracked, allow_import, as_json))
+    how = training.How(engine, None, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
+    training.resume(run, head, how)
 
 
 def extend(
@@ -86,8 +85,7 @@ def extend(
     """Train more rounds from the model of a finished run (a warm start); the privacy cost counts both."""
     from hubbub.cli import training
 
-    tracked = training.Tracked(tensorboard, mlflow, wandb, track_private)
-    how = training.How(engine, None, nproc, tracked, allow_import, as_json)
+    how = training.How(engine, None, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
     training.extend(run, rounds, assignments or [], out, head, how)
 
 

@@ -27,7 +27,7 @@ from hubbub.ledger.chain import read_chain
 from hubbub.training.ranks import Ranks
 from hubbub.training.run_folder.record import ledger_of, read_run
 
-__all__ = ["How", "Tracked", "extend", "launched", "new", "new_folder", "resume", "train"]
+__all__ = ["How", "extend", "launched", "new", "new_folder", "resume", "train"]
 
 # Exit status of a run that stop_epsilon ended before its last round.
 _BUDGET_SPENT = 3
@@ -35,14 +35,20 @@ _BUDGET_SPENT = 3
 
 @dataclass(frozen=True)
 class How:
-    """The flags on how a run is computed and tracked; ``None`` leaves it to the settings."""
+    """The flags on how a run is computed and tracked; ``None`` leaves it to the settings.
 
-    engine: str | None
-    plan: str | None
-    nproc: int | None
-    tracked: "Tracked"
-    allow_import: bool
-    as_json: bool
+    With ``track_private`` MLflow and W&B get the numbers that no epsilon covers, too; TensorBoard gets all anyway.
+    """
+
+    engine: str | None = None
+    plan: str | None = None
+    nproc: int | None = None
+    tensorboard: Path | None = None
+    mlflow: str | None = None
+    wandb: str | None = None
+    track_private: bool = False
+    allow_import: bool = False
+    as_json: bool = False
 
     def shared(self, config: configs.Config) -> Ranks | None:
         """The ranks that share the run, as the flags or the settings say; ``None`` on a rank whose work is done.
@@ -81,6 +87,62 @@ class How:
             require_flower()
         return config
 
+    def require_trackers(self) -> None:
+        """Check the flags of trackers before a run begins.
+
+        Raises:
+            ConfigError: A package is missing, ``--track-private`` has no tracker, or the folder is a file.
+        """
+        if self.track_private and self.mlflow is None and self.wandb is None:
+            raise ConfigError("--track-private: needs --mlflow or --wandb; --tensorboard gets all numbers anyway")
+        for extra, wanted in self._trackers().items():
+            from hubbub.experiment.tracking import require
+
+            if not str(wanted):
+                raise ConfigError(f"--{extra} = '': name where to")
+            require(extra)
+        if self.tensorboard is not None:
+            place = next((at for at in (self.tensorboard, *self.tensorboard.parents) if os.path.lexists(at)), Path())
+            if not place.is_dir():
+                raise ConfigError(f"--tensorboard = {str(self.tensorboard)!r}: {place} is no folder; name another one")
+
+    def _trackers(self) -> dict[str, str | Path]:
+        """The destination of each requested tracker."""
+        named = {"tensorboard": self.tensorboard, "mlflow": self.mlflow, "wandb": self.wandb}
+        return {extra: wanted for extra, wanted in named.items() if wanted is not None}
+
+    @contextmanager
+    def tracked(self, screen: Console, run_name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+        """A function that tracks a row of metrics; a tracker that fails is dropped, and the run continues."""
+        named = self._trackers()
+        if not named:
+            yield lambda _: None
+            return
+        from hubbub.experiment import tracking
+
+        stack = ExitStack()
+        try:
+            writers: dict[str, tracking.Write] = {}
+            for name, place in named.items():
+                of_run = () if name == "tensorboard" else (run_name,)
+                writers[name] = stack.enter_context(getattr(tracking, name)(place, *of_run))
+
+            def show(row: Mapping[str, Any]) -> None:
+                for name, write in list(writers.items()):
+                    try:
+                        tracking.log(row, write, private=self.track_private or name == "tensorboard")
+                    except Exception as error:  # noqa: BLE001 # whatever a tracker raises, the run continues
+                        del writers[name]
+                        number = row["round_index"] + 1
+                        say(screen, f"--{name}: stopped at round {number} ({error}); the run continues without it")
+
+            yield show
+        finally:
+            try:
+                stack.__exit__(*sys.exc_info())
+            except Exception as error:  # noqa: BLE001 # the report is still to be written
+                say(screen, f"A tracker could not be closed ({error}); its last rounds may be missing there")
+
 
 def launched() -> bool:
     """Whether torchrun, the like of it, or :func:`launch` started this process as one of several.
@@ -108,7 +170,7 @@ def train(file: Path, assignments: list[str], out: Path | None, how: How) -> Non
 
 def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How, lines: Sequence[str]) -> None:
     """Start a run in a new folder, by default ``runs/STEM-N``, after some lines for people."""
-    how.tracked.require()
+    how.require_trackers()
     config = how.settings(*layers)
     if (ranks := how.shared(config)) is None:
         return
@@ -142,7 +204,7 @@ def _led(ranks: Ranks, make: Callable[[], RunInFolder]) -> RunInFolder:
 
 def resume(folder: Path, head: str | None, how: How) -> None:
     """Resume a run, by default with the engine that it began with."""
-    how.tracked.require()
+    how.require_trackers()
     if how.engine == "flower":
         # On Flower each client trains by itself.
         how = replace(how, plan="one-by-one", nproc=1)
@@ -192,7 +254,7 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
     before = begun.rounds_measured
     unit = run.plan.privacy_unit
     try:
-        with how.tracked.opened(screen, folder.name) as track, _progress(screen, run.plan.rounds, before, unit) as show:
+        with how.tracked(screen, folder.name) as track, _progress(screen, run.plan.rounds, before, unit) as show:
 
             def shown(row: dict[str, Any]) -> None:
                 nonlocal introduce_later
@@ -232,11 +294,18 @@ def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, fl
     run, folder = begun.run, begun.folder
     loss, accuracy = measured
     if run.config.training.fairness:
-        _say_fairness(screen, begun)
+        # Private, so never in the JSON object.
+        found = begun.fairness()
+        say(
+            screen,
+            f"Private, not for release: accuracy on each of {found.clients:,} clients' own examples is "
+            f"{found.accuracy.mean:.2%} on average, {found.accuracy.worst_tenth:.2%} for the worst tenth "
+            f"({folder / 'private-fairness.json'}).",
+        )
     head, held_out = begun.ledger_head, bool(run.config.training.validation)
     if how.as_json:
-        found = {"loss": loss, "accuracy": accuracy, "held_out": held_out}
-        print_json({"run": str(folder), "head": head, **found, **run.plan.promised.as_json()})
+        scores = {"loss": loss, "accuracy": accuracy, "held_out": held_out}
+        print_json({"run": str(folder), "head": head, **scores, **run.plan.promised.as_json()})
         return
     of = "held-out training examples (private)" if held_out else "test examples"
     say(screen, f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} {of}.")
@@ -255,16 +324,6 @@ def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
         say(screen, f"Clients are trained {computed}")
     if engine == "flower":
         say(screen, f"Flower app of this run: {folder / 'app'} (its README.md says how to run it on a federation)")
-
-
-def _say_fairness(screen: Console, begun: RunInFolder) -> None:
-    """Print the spread of accuracy over clients: private, so never in the JSON object."""
-    found = begun.fairness()
-    say(
-        screen,
-        f"Private, not for release: accuracy on each of {found.clients:,} clients' own examples is {found.accuracy.mean:.2%} "
-        f"on average, {found.accuracy.worst_tenth:.2%} for the worst tenth ({begun.folder / 'private-fairness.json'}).",
-    )
 
 
 @contextmanager
@@ -325,72 +384,6 @@ def new_folder(out: Path | None, kind: str, stem: str, otherwise: str = "") -> P
     while Path(kind, f"{stem}-{number}").exists():
         number += 1
     return Path(kind, f"{stem}-{number}")
-
-
-@dataclass(frozen=True)
-class Tracked:
-    """The flags of trackers; ``private`` sends MLflow and W&B the numbers that no epsilon covers, too."""
-
-    tensorboard: Path | None = None
-    mlflow: str | None = None
-    wandb: str | None = None
-    private: bool = False
-
-    def require(self) -> None:
-        """Check the flags before a run begins.
-
-        Raises:
-            ConfigError: A package is missing, ``--track-private`` has no tracker, or the folder is a file.
-        """
-        if self.private and self.mlflow is None and self.wandb is None:
-            raise ConfigError("--track-private: needs --mlflow or --wandb; --tensorboard gets all numbers anyway")
-        for extra, wanted in self._named().items():
-            from hubbub.experiment.tracking import require
-
-            if not str(wanted):
-                raise ConfigError(f"--{extra} = '': name where to")
-            require(extra)
-        if self.tensorboard is not None:
-            place = next((at for at in (self.tensorboard, *self.tensorboard.parents) if os.path.lexists(at)), Path())
-            if not place.is_dir():
-                raise ConfigError(f"--tensorboard = {str(self.tensorboard)!r}: {place} is no folder; name another one")
-
-    def _named(self) -> dict[str, str | Path]:
-        """The destination of each requested tracker."""
-        named = {"tensorboard": self.tensorboard, "mlflow": self.mlflow, "wandb": self.wandb}
-        return {extra: wanted for extra, wanted in named.items() if wanted is not None}
-
-    @contextmanager
-    def opened(self, screen: Console, run_name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """A function that tracks a row of metrics; a tracker that fails is dropped, and the run continues."""
-        named = self._named()
-        if not named:
-            yield lambda _: None
-            return
-        from hubbub.experiment import tracking
-
-        stack = ExitStack()
-        try:
-            writers: dict[str, tracking.Write] = {}
-            for name, place in named.items():
-                of_run = () if name == "tensorboard" else (run_name,)
-                writers[name] = stack.enter_context(getattr(tracking, name)(place, *of_run))
-
-            def show(row: Mapping[str, Any]) -> None:
-                for name, write in list(writers.items()):
-                    try:
-                        tracking.log(row, write, private=self.private or name == "tensorboard")
-                    except Exception as error:  # noqa: BLE001 # whatever a tracker raises, the run continues
-                        del writers[name]
-                        number = row["round_index"] + 1
-                        say(screen, f"--{name}: stopped at round {number} ({error}); the run continues without it")
-
-            yield show
-        finally:
-            try:
-                stack.__exit__(*sys.exc_info())
-            except Exception as error:  # noqa: BLE001 # the report is still to be written
-                say(screen, f"A tracker could not be closed ({error}); its last rounds may be missing there")
 
 
 # By suffix: the template, the command that runs the file, and its content.

@@ -523,7 +523,16 @@ def resolve(*layers: Layer) -> Config:
         if section not in known:
             raise ConfigError(f"[{section}]: is no section; there are {', '.join(known)}{_checks.nearest(section, known)}")
         config = replace(config, **{section: _made(section, type(getattr(config, section)), keys)})
-    _require_consistent(config)
+    # Other contradictions of several sections are found when a run is planned.
+    if config.training.fairness and config.privacy.unit != "client":
+        raise ConfigError(f"training.fairness = true with privacy.unit = {config.privacy.unit!r}: leave it out")
+    extends = config.training.extends
+    counted = [Path(run).expanduser().absolute() for run in config.privacy.earlier_runs or ()]
+    if extends is not None and Path(extends).expanduser().absolute() not in counted:
+        raise ConfigError(
+            f"training.extends = {extends!r}: the cost of what starts from a run's model counts that run; name it in "
+            f"privacy.earlier_runs as well, or say 'hubbub extend {extends}'"
+        )
     return config
 
 
@@ -605,19 +614,6 @@ def _words(hint: Any) -> str:
         Texts: 'a list such as ["runs/one"]',
     }
     return " or ".join(names[option] for option in ((hint,) if hint in names else get_args(hint)) if option in names)
-
-
-def _require_consistent(config: Config) -> None:
-    """Refuse sections that contradict each other. Contradictions of several sections are found when a run is planned."""
-    if config.training.fairness and config.privacy.unit != "client":
-        raise ConfigError(f"training.fairness = true with privacy.unit = {config.privacy.unit!r}: leave it out")
-    extends = config.training.extends
-    counted = [Path(run).expanduser().absolute() for run in config.privacy.earlier_runs or ()]
-    if extends is not None and Path(extends).expanduser().absolute() not in counted:
-        raise ConfigError(
-            f"training.extends = {extends!r}: the cost of what starts from a run's model counts that run; name it in "
-            f"privacy.earlier_runs as well, or say 'hubbub extend {extends}'"
-        )
 
 
 def strategy_name(name: str, value: str, known: Sequence[str] = STRATEGIES) -> str:

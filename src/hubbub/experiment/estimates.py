@@ -282,7 +282,10 @@ def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
     said = own(strategy)
     if workload.toeplitz and said is not None and said.toeplitz:
-        first = _response(strategy)
+        # The first column of N: what the strategy's steps make of a unit of noise in the first round.
+        first, memory = np.empty((strategy.rounds, 1)), ()
+        for t in range(strategy.rounds):
+            first[t], memory = strategy.step(t, lambda row: float(row == 0), memory)
         models = _models(workload, first)
         return NoiseLevels(np.sqrt(np.cumsum(np.square(first[:, 0]))), np.sqrt(np.cumsum(np.square(models[:, 0]))))
     if workload.rounds > MOST_ROUNDS:
@@ -290,14 +293,6 @@ def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
     C = np.asarray(strategy.matrix(), dtype=np.float64)
     N = solve_triangular(C, np.eye(len(C)), lower=True) if is_triangular(C) else noising_matrix(strategy)
     return NoiseLevels(np.linalg.norm(N, axis=1), np.linalg.norm(_models(workload, N), axis=1))
-
-
-def _response(strategy: Strategy) -> Array:
-    """The first column of N, ``(rounds, 1)``: the response of the strategy's steps to a unit of noise in the first round."""
-    answers, memory = np.empty((strategy.rounds, 1)), ()
-    for t in range(strategy.rounds):
-        answers[t], memory = strategy.step(t, lambda row: float(row == 0), memory)
-    return answers
 
 
 def _models(workload: Workload, releases: Array) -> Array:

@@ -5,8 +5,6 @@ import keyword
 import re
 import sys
 from collections.abc import Mapping
-from importlib.resources import files as resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import tomli_w
@@ -59,20 +57,10 @@ def write_example(folder: Path) -> list[Path]:
 
 def _texts(template: str, changes: Mapping[str, str]) -> dict[str, str]:
     """The files of an app by path, with replacements in paths and texts."""
-    found = {}
-    for path, text in sorted(_below(resources("hubbub").joinpath("flower", "templates", template), "")):
+    root, found = Path(__file__).parents[2] / "flower" / "templates" / template, {}
+    for file in sorted(root.rglob(f"*{_SUFFIX}")):
+        path, text = file.relative_to(root).as_posix().removesuffix(_SUFFIX), file.read_text(encoding="utf-8")
         for word, other in changes.items():
             path, text = path.replace(word, other), text.replace(word, other)
         found[path] = text
-    return found
-
-
-def _below(folder: Traversable, above: str) -> list[tuple[str, str]]:
-    """Path and text of each template below a folder."""
-    found = []
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            found += _below(entry, f"{above}{entry.name}/")
-        elif entry.name.endswith(_SUFFIX):
-            found.append((above + entry.name.removesuffix(_SUFFIX), entry.read_text(encoding="utf-8")))
     return found

@@ -31,7 +31,6 @@ from hubbub.mechanism.participation import (
     PATTERN_WORDS,
     BallsInBinsSampling,
     FixedEpochs,
-    Participation,
     sampling_word,
 )
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
@@ -284,12 +283,13 @@ def resolved(run: Run) -> configs.Config:
         (None, 0.777, 10)
     """
     config, plan, terms = configs.absolute(run.config, Path.cwd()), run.plan, run.encryption
-    sampling, participation = _named(plan.participation)
+    pattern = PATTERN_WORDS.get(type(plan.participation))
+    of_cohorts = {key: value for key, value in asdict(plan.participation).items() if hasattr(configs.ParticipationConfig, key)}
     privacy = replace(
         config.privacy,
         epsilon=None,
         noise_multiplier=None,
-        sampling=sampling or config.privacy.sampling,
+        sampling=config.privacy.sampling if pattern else sampling_word(plan.participation),
     )
     if plan.mechanism is not None:
         strategy, name = plan.mechanism.strategy, strategy_word(config)
@@ -330,15 +330,8 @@ def resolved(run: Run) -> configs.Config:
         config,
         training=training,
         privacy=privacy,
-        participation=participation,
+        participation=configs.ParticipationConfig(pattern=pattern, **of_cohorts),
         secagg=secagg,
         evaluation=evaluation,
         heads=heads,
     )
-
-
-def _named(participation: Participation) -> tuple[str | None, configs.ParticipationConfig]:
-    """``privacy.sampling`` and the section ``[participation]`` that describe a participation."""
-    pattern = PATTERN_WORDS.get(type(participation))
-    numbers = {key: value for key, value in asdict(participation).items() if hasattr(configs.ParticipationConfig, key)}
-    return None if pattern else sampling_word(participation), configs.ParticipationConfig(pattern=pattern, **numbers)

@@ -161,9 +161,13 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
     from hubbub.experiment.build import build, client_side
     from hubbub.experiment.planner import planned
 
-    clients: dict[Config, int] = {}
+    usual, clients = configs.TrainingConfig(), dict[Config, int]()
     for cell in cells:
-        config, shared = cell.config, _data_and_model(cell.config)
+        config = cell.config
+        # The settings that decide data and model, the others at their defaults.
+        training = replace(config.training, rounds=usual.rounds, evaluate_every=usual.evaluate_every)
+        privacy = configs.PrivacyConfig(unit=config.privacy.unit, noise=config.privacy.noise)
+        shared = Config(training=training, privacy=privacy, data=config.data, model=config.model)
         try:
             if shared not in clients:
                 clients[shared] = len(client_side(shared, allow_import=allow_import).population.clients)
@@ -182,14 +186,6 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
                     require_keys(run, run.encryption)
         except (HubbubError, ValueError, TypeError) as error:
             raise ConfigError(f"the cell {worded(cell.settings)}: {error}") from error
-
-
-def _data_and_model(config: Config) -> Config:
-    """The settings that decide data and model, the others at their defaults."""
-    privacy = configs.PrivacyConfig(unit=config.privacy.unit, noise=config.privacy.noise)
-    usual = configs.TrainingConfig()
-    training = replace(config.training, rounds=usual.rounds, evaluate_every=usual.evaluate_every)
-    return Config(training=training, privacy=privacy, data=config.data, model=config.model)
 
 
 @dataclass(frozen=True)
