@@ -44,7 +44,6 @@ clients = 10
 """
 
 ACCOUNT = ["account", "--rounds", "5", "--delta", "1e-5", "--noise-multiplier", "1"]
-CALIBRATE = ["calibrate", "--rounds", "5", "--delta", "1e-5", "--epsilon", "1"]
 
 
 @pytest.fixture(autouse=True)

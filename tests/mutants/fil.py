@@ -31,17 +31,17 @@ FIL-3: NumPy reads matrices, pickles and all @ tensor_proto.read_tensor_proto
 FIL-6: NaN and infinity are numbers @ strict_json._refuse
 - raise ValueError(f'{constant} is no number of JSON')
 + return float(constant)
-? test_wrong_json.py::test_fil_6_json_has_one_reading[NaN]
+? test_wrong_code.py::test_fil_6_json_has_one_reading[NaN]
 
 FIL-6: of a name that comes twice the last one counts @ strict_json._once
 - name in found
 + not name
-? test_wrong_json.py::test_fil_6_json_has_one_reading[a name twice]
+? test_wrong_code.py::test_fil_6_json_has_one_reading[a name twice]
 
 FIL-6: numbers beyond all floats are infinite @ strict_json._finite
 - not math.isfinite(number)
 + math.isnan(number)
-? test_wrong_json.py::test_fil_6_json_has_one_reading[a number beyond all floats]
+? test_wrong_code.py::test_fil_6_json_has_one_reading[a number beyond all floats]
 
 FIL-8: what is no setting is left out @ config.resolve
 - _made(section, type(getattr(config, section)), keys)

@@ -73,7 +73,7 @@ PAI-10: plaintexts of zeros are not sent @ Packing.pack_steps
 PAI-12: proofs are not looked at @ threshold.combine
 - proved(public, part)
 + part.proof
-? test_paillier_liars.py::test_pai_12_a_holder_who_lies_is_named_and_nothing_is_decrypted[another holder's part]
+? test_threshold.py::test_pai_12_a_holder_who_lies_is_named_and_nothing_is_decrypted[another holder's part]
 
 PAI-12: a holder counts twice @ threshold._require_together
 - numbers.count(i) > 1
