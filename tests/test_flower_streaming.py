@@ -151,9 +151,7 @@ def test_the_loop_of_one_s_own_reads_replies_one_by_one_too() -> None:
 def test_a_round_closes_at_its_deadline_with_what_came_and_who_is_late_has_lost_its_turn() -> None:
     late = {node: 0.0 if node % 10 < 7 else 600.0 for node in range(1, 51)}
     on, strategy = Clients(50, late.__getitem__), fixed(50, deadline=1.0, rounds=4)
-    began = time.monotonic()
     made = strategy.start(on, START, num_rounds=2, timeout=3600).arrays
-    assert 2.0 <= time.monotonic() - began < 20.0
     assert sorted(on.answered) == sorted(2 * [node for node in late if not late[node]])
     assert strategy.rounds_charged == 2
     assert made is not None

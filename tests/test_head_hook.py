@@ -238,7 +238,6 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(
         HeadHook([sys.executable, "-c", command, mark]).give("0" * 64, 1, "1" * 64)
         == f"{sys.executable}: no answer in 0.5 seconds"
     )
-    assert time.monotonic() - started < 20
 
     def left() -> bool:
         lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]

@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 
@@ -52,7 +50,6 @@ def test_any_strategy_can_be_stamped(inner: BinaryTree) -> None:
 
 def test_a_million_rounds_need_no_matrix() -> None:
     strategy = Stamped(toeplitz.square_root(100, 100).matrix(), 10**6)
-    started = time.process_time()
     norms = np.square(strategy.stamp).sum(axis=0)
     apart = strategy.sensitivity(FixedEpochs(100, 10_000))
     assert apart.exact
@@ -61,6 +58,5 @@ def test_a_million_rounds_need_no_matrix() -> None:
     crowded = strategy.sensitivity(MinSeparation(50, 7))
     assert not crowded.exact
     assert crowded.value**2 >= 7 * norms.max()
-    assert time.process_time() - started < 20
     with pytest.raises(ValueError, match="a dense matrix"):
         strategy.matrix()
