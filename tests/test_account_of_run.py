@@ -1,16 +1,11 @@
 """``account --mechanism RUN`` and ``calibrate --mechanism RUN`` state all that the run promises, not its mechanism alone."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hubbub.accounting.wording import Assumption
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.mechanism.participation import MinSeparation
-from hubbub.mechanism.strategies import Identity
 from recorded_runs import BAND, BANDED, COIN, EVEN, PATTERN, THREE, answer, charges, hubbub, promise_of, recorded
 
 COMMANDS = {"account": ["account"], "calibrate": ["calibrate", "--epsilon", "3"]}
@@ -72,28 +67,6 @@ def test_a_run_keeps_its_relation_and_its_accountant_unless_others_are_named(
     assert (found["neighboring_relation"], found["accountant"]) == ("replace-one", "rdp")
     _, found = stated(capsys, command, run, "--neighboring-relation", "zero-out", "--accountant", "tight")
     assert (found["neighboring_relation"], found["accountant"]) == ("zero-out", "tight")
-
-
-@each_command
-def test_the_shares_and_the_further_terms_of_a_run_are_stated(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
-) -> None:
-    shares = NoiseShares(3, 10)
-    promise = Promise(
-        4,
-        Mechanism(Identity(4), MinSeparation(2, 2), 3.0, shares),
-        settings={"clip_norm": 1.0},
-        further=(Assumption("the moon is full", "operator"),),
-        not_covered=("the weather",),
-        setting="the sky is trusted.",
-    )
-    run = recorded(tmp_path / "run", promise, THREE)
-    _, found = stated(capsys, command, run)
-    (event,) = found["events"]
-    assert event["event"] == "DiscreteGaussianShares"
-    assert "the moon is full" in json.dumps(found["assumptions"])
-    assert "the weather" in found["not_covered"]
-    assert found["setting"] == "the sky is trusted."
 
 
 @pytest.mark.parametrize("promise", [BAND, COIN, EVEN], ids=["band", "coin", "even"])

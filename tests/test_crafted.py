@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from encrypted_runs import encrypted, terms
@@ -70,21 +69,3 @@ def test_an_injected_update_that_is_missing_or_no_number_adds_nothing(make: Call
     clients.inject(3, lambda *_: bad)
     beside, without = clients.collect([1, 3, 5], linear(), CLIP, 0), make().collect([1, 5], linear(), CLIP, 0)
     torch.testing.assert_close(beside.open(SILENCE), without.open(SILENCE), atol=0, rtol=0)
-
-
-@pytest.mark.parametrize("make", [population, examples, grid], ids=["clients", "examples", "Flower"])
-def test_the_crafted_see_the_global_model_and_the_round(make: Callable) -> None:
-    seen: list[tuple[list[torch.Tensor], int]] = []
-
-    def looks(model: nn.Module, round_index: int) -> torch.Tensor:
-        seen.append(([p.detach().clone() for p in model.parameters()], round_index))
-        return FAR
-
-    clients, model = make(), linear()
-    clients.inject(3, looks)
-    clients.collect([3, 4], model, CLIP, 5)
-    (found, round_index), *others = seen
-    assert not others
-    assert round_index == 5
-    for mine, given in zip(found, model.parameters(), strict=True):
-        torch.testing.assert_close(mine, given.detach(), atol=0, rtol=0)

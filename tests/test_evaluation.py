@@ -13,10 +13,10 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from typer.testing import CliRunner
 
 from hubbub.cli.app import app
-from hubbub.errors import ConfigError, DataError
+from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
-from hubbub.training.evaluation import QUANTILES, Spread, evaluate, fairness, per_client
+from hubbub.training.evaluation import QUANTILES, Spread, evaluate, per_client
 from hubbub.verification import verify
 
 
@@ -53,15 +53,6 @@ def test_the_worst_tenth_are_those_whom_the_model_serves_worst() -> None:
     assert lost.worst_tenth == served.best_tenth
     assert lost.best_tenth == served.worst_tenth
     assert lost.quantiles == served.quantiles
-
-
-def test_clients_without_examples_are_left_out_and_none_at_all_is_refused() -> None:
-    people = clients([3, 0, 5])
-    assert fairness(model(), people, F.cross_entropy).clients == 2
-    unknown = (torch.randn(2, 5), torch.full((2,), -100))
-    assert fairness(model(), [*people, unknown], F.cross_entropy).clients == 2
-    with pytest.raises(DataError, match="clients: none has an example"):
-        fairness(model(), clients([0, 0]), F.cross_entropy)
 
 
 # --- runs ---

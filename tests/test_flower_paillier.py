@@ -462,9 +462,3 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         fixed("paillier")  # type: ignore[arg-type]
     with pytest.raises(KeyFileError, match=r"missing\.json"):
         Paillier(tmp_path / "missing.json")
-
-
-def test_a_sum_that_would_not_be_exact_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="2\\^52"):
-        fixed(whole(bits=26), tmp_path / "state", noise_multiplier=1e8)
-    assert not (tmp_path / "state").exists()

@@ -95,23 +95,6 @@ def test_clients_train_as_on_a_processor(name: str, local: LocalTraining) -> Non
             assert float((update - expected[client]).norm()) <= TOLERANCE * float(expected[client].norm()), (plan, client)
 
 
-@pytest.mark.parametrize("plan", ["one-by-one", "batched-3", "auto"])
-@pytest.mark.parametrize("lattice", [True, False])
-def test_a_sum_is_that_of_its_clients(plan: str, lattice: bool) -> None:
-    clients = [(job.inputs, job.targets) for job in jobs((1, 28, 28))]
-    population = SimulatedPopulation(
-        clients, F.cross_entropy, LocalTraining(), lattice=lattice, execution=Execution(plan, device="cuda")
-    )
-    torch.manual_seed(0)
-    model = Cnn((1, 28, 28), 10)
-    cohort = list(population.clients)
-    total = population.collect(cohort, model, 0.5, 3).total
-    assert total.device == CUDA
-    assert bool(total.any())
-    alone = torch.stack([population.collect([client], model, 0.5, 3).total for client in cohort])
-    torch.testing.assert_close(alone.sum(dim=0).double(), total.double(), rtol=1e-4, atol=1e6 if lattice else 1e-4)
-
-
 # --- examples ---
 
 
@@ -262,7 +245,3 @@ def test_two_ranks_on_a_gpu_train_the_model_of_one(unit: str, tmp_path: Path) ->
         models.append(load_file(tmp_path / place / "model.safetensors"))
     for other in models[1:]:
         assert all(torch.equal(value, other[name]) for name, value in models[0].items())
-
-
-def test_the_gpu_is_named() -> None:
-    assert torch.cuda.get_device_name() in invoke("doctor")

@@ -8,14 +8,11 @@ import pytest
 
 from hubbub import factorization
 from hubbub.factorization import semiseparable as recursions
-from hubbub.mechanism import utility
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
 from hubbub.mechanism.strategies import semiseparable as streamed
 from hubbub.mechanism.strategies.semiseparable import Semiseparable
 from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.testing import check_strategy
-
-ONCE = SingleParticipation()
 
 
 def random_strategy(*, full: bool, rounds: int = 9, buffers: int = 3) -> Semiseparable:
@@ -57,23 +54,6 @@ def test_errors_and_norms_by_recursion_are_those_of_the_matrices(full: bool, bet
     errors = np.square(workload.matrix() @ np.linalg.inv(C)).sum(axis=1)
     np.testing.assert_allclose(recursions.squared_errors(workload, strategy.recursion()), errors, rtol=1e-10)
     np.testing.assert_allclose(streamed.column_norms(strategy.recursion()), np.square(C).sum(axis=0), rtol=1e-12)
-
-
-@pytest.mark.parametrize("objective", ["mean", "max"])
-@pytest.mark.parametrize("buffers", [1, 2, 4, 99])
-def test_what_is_stated_of_few_buffers_is_true_of_their_matrix(buffers: int, objective: str) -> None:
-    workload = momentum(64, 0.0, np.linspace(1, 0.3, 64))
-    result = factorization.semiseparable.optimize(workload, buffers=buffers, objective=objective)
-    check_strategy(result.strategy, [ONCE])
-    assert result.strategy.memory_rows <= buffers
-    errors = utility.squared_errors(workload, result.strategy)
-    squared = float(np.square(result.strategy.matrix()).sum(axis=0).max())
-    expected = (errors.mean() if objective == "mean" else errors.max()) * squared
-    assert result.squared_error == pytest.approx(expected, rel=1e-10)
-    assert result.lower_bound <= result.squared_error * (1 + 1e-12)
-    if buffers == 99:
-        # Of as many as there are rounds nothing is left out.
-        assert result.relative_gap < 1e-6
 
 
 def test_six_buffers_of_two_thousand_rounds_beat_every_blt_that_does_not_change() -> None:
