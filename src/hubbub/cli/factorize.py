@@ -130,11 +130,11 @@ def pattern_of(rounds: int, flags: Mapping[str, int]) -> Participation:
     return MinSeparation(b, flags.get("max_participations", math.ceil(rounds / b)))
 
 
-def require_output(flag: str, path: Path | None, suffix: str) -> None:
+def require_output(flag: str, path: Path | None, suffix: str = "") -> None:
     """Refuse a file that cannot be written, before anything is computed."""
     if path is None:
         return
-    if path.suffix != suffix:
+    if suffix and path.suffix != suffix:
         raise ConfigError(f"{flag} {path}: must end in {suffix}")
     if not path.parent.is_dir():
         raise ConfigError(f"{flag} {path}: there is no folder {path.parent}")

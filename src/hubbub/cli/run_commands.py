@@ -176,9 +176,11 @@ def report(
 
 def cite(run: flags.Run) -> None:
     """The publications that a run relies on, as BibTeX."""
-    from hubbub.cli import runs
+    from hubbub.cli.output import console
+    from hubbub.report.citations import bibtex, cited
+    from hubbub.report.summary import summary
 
-    runs.cite(run)
+    console().print(bibtex(cited(summary(run))), end="")
 
 
 def evaluate(run: flags.FinishedRun, allow_import: flags.AllowImport = False, as_json: flags.AsJson = False) -> None:
@@ -197,9 +199,19 @@ def publish(
     ] = None,
 ) -> None:
     """Write a folder to publish: model, guarantee, card and report; refuses a simulation."""
-    from hubbub.cli import runs
+    from hubbub.cli.output import console, say
+    from hubbub.experiment.engine.finished import PUBLISHED
+    from hubbub.experiment.engine.finished import publish as published
+    from hubbub.ledger.chain import read_chain
+    from hubbub.training.run_folder.record import ledger_of
+    from hubbub.verification import SIGNATURE
 
-    runs.publish(run, output, head, sign_with)
+    found, screen = published(run, output, head, sign_with=sign_with), console()
+    say(screen, found.guarantee.sentence())
+    names = PUBLISHED if sign_with is None else (*PUBLISHED, SIGNATURE)
+    say(screen, f"In {output}: {', '.join(names)}. Keys, names and private numbers stayed in {run}.")
+    last = read_chain(ledger_of(run)).head
+    say(screen, f"Ledger head, to tell readers elsewhere (hubbub verify {output} --head H): {last}")
 
 
 def plan(

@@ -11,6 +11,7 @@ from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import RunFacts, no_less
 from hubbub.accounting.wording import count
 from hubbub.cli.accounts import say_guarantee
+from hubbub.cli.factorize import require_output
 from hubbub.cli.output import console, grid, print_columns, print_json, printable, say
 from hubbub.errors import ConfigError
 from hubbub.ledger.actual_cost import Recorded, Spent, spent
@@ -20,10 +21,9 @@ from hubbub.ledger.multi_run import compose_runs, run_charges
 from hubbub.ledger.promise import Promise
 from hubbub.training import RunStore
 from hubbub.training.run_folder.record import ledger_of, read_run
-from hubbub.verification import SIGNATURE
 from hubbub.verification import verify as verified
 
-__all__ = ["account_runs", "cite", "close", "evaluate", "ledger", "publish", "report", "verify"]
+__all__ = ["account_runs", "close", "evaluate", "ledger", "report", "verify"]
 
 
 def ledger(folder: Path, *, as_json: bool) -> None:
@@ -132,35 +132,9 @@ def report(folders: Sequence[Path], output: Path | None, audit: Path | None = No
         there = audit is not None or os.path.lexists(found)
         runs.append(with_audit(summary(folder), read_audit(found)) if there else summary(folder))
     file = output or folders[0] / ("report-public.html" if public else "report.html")
-    if file.is_dir():
-        raise ConfigError(f"--output = {str(output)!r}: is a folder; name the HTML file, such as {str(file / 'report.html')!r}")
-    if not file.parent.is_dir():
-        raise ConfigError(f"--output = {str(file)!r}: there is no folder {str(file.parent)!r}; make it first")
+    require_output("--output", file)
     write_atomic(file, page(runs, public=public).encode())
     say(console(), f"Report: {file}")
-
-
-def cite(folder: Path) -> None:
-    """Print the publications that a run relies on, as BibTeX."""
-    from hubbub.report.citations import bibtex, cited
-    from hubbub.report.summary import summary
-
-    console().print(bibtex(cited(summary(folder))), markup=False, highlight=False, soft_wrap=True, end="")
-
-
-def publish(folder: Path, output: Path, head: str | None, sign_with: Path | None) -> None:
-    """Write the folder to publish."""
-    from hubbub.experiment.engine.finished import PUBLISHED
-    from hubbub.experiment.engine.finished import publish as published
-
-    found = published(folder, output, head, sign_with=sign_with)
-    say(console(), found.guarantee.sentence())
-    names = PUBLISHED if sign_with is None else (*PUBLISHED, SIGNATURE)
-    say(console(), f"In {output}: {', '.join(names)}. Keys, names and private numbers stayed in {folder}.")
-    say(
-        console(),
-        f"Ledger head, to tell readers elsewhere (hubbub verify {output} --head H): {read_chain(ledger_of(folder)).head}",
-    )
 
 
 def evaluate(folder: Path, *, allow_import: bool, as_json: bool) -> None:

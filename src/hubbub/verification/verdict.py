@@ -114,7 +114,10 @@ def verify(
         return _published(folder, head, keys)
     if keys is not None and heads is None:
         raise ConfigError(f"signer = {str(signer)!r}: checks signatures of kept heads or of a publication; name heads, too")
-    kept = None if heads is None else _kept_lines(Path(heads))
+    try:
+        kept = None if heads is None else list(filter(None, map(bytes.strip, Path(heads).read_bytes().splitlines())))
+    except OSError as error:
+        raise ConfigError(f"heads = {str(heads)!r}: cannot be read ({error.strerror}); name the list that was kept") from error
     ledger, checks = ledger_of(folder), list[Check]()
     try:
         chain = read_chain(ledger)
@@ -172,18 +175,6 @@ def _kept_heads(chain: Chain, evaluations: Path, kept: Sequence[bytes], keys: Co
     ends = zip(reached, chains, ("rounds", "evaluations"), strict=False)
     of = "the last after " + " and ".join(f"{last} of {own.rounds_at(own.head)} {what}" for last, own, what in ends)
     return f"{count(len(kept), 'kept head')} in the ledger, in order, {of}; {by}"
-
-
-def _kept_lines(path: Path) -> list[bytes]:
-    """The non-empty lines of a file of heads.
-
-    Raises:
-        ConfigError: The file cannot be read.
-    """
-    try:
-        return [line.strip() for line in path.read_bytes().splitlines() if line.strip()]
-    except OSError as error:
-        raise ConfigError(f"heads = {str(path)!r}: cannot be read ({error.strerror}); name the list that was kept") from error
 
 
 def _compared(
