@@ -74,7 +74,7 @@ def test_fil_10_forty_names_of_runs_lead_nowhere_but_into_the_holders_own_folder
     made = below(workplace) - before
     folders = {name for name in made if name.count("/") == 1}
     assert len(folders) == 40
-    assert {Path(name).name for name in made - folders} == {"agreement.json", "opened.json"}
+    assert {Path(name).name for name in made - folders} == {"agreement.json", "opened.json", "lock"}
 
 
 def test_fil_10_an_app_gets_no_name_that_is_none_of_a_package(refused: Refused, workplace: Path) -> None:
