@@ -106,10 +106,11 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def locked_folder(path: Path) -> Iterator[None]:
-    """Lock a folder, created if it is missing, against other processes by a file in it; waits for them.
+def locked_folder(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Lock a folder, created if it is missing, against other processes by a file in it.
 
     Raises:
+        BlockingIOError: Another process holds the lock, and ``wait`` is false.
         OSError: It cannot be created, or belongs to another user.
     """
     make_folder(path)
@@ -117,7 +118,7 @@ def locked_folder(path: Path) -> Iterator[None]:
         raise PermissionError(errno.EPERM, "belongs to another user; name a folder of your own", str(path))
     descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(descriptor)

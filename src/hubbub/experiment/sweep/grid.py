@@ -1,12 +1,11 @@
 """The grid of a sweep, its cells, and the record in its folder by which it resumes."""
 
-import fcntl
 import hashlib
 import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -275,12 +274,9 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         RunFolderError: Another process holds it.
     """
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            stack.enter_context(files.locked_folder(folder, wait=False))
+        except BlockingIOError as error:
             raise RunFolderError(f"{folder}: another process is working on this sweep; wait for it") from error
         yield
-    finally:
-        os.close(lock)
