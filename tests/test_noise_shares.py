@@ -209,6 +209,13 @@ def test_noise_and_rounds_are_calibrated_and_one_more_would_cost_more() -> None:
     assert costs[0] <= 2.0 < costs[1]
 
 
+@pytest.mark.parametrize("wrong", [{"share_stddev": 0}, {"share_stddev": 1.5}, {"shares": 0}, {"dim": 0}], ids=str)
+def test_shares_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+    [(name, value)] = wrong.items()
+    with pytest.raises((ValueError, TypeError), match=f"{name} = {value}"):
+        DiscreteGaussianShares(**({"noise_multiplier": 1.0, "shares": 2, "share_stddev": 3, "dim": 4} | wrong))
+
+
 # A mechanism with shares.
 
 

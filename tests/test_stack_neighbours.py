@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.errors import ConfigError
+from hubbub.errors import ConfigError, DataError
 from hubbub.training import Execution, LocalTraining, SimulatedPopulation
 from hubbub.training.per_example import Chosen, ExampleGradients
 from hubbub.training.simulation import choice
@@ -163,6 +163,17 @@ def test_cli_13_a_row_outside_a_table_adds_nothing_and_is_not_read_from_the_neig
         both, alone = (population.collect(cohort, model, 1.0, 0) for cohort in ([0, 1], [1 - place]))
         assert torch.equal(both.open(None), alone.open(None))
         assert both.statistics["failed"] == 1
+
+
+@pytest.mark.parametrize("other", [torch.zeros(2, 4), torch.zeros(2, 6).double()])
+def test_examples_of_several_forms_are_refused_where_clients_share_a_stack(other: torch.Tensor) -> None:
+    none = torch.zeros(0), torch.zeros(0, dtype=torch.int64)
+    clients = [none, (torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64)), (other, torch.zeros(2, dtype=torch.int64))]
+    for execution in (Execution(), Execution("batched-2")):
+        with pytest.raises(DataError, match=r"client 2: has examples of the form .* say plan = 'one-by-one'"):
+            SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=execution)
+        SimulatedPopulation(clients[:2], F.cross_entropy, LocalTraining(), execution=execution)
+    SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one"))
 
 
 # --- what is tried out ---

@@ -18,6 +18,7 @@ import pytest
 from hubbub import accounting
 from hubbub.accounting import PoissonSampled
 from hubbub.experiment.config import load, overrides, resolve
+from hubbub.experiment.sweep import work
 from hubbub.experiment.sweep.work import Task, finish, finish_all
 from hubbub.ledger.chain import read_chain
 from hubbub.training.run_folder.record import Metrics, read_metrics
@@ -149,6 +150,22 @@ def test_a_sweep_goes_on_with_what_is_missing_and_one_failure_stops_nothing_else
     assert (kinds.count("begin"), kinds.count("epoch")) == (3, 2)
     # And where it would have come to: noise and cohorts of a simulation follow from the seed.
     assert cells[SECOND] == by_name(place / "whole")[SECOND]
+
+
+def test_a_cell_whose_record_was_damaged_is_shown_and_nothing_is_stated_of_all(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copied(place, tmp_path / "sweep")
+    ledger = folder / "cells" / FIRST / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"round":1', '"round":2'))
+    monkeypatch.setattr(work, "_pool", lambda: pytest.fail("a process was started"))
+    assert hubbub("sweep", folder) == 1
+    found = results(folder)
+    assert by_name(folder)[FIRST]["state"] == "failed"
+    assert str(ledger) in by_name(folder)[FIRST]["error"]
+    assert found["choice"]["epsilon"] is None
+    assert f"the ledger of {FIRST} cannot be read" in found["choice"]["sentence"]
+    assert not any(point["best"] for point in found["points"][:1])
 
 
 def test_a_process_that_is_killed_fails_its_cell_alone_and_an_interruption_ends_all_processes(tmp_path: Path) -> None:
