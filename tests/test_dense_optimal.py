@@ -9,7 +9,7 @@ from hubbub.mechanism import utility
 from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
 from hubbub.mechanism.strategies import dense
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
-from hubbub.testing import check_strategy
+from hubbub.testing import brute_force_sensitivity, check_strategy
 
 MF = oracle("matrix_factorization")
 ONCE = SingleParticipation()
@@ -63,6 +63,21 @@ def test_many_rounds_of_epochs_reach_their_least_mean_error(case: dict) -> None:
     # The reference states its own accuracy as about 1e-8.
     assert result.squared_error == pytest.approx(case["mean_sq_error"], rel=2e-8)
     assert result.relative_gap <= (1e-7 if case["n"] == 512 else 1e-6)
+
+
+@pytest.mark.parametrize("participation", [SingleParticipation(), FixedEpochs(3, 4), FixedEpochs(2, 6)], ids=str)
+@pytest.mark.parametrize(("objective", "beta", "gap"), [("mean", 0.0, 1e-5), ("max", 0.0, 1e-5), ("mean", 0.7, 1e-2)])
+def test_uneven_rates_have_an_optimum_that_its_matrix_reaches_and_the_bound_proves(
+    objective: str, beta: float, gap: float, participation: FixedEpochs
+) -> None:
+    workload = momentum(12, beta, np.linspace(1, 0.4, 12))
+    result = factorization.dense.optimize(workload, participation=participation, objective=objective)
+    C = result.strategy.matrix()
+    errors = np.square(workload.matrix() @ np.linalg.inv(C)).sum(axis=1)
+    reached = (errors.mean() if objective == "mean" else errors.max()) * brute_force_sensitivity(C, participation) ** 2
+    assert reached == pytest.approx(result.squared_error, rel=1e-9)
+    assert result.lower_bound <= reached * (1 + 1e-9)
+    assert result.relative_gap < gap
 
 
 @pytest.mark.slow

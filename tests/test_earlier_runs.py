@@ -90,6 +90,8 @@ def test_a_trained_run_keeps_its_earlier_charge_over_stop_resume_and_verify(
         assert hubbub("train", "run.toml", "--out", "two", "--allow-import") == 130
     shutil.rmtree(tmp_path / "one")
     assert hubbub("verify", "two") == 0
+    # Nor does it run its own code again unasked.
+    assert hubbub("resume", "two") == 2
     assert hubbub("resume", "two", "--allow-import") == 0
     assert "together with 1 earlier run" in capsys.readouterr().out
     assert hubbub("verify", "two") == 0

@@ -6,6 +6,7 @@ import math
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -249,6 +250,12 @@ def test_the_example_in_the_repository_is_what_the_command_writes(tmp_path: Path
     require_ends("flower", "new", tmp_path / "flower_quickstart")
     assert len(written(EXAMPLE)) == 10
     assert written(tmp_path / "flower_quickstart") == written(EXAMPLE)
+
+
+def test_every_setting_of_a_new_app_is_read_by_its_code() -> None:
+    config = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    code = "".join(path.read_text() for path in EXAMPLE.rglob("*.py"))
+    assert [name for name in config if f'settings["{name}"]' not in code] == []
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -434,6 +435,17 @@ def test_a_run_goes_on_under_its_own_key_alone(tmp_path: Path) -> None:
 
 
 # Settings
+
+
+def test_a_key_comes_from_its_file_and_a_shared_one_brings_its_own_least_number(tmp_path: Path) -> None:
+    key_files.write_public(tmp_path / "public-key.json", dealt()[0])
+    secagg = Paillier(tmp_path / "public-key.json")
+    assert secagg.shared == dealt()[0]
+    terms = secagg.encryption(None)
+    assert (terms.holders, terms.threshold, terms.min_contributions, terms.key_bits) == (3, 2, 2, 2048)
+    assert Paillier(replace(dealt()[0], min_contributions=5)).encryption(None).min_contributions == 5
+    # A survivor is a contribution.
+    assert Paillier(owner().public_key, noise_by="clients").encryption(3).min_contributions == 3
 
 
 def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub.secagg import packing, paillier, randomizers, textbook
+from hubbub.secagg import packing, paillier, randomizers, textbook, threshold
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from small_keys import VECTORS, iso, number, other, plain, small
 
@@ -196,6 +196,8 @@ def test_pai_6_small_keys_are_refused_and_3072_bits_are_the_default() -> None:
     for bits in (0, 512, 1024, 2047, 2046):
         with pytest.raises(ValueError, match=f"bits = {bits}: must be at least 2048"):
             paillier.generate(bits)
+        with pytest.raises(ValueError, match=f"bits = {bits}: must be at least 2048"):
+            threshold.generate(bits, holders=3, threshold=2)
     with pytest.raises(ValueError, match="must be even"):
         paillier.generate(2049)
     with pytest.raises(TypeError, match=r"bits = 2048\.0"):
