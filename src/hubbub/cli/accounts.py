@@ -57,12 +57,11 @@ _STATED = ("delta", "neighboring_relation", "accountant")
 
 def account(flags: Flags, *, as_json: bool, in_full: bool = False) -> None:
     """Print the guarantee of a mechanism, with the noise of one of two multipliers, of the run, or the least for a budget."""
-    run, epsilon = _required(flags), flags.get("epsilon")
-    relative, absolute = flags.get("noise_multiplier"), flags.get("clip_noise_multiplier")
+    run, promise, mechanism = _promise(flags)
+    epsilon, relative, absolute = map(flags.get, ("epsilon", "noise_multiplier", "clip_noise_multiplier"))
     own_noise = relative is None and absolute is None and epsilon is None
     if (relative is not None and absolute is not None) or (run is None and own_noise):
         raise ConfigError("--noise-multiplier and --clip-noise-multiplier: give exactly one of them")
-    promise, mechanism = _promise(flags, run)
     if epsilon is not None:
         mechanism = accounting.calibrate(
             mechanism.strategy,
@@ -149,38 +148,25 @@ def _given(flags: Flags, *names: str) -> dict[str, Any]:
     return {name: flags[name] for name in names if name in flags}
 
 
-def _required(flags: Flags) -> Path | None:
-    """The folder of the run that ``--mechanism`` names, if any.
+def _promise(flags: Flags) -> tuple[Path | None, Promise, Mechanism]:
+    """The run that ``--mechanism`` names, if any; its promise, with what was given in its place; and its mechanism.
 
-    Raises:
-        ConfigError: Two mechanisms, an unknown family, or a mechanism without rounds or delta; a run states its own.
-    """
-    named, parts = flags.get("mechanism"), _given(flags, *_PARTS)
-    if named is not None and parts:
-        other = next(f"{_as_flags([name])} = {value!r}" for name, value in parts.items())
-        raise ConfigError(f"--mechanism = {named!r} with {other}: give one; --mechanism takes its parts as options")
-    if named and not _is_family(named) and Path(named).is_dir():
-        return Path(named)
-    _family(flags)
-    for name in ("rounds", "delta"):
-        if name not in flags:
-            raise ConfigError(f"--{name}: is missing; name --rounds and --delta of a mechanism, or the folders of runs")
-    return None
-
-
-def _promise(flags: Flags, run: Path | None) -> tuple[Promise, Mechanism]:
-    """The promise of the run, with what was given in its place, or that of the flags at noise multiplier 1; its mechanism.
+    Without a run, the promise of the mechanism that the flags describe, at noise multiplier 1.
 
     Raises:
         ConfigError: Flags contradict each other, or the run has no noise or other rounds.
     """
-    stated = _given(flags, *_STATED)
-    if run is None:
+    stated, named, parts = _given(flags, *_STATED), flags.get("mechanism"), _given(flags, *_PARTS)
+    if named is not None and parts:
+        other = next(f"{_as_flags([name])} = {value!r}" for name, value in parts.items())
+        raise ConfigError(f"--mechanism = {named!r} with {other}: give one; --mechanism takes its parts as options")
+    if not named or _is_family(named) or not Path(named).is_dir():
         mechanism = _described(flags)
-        return Promise(mechanism.rounds, mechanism, **stated), mechanism
+        return None, Promise(mechanism.rounds, mechanism, **stated), mechanism
     # Loads torch, which nothing else here needs.
     from hubbub.training.run_folder.record import read_run
 
+    run = Path(named)
     promise = read_run(run).promise
     if promise.mechanism is None:
         raise ConfigError(f"--mechanism {run}: this run has no noise")
@@ -188,12 +174,15 @@ def _promise(flags: Flags, run: Path | None) -> tuple[Promise, Mechanism]:
         raise ConfigError(f"--rounds {flags['rounds']}: the run of --mechanism has {promise.rounds}; leave it out")
     participation = _participation(flags, promise.rounds) or promise.mechanism.participation
     mechanism = replace(promise.mechanism, participation=participation)
-    return replace(promise, mechanism=mechanism, **stated), mechanism
+    return run, replace(promise, mechanism=mechanism, **stated), mechanism
 
 
 def _described(flags: Flags) -> Mechanism:
     """The mechanism of the flags, at noise multiplier 1."""
     name, options = _family(flags)
+    for flag in ("rounds", "delta"):
+        if flag not in flags:
+            raise ConfigError(f"--{flag}: is missing; name --rounds and --delta of a mechanism, or the folders of runs")
     norm = options.pop("column-norm-squared", None)
     if norm is not None and (name != "banded" or "bands" not in options):
         raise ConfigError("--column-norm-squared: is for banded with --bands: --mechanism banded:bands=N,column-norm-squared=X")

@@ -169,8 +169,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if hasattr(stream, "reconfigure"):
             # A terminal without ∞ shows a question mark.
             stream.reconfigure(errors="replace")
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        sys.exit(_run(arguments))
+        # 130 after Ctrl-C.
+        sys.exit(app(given or ["--help"], prog_name="hubbub", standalone_mode=False) or 0)
+    except _UsageError as error:
+        where = error.ctx.command_path if error.ctx else "hubbub"
+        # Typer names a variable that does not exist.
+        message = error.format_message().replace(" (env var: 'None')", "")
+        _stop(f"{message} (see '{where} --help')")
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:
@@ -190,19 +197,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         # Anything else is a bug, whose report needs the traceback.
         if os.environ.get("HUBBUB_DEBUG") or not isinstance(error, HubbubError | ValueError | TypeError | OSError):
             raise
-        _stop(_as_typed(str(error) or type(error).__name__, sys.argv[1:] if arguments is None else arguments))
-
-
-def _run(arguments: list[str] | None) -> int:
-    given = sys.argv[1:] if arguments is None else arguments
-    try:
-        # 130 after Ctrl-C.
-        return app(given or ["--help"], prog_name="hubbub", standalone_mode=False) or 0
-    except _UsageError as error:
-        where = error.ctx.command_path if error.ctx else "hubbub"
-        # Typer names a variable that does not exist.
-        message = error.format_message().replace(" (env var: 'None')", "")
-        _stop(f"{message} (see '{where} --help')")
+        _stop(_as_typed(str(error) or type(error).__name__, given))
 
 
 # Flags whose value may be a file; messages about it begin with its name.
