@@ -211,12 +211,12 @@ import os, sys
 from pathlib import Path
 import hubbub.cli.app as app
 
-def crashes(*more):
+def crashes(*_, **__):
     import resource
     print(resource.getrlimit(resource.RLIMIT_CORE)[0], flush=True)
     sys.exit(0)
 
-app._run = crashes
+app.app = crashes
 app.main()
 """
 
