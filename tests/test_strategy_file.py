@@ -150,6 +150,11 @@ def test_whatever_is_no_strategy_file_is_refused_in_one_line_that_names_it(tmp_p
     damaged += [
         (what, forged(arrays=odd)) for what, odd in laws.of_arrays(forged()) if not what.endswith(("folded", "missing"))
     ]
+    damaged += [
+        ("a sensitivity", forged({**STATED, "l2_sensitivity": 0.1})),
+        ("an array of sensitivities", forged(arrays={**ARRAYS, "sensitivity": [1.0]})),
+        ("code in the place of a family", forged(laws.with_value(STATED, ("strategy", "name"), "os.system"))),
+    ]
     for what, content in damaged:
         refused(tmp_path, content, what)
 

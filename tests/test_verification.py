@@ -10,18 +10,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save
 
-from cohort_file import block, blocks, bound
+from cohort_file import block, blocks, bound, joined
+from hubbub import accounting
 from hubbub._util import strict_json
 from hubbub.ledger.chain import read_chain, record_hash
 from hubbub.ledger.ledger import add_record
-from hubbub.mechanism import Mechanism
+from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.training import Plan, RunStore, SimulatedPopulation, train
+from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify
 from recorded_runs import hubbub, require_noticed, rewritten, unproved
 
@@ -188,6 +191,17 @@ def test_what_does_not_hold_is_named_and_the_status_is_1(
     answer = json_of(capsys, "verify", str(run), "--json", status=1)
     assert answer["ok"] is False
     assert next(check["name"] for check in answer["checks"] if not check["ok"]) in failing(run)
+
+
+def test_the_epsilon_of_a_broken_pattern_is_that_of_what_happened(run: Path) -> None:
+    promise = read_run(run).promise
+    join_again(run)
+    # No entry is negative, so that equal signs are the worst.
+    C = promise.mechanism.strategy.matrix()
+    longest = max(float(np.linalg.norm(C[:, rounds].sum(axis=1))) for rounds in joined(run / "ledger.jsonl").values())
+    happened = gaussian.epsilon(promise.delta, promise.mechanism.stddev / longest)
+    assert happened != pytest.approx(promise.after(promise.rounds, promise.delta).epsilon, rel=1e-3)
+    assert f"the actual epsilon is {accounting.rounded_up(happened)}" in failing(run)["participation"]
 
 
 METRICS, REPORTS = ["metrics.jsonl", "metrics.prom"], ["report.html", "report.md", "report.png"]
