@@ -22,6 +22,7 @@ from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.mechanism.workloads import prefix_sum
 from hubbub.models import CifarCnn, Cnn, Mlp
 from hubbub.noise import NoiseStream, SecureSource
+from hubbub.noise.lattice import Lattice
 from hubbub.training import (
     ExamplePopulation,
     Execution,
@@ -108,12 +109,29 @@ def test_examples_are_clipped_each_by_itself() -> None:
 
 
 @pytest.mark.parametrize(("make", "shape"), [(Cnn, (1, 28, 28)), (CifarCnn, (3, 32, 32))])
-@pytest.mark.parametrize("batch", [16, 64, 256])
+@pytest.mark.parametrize("batch", [16, 64, 256, 1024])
 def test_examples_have_the_same_bits_in_a_batch(make: Any, shape: tuple[int, ...], batch: int) -> None:
     torch.manual_seed(0)
     inputs, targets = torch.randn(9, *shape, device=CUDA), torch.arange(9, device=CUDA)
     gradients = ExampleGradients(make(shape, 10).to(CUDA), F.cross_entropy, batch=batch)
     assert gradients.batched(Chosen(inputs, targets, range(9), int))
+
+
+@pytest.mark.parametrize("dim", [1, 6, 777, 21_840])
+def test_updates_are_rounded_with_the_same_bits_alone_and_together(dim: int) -> None:
+    lattice, draw = Lattice(0.7), torch.Generator().manual_seed(dim)
+    rows = torch.randn(150, dim, generator=draw) * torch.rand(150, 1, generator=draw) * 3 / dim**0.5
+    rows[3], rows[5, 0], rows[7, -1], rows[9], rows[11] = 0, torch.nan, torch.inf, 1e-30, 1e30
+    together = torch.zeros(dim, dtype=torch.int64, device=CUDA)
+    flags = lattice.encode_rows(rows.to(CUDA), together)
+    alone, clipped = zip(*(lattice.encode(row.to(CUDA)) for row in rows), strict=True)
+    assert torch.equal(together, sum(alone))
+    assert flags.tolist() == list(clipped)
+    assert all(int(part.square().sum()) <= lattice.radius**2 for part in alone)
+    assert not any(alone[bad].any() for bad in (3, 5, 7))
+    # As on a processor, but for the last bits of a norm.
+    apart = [int((part.cpu() - lattice.encode(row)[0]).abs().max()) for part, row in zip(alone, rows, strict=True)]
+    assert max(apart) <= 1
 
 
 @pytest.mark.parametrize("make", ["one-by-one", "batched-3", "examples", "table"])

@@ -24,6 +24,8 @@ __all__ = ["Lattice", "require_one_shape"]
 _SHRINK = 1 - 2.0**-30
 # A MiB of float64: calls cost as much as a thousand numbers.
 _BLOCK = 2**17
+# Updates that a GPU encodes together, the numbers in them at most, and a length that gives all of them one alignment.
+_TOGETHER, _NUMBERS, _ALIGNED = 64, 2**23, 4
 # Sums of squares between these have lost nothing that a float holds.
 _LEAST_SQUARE, _LARGEST_SQUARE = 2.0**-900, 2.0**900
 
@@ -105,8 +107,12 @@ class Lattice:
         self.require_dim(rows.shape[1])
         # Whole numbers of at most 2^25, of which float64 adds 2^27 exactly.
         gathered = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
-        buffer = self.buffer(gathered)
-        clipped = torch.tensor([self.add(row, gathered, buffer) is not False for row in rows.detach()], dtype=torch.bool)
+        if rows.device.type == "cpu":
+            buffer = self.buffer(gathered)
+            clipped = torch.tensor([self.add(row, gathered, buffer) is not False for row in rows.detach()], dtype=torch.bool)
+        else:
+            clipped, finite = self._add_together(rows.detach(), gathered)
+            clipped = (clipped | ~finite).cpu()
         total += gathered.to(torch.int64)
         return clipped
 
@@ -121,6 +127,9 @@ class Lattice:
         Returns:
             Whether it had to be clipped; ``None`` where it is not finite and nothing was added.
         """
+        if total.device.type != "cpu":
+            was_clipped, finite = self._add_together(update.unsqueeze(0), total)
+            return bool(was_clipped) if finite else None
         blocks = _Blocks(update, total, self.buffer(total) if buffer is None else buffer)
         norm, scale = blocks.norm()
         if not 0 < norm < math.inf:
@@ -135,11 +144,37 @@ class Lattice:
             clipped, factor = True, factor * _SHRINK
         return clipped
 
+    def _add_together(self, rows: torch.Tensor, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """:meth:`add` for many updates on a GPU, where starting a kernel costs more than its numbers.
+
+        Returns:
+            Which had to be clipped and which are finite, ``(updates,)`` each.
+        """
+        dim, one, flags = rows.shape[1], total.new_ones(()), list[tuple[torch.Tensor, torch.Tensor]]()
+        room = self.radius - math.sqrt(dim) / 2
+        # Calls of one shape, filled with zeros: an update's bits do not depend on its place or on how many there are.
+        together = max(1, min(_TOGETHER, _NUMBERS // max(1, dim)))
+        for some in rows.split(together):
+            wide = total.new_zeros(together, dim + -dim % _ALIGNED)
+            wide[: len(some), :dim] = some
+            largest = wide.abs().amax(1)
+            finite = largest < math.inf
+            usual = (largest > math.sqrt(_LEAST_SQUARE)) & (largest < math.sqrt(_LARGEST_SQUARE) / dim)
+            scale = torch.where(usual | ~(finite & (largest > 0)), one, largest.clamp(2.0**-1000, 2.0**1000))
+            wide.masked_fill_(~finite[:, None], 0).div_(scale[:, None])
+            norm = wide.square().sum(1).sqrt()
+            clipped = norm * (scale / self.step) > room
+            factor = torch.where(clipped, room / norm, scale / self.step)
+            while bool((over := (steps := (wide * factor[:, None]).round_()).square().sum(1) > self.radius**2).any()):
+                clipped, factor = clipped | over, torch.where(over, factor * _SHRINK, factor)
+            total += steps.sum(0)[:dim]
+            flags.append((clipped[: len(some)], finite[: len(some)]))
+        return torch.cat([clipped for clipped, _ in flags]), torch.cat([finite for _, finite in flags])
+
     @staticmethod
     def buffer(total: torch.Tensor) -> torch.Tensor:
-        """The buffer of :meth:`add` for one block; on a GPU for all numbers, as kernel launches cost more than memory."""
-        size = min(len(total), _BLOCK) if total.device.type == "cpu" else len(total)
-        return torch.empty(size, dtype=torch.float64, device=total.device)
+        """The buffer of :meth:`add` for one block."""
+        return torch.empty(min(len(total), _BLOCK), dtype=torch.float64, device=total.device)
 
     def require_dim(self, dim: int) -> None:
         """Refuse an update so long that rounding could use up more than half of the clip norm.

@@ -48,8 +48,8 @@ __all__ = ["Chosen", "ExampleGradients", "ExamplePopulation", "private_gradients
 Tensors = dict[str, torch.Tensor]
 # Gradients ``(some, dim)`` and losses ``(some,)``.
 Rows = tuple[torch.Tensor, torch.Tensor]
-# Numbers in the gradients and activations of a batch (128 MiB in float32), and the most examples in it.
-_ROOM, _MOST = 2**25, 64
+# Numbers in the gradients and activations of a batch, and the most examples in it, on a processor and on a GPU.
+_ROOM, _MOST = (2**25, 2**29), (64, 1024)
 _VECTOR = 16
 
 
@@ -87,7 +87,8 @@ class ExampleGradients:
     Args:
         module: Any module without buffers, in the mode, training or not, in which it is to be differentiated.
         loss: Mean loss of a batch from the module's output and the targets.
-        batch: Examples at once; by default what 128 MiB of gradients and activations hold, 64 at most.
+        batch: Examples at once; by default what 128 MiB of gradients and activations hold in float32, 64 at most; on a GPU
+            2 GiB, 1,024 at most.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None) -> None:
@@ -169,7 +170,8 @@ class ExampleGradients:
 
             with own_generators(inputs.device), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
                 self._alone(*probe_batch(inputs, targets, self.module, 1))
-            found = min(_MOST, max(1, _ROOM // (self.dim + saved)))
+            gpu = inputs.device.type != "cpu"
+            found = min(_MOST[gpu], max(1, _ROOM[gpu] // (self.dim + saved)))
             # Whole SIMD vectors, so that no example is in a remainder, which is summed another way.
             self._batch = found - found % _VECTOR if found > _VECTOR else found
         return self._batch
@@ -248,7 +250,8 @@ class ExamplePopulation(LocalPopulation):
         seed: Of random layers (dropout): each example in each round has its own seed, and is then computed alone.
         lattice: Whether clipped gradients are summed as integers, as a release needs; ``False`` sums in floating point, for
             simulations only.
-        batch: Examples in memory at once; by default what 128 MiB of gradients and activations hold, 64 at most.
+        batch: Examples in memory at once; by default what 128 MiB of gradients and activations hold in float32, 64 at most; on
+            a GPU 2 GiB, 1,024 at most.
         ranks: The processes that divide a cohort, each of which makes the population; by default this one alone.
 
     An example's contribution depends, to the last bit, on the model, the example and the seed alone, not on the rest of the
