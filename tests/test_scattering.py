@@ -50,6 +50,15 @@ def test_features_are_of_each_example_alone_and_are_kept(tmp_path: Path) -> None
     assert bool((with_scattering(Dataset(given, targets, given, targets), tmp_path).train_inputs == 1).all())
 
 
+def test_mirrored_features_are_those_of_the_mirror_image_too() -> None:
+    given, targets = images(3, 16, 16), torch.tensor([0, 1, 1])
+    found, mirror = (
+        with_scattering(Dataset(some, targets, some, targets), mirrored=True).train_inputs for some in (given, given.flip(3))
+    )
+    assert found.shape == (3, 243, 4, 2)
+    torch.testing.assert_close(found, mirror, rtol=1e-4, atol=1e-4)
+
+
 PINNED = [-129.426, 44383.448]
 
 
@@ -73,5 +82,10 @@ def test_a_run_on_features_says_so_in_its_promise(tmp_path: Path, monkeypatch: p
     layer = {"data": {"name": "digits", "features": "scattering"}, "model": {"name": "linear"}, "privacy": {"epsilon": 4.0}}
     run = build(configs.resolve(layer))
     assert run.dataset.shape == (81, 2, 2)
+    assert build(configs.resolve(layer | {"data": layer["data"] | {"features": "mirrored-scattering"}})).dataset.shape == (
+        81,
+        2,
+        1,
+    )
     assert run.plan.promise().settings["data.features"] == "scattering"
     assert "data.features" not in planned(configs.resolve({"privacy": {"epsilon": 4.0}}), 100).promise().settings

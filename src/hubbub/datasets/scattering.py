@@ -6,6 +6,9 @@ covariance of the channels is that of random images, ellipses of random gray or 
 wavelets have much the same statistics as those of photographs. So there are no data and no learnt weights in it: the features
 are a function of the example alone and cost no privacy.
 
+*Mirrored* features are those of an image plus those of its mirror image, of which the left half says all: a model cannot tell
+the two apart, and has half the parameters. This is for photographs; a mirrored digit is another sign.
+
 Source: Oyallon and Mallat 2015, https://arxiv.org/abs/1412.8659 (the transform); Andreux et al. 2020,
 https://arxiv.org/abs/1812.11214 (kymatio, whose filters and boundaries these are); Tramèr and Boneh 2021,
 https://arxiv.org/abs/2011.11660 (under differential privacy); Lee, Mumford and Huang 2001, "Occlusion Models for Natural
@@ -151,9 +154,12 @@ def scattering(images: torch.Tensor) -> torch.Tensor:
     return torch.stack(zeroth + first + second, dim=2).flatten(1, 2)
 
 
-def _normalized(features: torch.Tensor) -> torch.Tensor:
+def _normalized(images: torch.Tensor, mirrored: bool) -> torch.Tensor:
     """Features with mean 0 and variance at most 1 in each group of three channels, by each example's own statistics."""
-    return F.group_norm(features, features.shape[1] // _CHANNELS * _GROUPS)
+    features = F.group_norm(scattering(images), images.shape[1] * _GROUPS)
+    if not mirrored:
+        return features
+    return (features + _normalized(images.flip(3), mirrored=False))[..., : -(-features.shape[3] // 2)]
 
 
 def _dead_leaves(channels: int, height: int, width: int) -> torch.Tensor:
@@ -175,13 +181,13 @@ def _dead_leaves(channels: int, height: int, width: int) -> torch.Tensor:
 
 
 @cache
-def _decorrelation(channels: int, height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _decorrelation(channels: int, height: int, width: int, mirrored: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Of images of this shape the mean of each channel of features, ``(K,)``, and a map of the channels, ``(K, K)``.
 
     The map is a power of the covariance over random images, scaled so that their features have mean square 1.
     """
     leaves = _dead_leaves(channels, height, width)
-    rows = torch.cat([_normalized(scattering(part)).movedim(1, 3).flatten(0, 2) for part in leaves.split(_BATCH)]).double()
+    rows = torch.cat([_normalized(part, mirrored).movedim(1, 3).flatten(0, 2) for part in leaves.split(_BATCH)]).double()
     mean = rows.mean(0)
     values, vectors = torch.linalg.eigh((rows - mean).T.cov(correction=0))
     powers = (values + 1e-3 * values[-1]) ** _POWER
@@ -194,29 +200,31 @@ def _decorrelated(features: torch.Tensor, mean: torch.Tensor, channels: torch.Te
     return torch.einsum("nkij,lk->nlij", features - mean[:, None, None], channels)
 
 
-def _features(images: torch.Tensor, folder: Path | None) -> torch.Tensor:
+def _features(images: torch.Tensor, folder: Path | None, mirrored: bool) -> torch.Tensor:
     """Normalized and decorrelated features, from the cache if they are there."""
-    digest = hashlib.sha256(f"{_VERSION} {tuple(images.shape)}".encode() + images.contiguous().numpy().tobytes()).hexdigest()
+    kind = f"{_VERSION} {'mirrored ' if mirrored else ''}{tuple(images.shape)}"
+    digest = hashlib.sha256(kind.encode() + images.contiguous().numpy().tobytes()).hexdigest()
     file = None if folder is None else folder / f"{digest}.npy"
     if file is not None and file.is_file():
         return torch.from_numpy(np.load(file))
     _require_images(images)
-    fixed = _decorrelation(*images.shape[1:])
+    fixed = _decorrelation(*images.shape[1:], mirrored)
     few = len(images) < _MANY
     parts = track(images.split(_BATCH), "Scattering features", console=Console(stderr=True), transient=True, disable=few)
-    found = torch.cat([_decorrelated(_normalized(scattering(part)), *fixed) for part in parts])
+    found = torch.cat([_decorrelated(_normalized(part, mirrored), *fixed) for part in parts])
     if file is not None:
         with published.replacing(file) as place:
             np.save(place, found.numpy())
     return found
 
 
-def with_scattering(dataset: Dataset, folder: Path | None = None) -> Dataset:
+def with_scattering(dataset: Dataset, folder: Path | None = None, *, mirrored: bool = False) -> Dataset:
     """A data set of images with their normalized, decorrelated scattering features as inputs.
 
     Args:
         dataset: Of images.
         folder: Where features are kept for the next run; ``None`` computes them anew.
+        mirrored: Whether an image and its mirror image get the same features, half as many: for photographs.
 
     Raises:
         DataError: Its inputs are no images of a size that can be transformed.
@@ -226,6 +234,5 @@ def with_scattering(dataset: Dataset, folder: Path | None = None) -> Dataset:
         >>> with_scattering(Dataset(images[:4], targets[:4], images[4:], targets[4:])).shape
         (81, 7, 7)
     """
-    return replace(
-        dataset, train_inputs=_features(dataset.train_inputs, folder), test_inputs=_features(dataset.test_inputs, folder)
-    )
+    train, test = (_features(images, folder, mirrored) for images in (dataset.train_inputs, dataset.test_inputs))
+    return replace(dataset, train_inputs=train, test_inputs=test)

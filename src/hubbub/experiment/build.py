@@ -140,11 +140,11 @@ def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
     dataset = made(config.data.name, DATASETS, "data.name", allow_import, config.data.path)
     if not isinstance(dataset, Dataset):
         raise ConfigError(f"data.name = {config.data.name!r}: made a {type(dataset).__name__}, not a hubbub.datasets.Dataset")
-    if config.data.features == "scattering":
+    if config.data.features != "none":
         from hubbub.datasets.published import cache
         from hubbub.datasets.scattering import with_scattering
 
-        dataset = with_scattering(dataset, cache("scattering"))
+        dataset = with_scattering(dataset, cache("scattering"), mirrored=config.data.features == "mirrored-scattering")
     return dataset
 
 

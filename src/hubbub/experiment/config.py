@@ -252,12 +252,13 @@ class ParticipationConfig:
 class DataConfig:
     """``[data]``: the data set, and its partition into clients.
 
-    ``features = "scattering"`` gives the model fixed features of each image, which cost no privacy.
+    ``features = "scattering"`` gives the model fixed features of each image, which cost no privacy; ``"mirrored-scattering"``
+    the same ones for an image and its mirror image.
     """
 
     name: Annotated[str, _rule(_named, DATASETS)] = "digits"
     path: str | None = None
-    features: Annotated[str, _rule(_checks.one_of, ("none", "scattering"))] = "none"
+    features: Annotated[str, _rule(_checks.one_of, ("none", "scattering", "mirrored-scattering"))] = "none"
     clients: Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**9)] = 100
     partition: Annotated[str, _rule(_checks.one_of, ("iid", "dirichlet", "user"))] = "iid"
     alpha: Scale = 0.5
