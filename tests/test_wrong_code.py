@@ -7,7 +7,6 @@ import io
 import json
 import pickle
 import struct
-import time
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -157,14 +156,9 @@ def test_fil_4_a_bomb_is_refused_by_its_header_before_it_is_read(
 ) -> None:
     bomb("bomb.npz", member, shape, dtype, size)
     assert Path("bomb.npz").stat().st_size < 2_000_000
-    spent = []
-    for _ in range(3):
-        started = time.process_time()
-        with little_memory(2**29), pytest.raises(DataError, match=r"bomb\.npz"):
-            load("bomb.npz")
-        spent.append(time.process_time() - started)
     # What says less than it holds is read as far as it says, 47 MB.
-    assert min(spent) < (0.1 if "60000" not in shape else 0.5)
+    with little_memory(2**28 if "60000" in shape else 2**25), pytest.raises(DataError, match=r"bomb\.npz"):
+        load("bomb.npz")
 
 
 def test_fil_4_an_archive_of_matrices_is_refused_before_anything_is_unpacked(refused: Refused) -> None:

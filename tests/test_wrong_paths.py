@@ -2,7 +2,6 @@
 
 import os
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,10 +145,7 @@ def test_fil_13_what_is_no_file_is_refused_at_once(refused: Refused, kind: str) 
     lines += [["factorize", "dense", "--rounds", "4", "--learning-rates", "odd"]]
     lines += [["train", "odd"]] if kind != "empty" else []
     for line in lines:
-        started = time.process_time()
         refused(line, "odd")
-        # Most of it is the time in which modules are loaded.
-        assert time.process_time() - started < 20
     assert not Path("new").exists()
 
 
