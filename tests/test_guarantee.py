@@ -298,6 +298,21 @@ CHARGES = [
 ]
 
 
+def test_a_statement_of_a_run_names_its_scale_its_divisor_and_its_record() -> None:
+    facts = RunFacts(0.5, 40.0, True, 90, ("ab" * 32,), ("round 3 was not clipped",), 0.7)
+    text = accounting.guarantee(CORRELATED, 1e-6).statement(facts)
+    for words in (
+        "norm 0.5",
+        "fixed number 40",
+        "of 90 that were planned",
+        "ab" * 32,
+        "- round 3 was not clipped",
+        "at least 0.7",
+    ):
+        assert words in text
+    assert f"standard deviation {CORRELATED.stddev * 0.5:.6g}" in text
+
+
 @pytest.mark.parametrize(("run", "words", "assumed"), CHARGES, ids=lambda value: "")
 def test_a_run_that_is_charged_beside_is_told_in_full(run: RunCharge, words: list[str], assumed: str) -> None:
     text = accounting.guarantee(CORRELATED, 1e-6, earlier=(run,)).statement(RunFacts(heads=("ab" * 32,)))
