@@ -1,6 +1,7 @@
 """Bounds of an audit, from scores and from guesses, and scores of canaries under correlated noise."""
 
 import math
+from collections.abc import Callable
 
 import mpmath
 import numpy as np
@@ -285,6 +286,21 @@ def test_a_system_that_adds_what_it_claims_passes(seed: int) -> None:
     system = System(seed)
     released = system.sum(system.patterns) + system.stddev * system.noise()
     assert all(system.checks(released).values())
+
+
+@pytest.mark.parametrize(
+    ("broken", "found"),
+    [
+        (lambda one: one.sum(one.patterns) + one.stddev * one.rng.normal(size=(ROUNDS, DIM)), {"null standard deviation"}),
+        (lambda one: one.sum(one.patterns) + one.stddev**2 * one.noise(), {"null standard deviation", "mu"}),
+        (lambda one: one.sum(2 * one.patterns) + one.stddev * one.noise(), {"mean of the present", "mu"}),
+    ],
+    ids=["independent noise", "stddev squared", "canaries of twice the norm"],
+)
+def test_a_broken_system_fails_the_tests_of_what_is_broken(broken: Callable[[System], np.ndarray], found: set[str]) -> None:
+    system = System(0)
+    passed = system.checks(broken(system))
+    assert found <= {name for name, good in passed.items() if not good}
 
 
 def test_a_false_alarm_that_no_spread_can_have_tests_nothing_of_mu() -> None:
