@@ -171,6 +171,8 @@ def test_words_say_against_whom() -> None:
     assert "against the server, as long as no holder works with it; clients who join them" in clients
     with pytest.raises(ConfigError, match=r"secagg.threshold = 2 of secagg.holders = 4: two groups .* take at least 3"):
         terms("holders", holders=4)
+    with pytest.raises(ConfigError, match="who has the whole key and knows all noise sees every sum bare"):
+        terms("holders", holders=1, threshold=1)
     assert "the owner of the key, who is not the server" in terms(holders=1, threshold=1).setting()
 
 
