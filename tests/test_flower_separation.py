@@ -92,13 +92,14 @@ def test_prt_11_a_damaged_record_is_none(content: str, tmp_path: Path) -> None:
     assert device.asked(8) == ""
 
 
-def law(cases: int, folder: Path) -> None:
+@pytest.mark.parametrize("cases", [60, pytest.param(2000, marks=pytest.mark.slow)])
+def test_prt_11_no_loss_of_the_record_breaks_the_pattern(cases: int, tmp_path: Path) -> None:
     """A device that is asked, forgets and is damaged at random keeps the pattern over all that really happened."""
     trained = 0
     for case in range(cases):
         rng = random.Random(case)  # noqa: S311 # no key
         pattern = MinSeparation(rng.randint(1, 6), rng.randint(1, 8))
-        device = Device(folder / str(case))
+        device = Device(tmp_path / str(case))
         for t in range(rng.randint(1, 40)):
             for _ in range(rng.choice((0, 1, 1, 2))):
                 # Within a round it is asked by one message, which it answers once.
@@ -113,15 +114,6 @@ def law(cases: int, folder: Path) -> None:
         assert pattern.allows(device.trained), (case, pattern, device.trained)
         trained += len(device.trained)
     assert trained > cases
-
-
-def test_prt_11_no_loss_of_the_record_breaks_the_pattern(tmp_path: Path) -> None:
-    law(60, tmp_path)
-
-
-@pytest.mark.slow
-def test_prt_11_no_loss_of_the_record_breaks_the_pattern_in_thousands_of_cases(tmp_path: Path) -> None:
-    law(2000, tmp_path)
 
 
 @pytest.mark.parametrize(
