@@ -6,6 +6,7 @@ A run is a file of settings with a few changed ones, as ``hubbub train FILE --se
 kept, so that an interrupted script goes on where it was.
 """
 
+import math
 import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -41,16 +42,21 @@ class Task:
         """The runs of a row."""
         layer = tomllib.loads((FOLDER / self.file).read_text())
         own = {f"{section}.{key}": value for section, keys in layer.items() for key, value in keys.items()}
-        settings = {**own, "privacy.epsilon": epsilon, **self.changes[epsilon], **quick}
+        settings = {**own, **spent(epsilon), **self.changes[epsilon], **quick}
         return [{**settings, "training.seed": seed} for seed in range(seeds)]
 
     def command(self, epsilon: float) -> str:
         """What makes one of them."""
         layer = tomllib.loads((FOLDER / self.file).read_text())
-        own = {} if layer["privacy"]["epsilon"] == epsilon else {"privacy.epsilon": epsilon}
+        own = {} if layer["privacy"]["epsilon"] == epsilon else spent(epsilon)
         changes = {**own, **self.changes[epsilon]}.items()
         flags = "".join(f" --set {key}={value if isinstance(value, str) else format(value, 'g')}" for key, value in changes)
         return f"`{self.file}{flags}`"
+
+
+def spent(epsilon: float) -> Settings:
+    """The setting of a budget; infinity is no privacy."""
+    return {"privacy.epsilon": epsilon} if math.isfinite(epsilon) else {"privacy.mode": "none"}
 
 
 CENTRAL, FEDERATED = "MNIST, each image a unit", "MNIST, 1,000 clients"
@@ -76,8 +82,12 @@ TASKS = (
         {1.0: {"privacy.clip_norm": 0.02}, 2.0: {}, 8.0: {"privacy.clip_norm": 0.06, "training.learning_rate": 0.1}},
     ),
     Task(
-        "CIFAR-10 (lossy copy), each image a unit", "DP-SGD, Poisson", "cifar10.toml", {3.0: {}},
+        "CIFAR-10 (lossy copy), each image a unit", "DP-SGD, Poisson", "cifar10.toml", {1.0: {}, 3.0: {}, 8.0: {}},
         {3.0: f"67.0 % on the lossless images, {TRAMER_BONEH}"},
+    ),
+    Task(
+        "CIFAR-10 (lossy copy), each image a unit", "no privacy", "cifar10.toml",
+        {math.inf: {"training.learning_rate": 0.001, "training.rounds": 200}},
     ),
 )  # fmt: skip
 QUICK = {
@@ -105,7 +115,7 @@ def table(tasks: Sequence[Task], runs: Runs, seeds: int, quick: Settings) -> str
             seconds = [record["cpu_seconds"] for settings in tests if (record := runs.get(settings)) is not None]
             took = f"{statistics.mean(seconds):.0f} s" if seconds else ""
             rows.append((
-                task.name, f"{epsilon:g}", task.mechanism, spread(accuracies(runs, tests)), took, task.command(epsilon),
+                task.name, "∞" if math.isinf(epsilon) else f"{epsilon:g}", task.mechanism, spread(accuracies(runs, tests)), took, task.command(epsilon),
                 task.published.get(epsilon, ""),
             ))  # fmt: skip
     header = ("task", "epsilon", "mechanism", "accuracy (seeds)", "one core", "`hubbub train examples/records/…`", "published")
