@@ -114,8 +114,9 @@ def table(tasks: Sequence[Task], runs: Runs, seeds: int, quick: Settings) -> str
             tests = task.tests(epsilon, seeds, quick)
             seconds = [record["cpu_seconds"] for settings in tests if (record := runs.get(settings)) is not None]
             took = f"{statistics.mean(seconds):.0f} s" if seconds else ""
+            budget = "∞" if math.isinf(epsilon) else f"{epsilon:g}"
             rows.append((
-                task.name, "∞" if math.isinf(epsilon) else f"{epsilon:g}", task.mechanism, spread(accuracies(runs, tests)), took, task.command(epsilon),
+                task.name, budget, task.mechanism, spread(accuracies(runs, tests)), took, task.command(epsilon),
                 task.published.get(epsilon, ""),
             ))  # fmt: skip
     header = ("task", "epsilon", "mechanism", "accuracy (seeds)", "one core", "`hubbub train examples/records/…`", "published")
