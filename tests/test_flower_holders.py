@@ -131,6 +131,60 @@ def test_where_a_holder_is_silent_or_lies_another_one_is_asked_and_it_is_named(
     assert "opened without holder 2, who answered falsely" in caplog.text
 
 
+def test_a_large_round_comes_in_several_messages_and_who_misses_one_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hubbub.flower.holder_messages._TOGETHER", 1)
+    grid, actions = grid_of(configs(tmp_path)), list[str]()
+
+    def arriving(reply: Message) -> Message | list[Message]:
+        record = reply.content["paillier"]
+        actions.append("take" if "taken" in record else "open" if "parts" in record else "hello")
+        # The last holder's receipt of the second message is lost.
+        return [] if reply.metadata.src_node_id == THIRD and record.get("taken") == 2 else reply
+
+    grid.reply_filter = arriving
+    holders = on(grid, plain())
+    holders.find()
+    actions.clear()
+    assert holders.open(summed(plain(), [ONE, OTHER, ONE])).tolist() == (2 * ONE + OTHER).tolist()
+    assert actions == ["take"] * 6 + ["open"] * 2
+    assert "opened without holder 3, who did not answer" in caplog.text
+    left = {path.parent.parent.name for path in tmp_path.glob("*/holder-*/contributions-0")}
+    assert left == {"holder-3"}
+    # Of its place in an earlier round nothing is left.
+    grid.reply_filter = None
+    holders.find()
+    assert holders.open(summed(plain(), [ONE, OTHER], 1)).tolist() == (ONE + OTHER).tolist()
+    assert not list(tmp_path.glob("*/holder-*/contributions-*"))
+
+
+def test_contributions_that_do_not_follow_those_that_came_are_refused_and_the_round_stays_to_be_opened(tmp_path: Path) -> None:
+    grid, agreement = grid_of(configs(tmp_path)), plain()
+    to(grid, FIRST, told(agreement, "hello"))
+    whole = asked_to_open(agreement, [ONE, OTHER, ONE])
+    one, two, three = (whole[f"contribution-{i}"] for i in range(3))
+
+    def take(first: int, *parts: ConfigRecord, round: int = 0, action: str = "take") -> Message:  # noqa: A002 # of the message
+        records = {f"contribution-{i}": part for i, part in enumerate(parts)}
+        end = {"total": whole["total"]} if action == "open" else {}
+        return to(grid, FIRST, {**told(agreement, action, round=round, first=first), **records, **end})
+
+    assert "1 contributions are said to have come, and none did" in refusal(take(1, two))
+    take(0, one)
+    assert "2 contributions are said to have come, and 1 did" in refusal(take(2, three))
+    assert "and none did" in refusal(take(1, two, round=1))
+    assert "at most 1 were agreed on" in refusal(take(3, two, three))
+    assert "first = 5: must be" in refusal(take(5))
+    assert "a contribution has more than" in refusal(take(1, ConfigRecord({"data": bytes(10**6)})))
+    # The same place again: the later message counts.
+    for last in (three, two):
+        assert take(1, last).content["paillier"]["taken"] == 2
+    assert "has contributed to this round already" in refusal(take(2, two, action="open"))
+    parts = take(2, three, action="open").content["paillier"]["parts"]
+    assert parts == to(grid, FIRST, whole).content["paillier"]["parts"]
+
+
 def test_a_node_that_claims_anothers_share_does_not_keep_its_holder_from_opening(tmp_path: Path) -> None:
     grid = grid_of(configs(tmp_path)[:2])
     claim = ConfigRecord({"holder": 1, "key-id": dealt()[0].key_id})

@@ -21,7 +21,7 @@ from hubbub.secagg.aggregator import Aggregator, Request
 from hubbub.secagg.key_holder import Holder, combined
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.proofs import Proof
-from hubbub.secagg.protocol import Agreement, Kind, Message
+from hubbub.secagg.protocol import Agreement, Kind, Message, MessageFile
 from hubbub.secagg.threshold import Partial
 from paillier_nodes import owner as large
 from small_keys import SAFE, SMALL_SAFE
@@ -258,6 +258,53 @@ def test_noise_that_was_given_out_before_a_restart_is_asked_for_after_it(tmp_pat
         again.noise(0, np.full(20, 5))
     refusal(lambda: again.open(Request(0, contributions, (noise("holder 1", 0, NOISED), theirs))))
     assert again.open(Request(0, contributions, (own, theirs))).holder == 1
+
+
+# What a server keeps of a round.
+
+
+def test_contributions_are_on_disk_and_are_read_again_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hubbub.secagg.aggregator._IN_MEMORY", 1)
+    key, plan = large().public_key, packing.Packing(bits=16, clip=1.0, max_clients=12, key_bits=2048)
+    agreed = Agreement(key, plan, size=200 * plan.slots, run="a run", server_noise=False)
+    held = Agreement(key, plan, agreed.size, "a run", server_noise=False, whole_key=True)
+    messages = {f"c{i}": agreed.contribution(f"c{i}", 0, np.full(agreed.size, i)) for i in range(12)}
+    tracemalloc.start()
+    try:
+        peaks = []
+        for keeping in (agreed, held):
+            summing = Aggregator(keeping, 0)
+            before = tracemalloc.get_traced_memory()[0]
+            for name, data in messages.items():
+                # Made anew, as a message that arrives is.
+                parsed = Message.from_bytes(data, 2048, name, at_most=200)
+                summing.add(name, replace(parsed, agreement=keeping.digest).to_bytes(2048))
+            peaks.append(tracemalloc.get_traced_memory()[0] - before)
+            if keeping is agreed:
+                assert list(summing.request().contributions) == list(messages.values())
+    finally:
+        tracemalloc.stop()
+    # As little as for the owner of a whole key, for whom nothing is kept; twelve messages are 1.2 MB.
+    assert peaks[0] - peaks[1] < 150_000
+
+
+def test_messages_in_a_file_are_found_again_up_to_a_torn_end(tmp_path: Path) -> None:
+    draw, path = Draw(5), tmp_path / "messages"
+    for _ in range(100):
+        messages, cut = [draw.randbytes(draw.randrange(40)) for _ in range(draw.randrange(6))], draw.randrange(60)
+        kept = MessageFile(path.open("w+b"))
+        for message in messages:
+            kept.append(message)
+        del kept
+        data = path.read_bytes()[: -cut or None]
+        path.write_bytes(data)
+        found = MessageFile(path.open("r+b"))
+        assert list(found) == messages[: len(found)]
+        ends = np.cumsum([8 + len(message) for message in messages])
+        assert len(found) == (ends <= len(data)).sum()
+        found.keep(some := draw.randint(0, len(found)))
+        found.append(b"another")
+        assert list(found) == [*messages[:some], b"another"]
 
 
 # False answers. The key is short, so that a thousand proofs take little time; holder 2 lies.

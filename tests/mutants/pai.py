@@ -87,7 +87,7 @@ PAI-13: the sum of one client is opened @ Aggregator.request
 
 PAI-14: sums are opened without the server's noise @ Aggregator.request
 - self.agreement.server_noise and self.agreement.packing.noise and (not self._noise)
-+ self.agreement.server_noise and (not self._contributions)
++ self.agreement.server_noise and (not self._senders)
 ? test_paillier_requests.py::test_pai_14_a_sum_without_the_servers_noise_is_asked_of_nobody_and_opened_by_nobody
 
 PAI-14: a holder does not look for its own noise @ Holder._formed

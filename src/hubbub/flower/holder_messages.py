@@ -1,10 +1,12 @@
 """Records of the messages between the server and the holders of the key, for both sides.
 
-The server sends ``query.paillier`` messages: *hello* (what a node holds), *noise* (of a round) and *open* (a sum). Each part of
-a large request is a record of its own, since Flower transfers records one by one. Nothing is secret but an opened sum, in the
-answer of the owner of a whole key.
+The server sends ``query.paillier`` messages: *hello* (what a node holds), *noise* (of a round), *take* (contributions of a
+large round, one message after another) and *open* (a sum, with the last or all of its contributions). Each contribution is a
+record of its own, since Flower transfers records one by one. Nothing is secret but an opened sum, in the answer of the owner of
+a whole key.
 """
 
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,6 +25,7 @@ __all__ = [
     "AGREEMENT",
     "ARRAYS",
     "CLIP_NORM",
+    "FIRST",
     "HELLO",
     "NOISE",
     "OPEN",
@@ -30,12 +33,14 @@ __all__ = [
     "QUERY",
     "RECORD",
     "ROUND",
+    "TAKE",
     "Held",
     "agreement_of",
     "answer_record",
+    "contributions_of",
     "opened",
     "request_of",
-    "request_records",
+    "requests",
     "round_of",
     "said",
 ]
@@ -43,10 +48,14 @@ __all__ = [
 # The name of the holder's query function and of the record that every message has; the type of messages to it.
 ACTION = RECORD = "paillier"
 QUERY = f"{MessageType.QUERY}.{ACTION}"
-HELLO, NOISE, OPEN = "hello", "noise", "open"
+HELLO, NOISE, TAKE, OPEN = "hello", "noise", "take", "open"
 # In that record, and in the configuration of clients' messages: the agreement.
 AGREEMENT = "hubbub_agreement"
 ROUND, CLIP_NORM, PROMISE, ARRAYS = "round", "clip-norm", "promise", "arrays"
+# How many contributions of the round went in messages before this one.
+FIRST = "first"
+# Bytes of contributions in one message.
+_TOGETHER = 2**25
 _LARGEST_AGREEMENT, _MOST_ROUNDS = 10_000, 2**31
 # Of a decrypted number, which may be negative, beyond the bits of the key.
 _SPARE_BYTES = 1
@@ -108,17 +117,27 @@ class Held:
         return cls(integer("holder", record.get("holder"), at_least=0, at_most=100), key_id)
 
 
-def request_records(request: Request) -> dict[str, ConfigRecord]:
-    """A request to open a sum: each of its messages in a record of its own."""
-    named = (("contribution", request.contributions), ("noise", request.noise))
-    parts = {f"{name}-{i}": part for name, some in named for i, part in enumerate(some)}
-    return {name: ConfigRecord({"data": data}) for name, data in {**parts, "total": request.total}.items()}
+def requests(request: Request) -> Iterator[tuple[str, int, dict[str, ConfigRecord]]]:
+    """A request to open a sum, in messages of bounded size: the action, how many contributions went before, and the records."""
+    first, some, size = 0, list[bytes](), 0
+    for data in request.contributions:
+        if some and size + len(data) > _TOGETHER:
+            yield TAKE, first, _records({"contribution": some})
+            first, some, size = first + len(some), [], 0
+        some.append(data)
+        size += len(data)
+    total = {"total": ConfigRecord({"data": request.total})}
+    yield OPEN, first, {**_records({"contribution": some, "noise": request.noise}), **total}
 
 
-def request_of(content: RecordDict, round_index: int, *, contributions: int, noise: int) -> Request:
-    """A received request, with at most these numbers of messages."""
-    parts = [_parts(content, *kind) for kind in (("contribution", contributions), ("noise", noise))]
-    return Request(round_index, parts[0], parts[1], _data(content, "total"))
+def contributions_of(content: RecordDict, *, at_most: int) -> tuple[bytes, ...]:
+    """The contributions in a message."""
+    return _parts(content, "contribution", at_most)
+
+
+def request_of(content: RecordDict, round_index: int, contributions: Collection[bytes], *, noise: int) -> Request:
+    """A received request on these contributions, with at most so many messages of noise."""
+    return Request(round_index, contributions, _parts(content, "noise", noise), _data(content, "total"))
 
 
 def round_of(record: ConfigRecord) -> int:
@@ -147,6 +166,11 @@ def opened(content: RecordDict, holder: int, aggregator: Aggregator, public: Thr
     parts = tuple(_integers(record, "parts", count, width(bits)))
     proof = Proof(*(int.from_bytes(_bytes(record, name, _LONGEST_PROOF), "little") for name in ("challenge", "response")))
     return Partial(public.key_id, holder, total.shape, tuple(int(c) for c in total.integers), parts, proof)
+
+
+def _records(messages: Mapping[str, Iterable[bytes]]) -> dict[str, ConfigRecord]:
+    parts = {f"{name}-{i}": part for name, some in messages.items() for i, part in enumerate(some)}
+    return {name: ConfigRecord({"data": data}) for name, data in parts.items()}
 
 
 def _parts(content: RecordDict, name: str, most: int) -> tuple[bytes, ...]:

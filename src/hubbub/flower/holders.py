@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,12 +12,12 @@ from hubbub._util import files, strict_json
 from hubbub._util.checks import integer, scale, shown
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.flower import holder_messages as messages
-from hubbub.flower.holder_messages import CLIP_NORM, HELLO, NOISE, OPEN, PROMISE
+from hubbub.flower.holder_messages import CLIP_NORM, FIRST, HELLO, NOISE, OPEN, PROMISE, TAKE
 from hubbub.ledger.promise import Promise
 from hubbub.noise.lattice import Lattice
 from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey
-from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.protocol import LONGEST_NAME, Agreement, MessageFile, framed
 from hubbub.secagg.threshold import KeyShare
 from hubbub.training.encrypted import HolderNoise, noise_steps
 from hubbub.training.encryption import Encryption
@@ -26,6 +27,8 @@ __all__ = ["HolderFolder"]
 
 _LARGEST_PROMISE, _LARGEST_ARRAYS = 10**6, 2**32
 _FILES = ("promise.json", "strategy.safetensors")
+# Of contributions that came in several messages, before the number of their round.
+_TAKEN = "contributions-"
 _LOG = logging.getLogger("flwr")
 
 
@@ -62,11 +65,15 @@ class HolderFolder:
                 raise ValueError(f"round {round_index + 1}: the run promised to have {promise.rounds}")
             if action == NOISE:
                 return self._noise(folder, holder, promise, round_index, record)
-            if action == OPEN:
-                most, rows = agreement.packing.max_clients, max(1, agreement.noising_holders)
-                request = messages.request_of(content, round_index, contributions=most, noise=rows)
-                return messages.answer_record(holder.open(request), agreement.public_key.bits)
-        raise ValueError(f"action = {shown(action)}: must be {HELLO}, {NOISE} or {OPEN}")
+            if action in {TAKE, OPEN}:
+                contributions = _taken(folder, agreement, content, round_index)
+                if action == TAKE:
+                    return ConfigRecord({"taken": len(contributions)})
+                rows = max(1, agreement.noising_holders)
+                opened = holder.open(messages.request_of(content, round_index, contributions, noise=rows))
+                _forget(folder)
+                return messages.answer_record(opened, agreement.public_key.bits)
+        raise ValueError(f"action = {shown(action)}: must be {HELLO}, {NOISE} or {OPEN}, or {TAKE} for contributions in parts")
 
     def _agree(self, folder: Path, agreement: Agreement, record: ConfigRecord) -> None:
         """Keep the agreement and the promise the first time; later refuse others under the run's name."""
@@ -115,6 +122,36 @@ class HolderFolder:
         lattice = Lattice(clip_norm, promise.lattice_bits)
         steps = noise_steps(stream.row(round_index) * lattice.clip_norm, lattice.step)
         return ConfigRecord({"noise": holder.noise(round_index, steps)})
+
+
+def _taken(folder: Path, agreement: Agreement, content: RecordDict, round_index: int) -> Collection[bytes]:
+    """The contributions of a round that came until now: in the message alone, or behind others in a file of the folder."""
+    record, most = messages.said(content), agreement.packing.max_clients
+    first = integer(FIRST, record.get(FIRST, 0), at_least=0, at_most=most)
+    contributions = messages.contributions_of(content, at_most=most - first)
+    if first == 0:
+        _forget(folder)
+        if record["action"] == OPEN:
+            return contributions
+    path = folder / f"{_TAKEN}{round_index}"
+    if first and not path.exists():
+        raise ValueError(f"round {round_index + 1}: {first} contributions are said to have come, and none did")
+    longest = framed("n" * LONGEST_NAME, agreement.ciphertexts, agreement.public_key.bits)
+    if any(len(data) > longest for data in contributions):
+        raise ValueError(f"round {round_index + 1}: a contribution has more than {longest} bytes")
+    taken = MessageFile(path.open("r+b" if first else "w+b"))
+    if first > len(taken):
+        raise ValueError(f"round {round_index + 1}: {first} contributions are said to have come, and {len(taken)} did")
+    taken.keep(first)
+    for data in contributions:
+        taken.append(data)
+    return taken
+
+
+def _forget(folder: Path) -> None:
+    """Remove the contributions of rounds that were opened, or ended before."""
+    for path in folder.glob(f"{_TAKEN}*"):
+        files.remove(path)
 
 
 def _kept(folder: Path) -> list[bytes]:

@@ -22,7 +22,7 @@ from hubbub._util.checks import positive
 from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower import holder_messages as messages
-from hubbub.flower.holder_messages import AGREEMENT, HELLO, NOISE, OPEN, ROUND, Held, said
+from hubbub.flower.holder_messages import AGREEMENT, FIRST, HELLO, NOISE, OPEN, ROUND, Held, said
 from hubbub.flower.messages import (
     COUNT_SCALE,
     FAILED_PRECONDITION,
@@ -153,14 +153,16 @@ class GridHolders:
             raise SumNotOpenedError(f"{where}: {' and '.join(names)} claim the whole key, which has one owner", names)
         number_of = {node: number for number, nodes in asked.items() for node in nodes}
 
-        def read(node: int, content: RecordDict) -> Opened:
-            return messages.opened(content, number_of[node], aggregator, self._public)
+        def read(node: int, content: RecordDict) -> Opened | None:
+            return messages.opened(content, number_of[node], aggregator, self._public) if action == OPEN else None
 
-        records = messages.request_records(aggregator.request())
-        came = self._ask(number_of, OPEN, {ROUND: aggregator.round_index}, read, records)
+        came: Mapping[int, Opened | None] = dict.fromkeys(number_of)
+        for action, first, records in messages.requests(aggregator.request()):
+            # Who missed some of the contributions cannot form the sum.
+            came = self._ask(came, action, {ROUND: aggregator.round_index, FIRST: first}, read, records)
         silent = tuple(f"holder {number}" for number in sorted(asked.keys() - {number_of[node] for node in came}))
         try:
-            steps, liars = combined(aggregator, self._public, came.values())
+            steps, liars = combined(aggregator, self._public, [answer for answer in came.values() if answer is not None])
         except SumNotOpenedError as error:
             missing = f"; silent: {', '.join(silent)}" if silent else ""
             raise SumNotOpenedError(f"{error}{missing}", (*silent, *error.who)) from error

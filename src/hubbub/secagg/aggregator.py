@@ -2,7 +2,8 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -12,11 +13,13 @@ import numpy.typing as npt
 from hubbub._util.checks import integer, shown
 from hubbub.errors import SumNotOpenedError
 from hubbub.secagg.ciphertext import Ciphertext
-from hubbub.secagg.protocol import Agreement, Kind, Message, as_bytes
+from hubbub.secagg.protocol import Agreement, Kind, Message, MessageFile, as_bytes
 
 __all__ = ["Aggregator", "Request", "require_of"]
 
 _SERVER = "server"
+# Bytes of contributions in memory; more are in a temporary file.
+_IN_MEMORY = 2**26
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,13 @@ class Request:
 
     Args:
         round_index: From 0.
-        contributions: The clients' messages; empty for the owner of a whole key.
+        contributions: The clients' messages, which may be read from a file; empty for the owner of a whole key.
         noise: Messages of noise, of the server or of the holders.
         total: The server's sum, for the owner of a whole key; else empty.
     """
 
     round_index: int
-    contributions: tuple[bytes, ...] = field(repr=False)
+    contributions: Collection[bytes] = field(repr=False)
     noise: tuple[bytes, ...] = field(repr=False)
     total: bytes = field(default=b"", repr=False)
 
@@ -47,14 +50,23 @@ class Request:
 
 
 class Aggregator:
-    """The encrypted sum of one round; messages of other rounds are refused, so that none of an earlier one is remembered."""
+    """The encrypted sum of one round; messages of other rounds are refused, so that none of an earlier one is remembered.
 
-    def __init__(self, agreement: Agreement, round_index: int) -> None:
+    Args:
+        agreement: The terms.
+        round_index: From 0.
+        keeps: Whether a request is made of it, so that what came is kept for the holders of shares, in a temporary file.
+    """
+
+    def __init__(self, agreement: Agreement, round_index: int, *, keeps: bool = True) -> None:
         self.agreement = agreement
         self.round_index = integer("round_index", round_index, at_least=0)
-        # By sender. Holders of shares form the sum from the messages; for the owner of a whole key, who could read single ones,
-        # they are empty.
-        self._contributions: dict[str, bytes] = {}
+        # Holders of shares form the sum from the messages; the owner of a whole key, who could read single ones, gets none.
+        self._kept: MessageFile | None = None
+        if keeps and not agreement.whole_key:
+            file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 # the MessageFile closes it
+            self._kept = MessageFile(file)
+        self._senders: dict[str, None] = {}
         self._noise: dict[str, bytes] = {}
         # Digests: the ciphertexts themselves would be the memory of all contributions.
         self._ciphertexts: set[bytes] = set()
@@ -63,7 +75,7 @@ class Aggregator:
     @property
     def senders(self) -> tuple[str, ...]:
         """The senders of the contributions in the sum, in their order."""
-        return tuple(self._contributions)
+        return tuple(self._senders)
 
     @property
     def total(self) -> Ciphertext:
@@ -79,15 +91,15 @@ class Aggregator:
             ValueError: The message is damaged, of another round, run, key, packing or sender, no contribution, a repetition,
                 or one more than the packing has room for; the client is named, and the sum stays as it was.
         """
-        if sender in self._contributions:
+        if sender in self._senders:
             raise ValueError(f"client {shown(sender)}: has contributed to this round already")
-        if len(self._contributions) >= self.agreement.packing.max_clients:
+        if len(self._senders) >= self.agreement.packing.max_clients:
             raise ValueError(
                 f"client {shown(sender)}: the packing has room for {self.agreement.packing.max_clients} contributions, which "
                 "have come"
             )
-        taken = self._taken(Kind.CONTRIBUTION, f"client {shown(sender)}", sender, data)
-        self._contributions[sender] = b"" if self.agreement.whole_key else taken
+        self._take(Kind.CONTRIBUTION, f"client {shown(sender)}", sender, data)
+        self._senders[sender] = None
 
     def add_noise(self, sender: str, data: object) -> None:
         """Add noise, which counts as no contribution."""
@@ -95,15 +107,16 @@ class Aggregator:
             raise ValueError(f"{sender}: its noise of this round is in the sum already")
         if len(self._noise) >= (self.agreement.noising_holders or self.agreement.server_noise):
             raise ValueError(f"{sender}: sent noise that was not agreed on")
-        self._noise[sender] = self._taken(Kind.NOISE, sender, sender, data)
+        self._take(Kind.NOISE, sender, sender, data)
+        self._noise[sender] = cast(bytes, data)
 
     def add_own_noise(self, steps: npt.NDArray[np.int64]) -> None:
         """Encrypt the server's noise, ``(size,)`` whole steps, and add it."""
         self.add_noise(_SERVER, self.agreement.noise(_SERVER, self.round_index, steps))
 
-    def request(self) -> Request:
-        """The request to the holders."""
-        came, needed, rows = len(self._contributions), self.agreement.min_contributions, self.agreement.noising_holders
+    def require_complete(self) -> None:
+        """Refuse a sum with too few contributions, or without the noise that was agreed on."""
+        came, needed, rows = len(self._senders), self.agreement.min_contributions, self.agreement.noising_holders
         if came < needed:
             raise SumNotOpenedError(
                 f"round {self.round_index + 1}: {came} contributions came; sums of fewer than {needed} are not opened"
@@ -116,8 +129,12 @@ class Aggregator:
             raise SumNotOpenedError(
                 f"round {self.round_index + 1}: the server's noise is not in the sum, which is not opened bare"
             )
-        if not self.agreement.whole_key:
-            return Request(self.round_index, tuple(self._contributions.values()), tuple(self._noise.values()))
+
+    def request(self) -> Request:
+        """The request to the holders."""
+        self.require_complete()
+        if self._kept is not None:
+            return Request(self.round_index, self._kept, tuple(self._noise.values()))
         sums = Message(Kind.SUM, self.agreement.digest, self.round_index, _SERVER, self.total.integers)
         return Request(self.round_index, (), (), sums.to_bytes(self.agreement.public_key.bits))
 
@@ -129,7 +146,7 @@ class Aggregator:
     def read(self, plaintexts: Iterable[int]) -> npt.NDArray[np.int64]:
         """The sum in whole steps, ``(size,)``, from the opened plaintexts."""
         try:
-            steps = self.agreement.packing.unpack_steps(plaintexts, len(self._contributions))
+            steps = self.agreement.packing.unpack_steps(plaintexts, len(self._senders))
         except ValueError as error:
             raise SumNotOpenedError(f"round {self.round_index + 1}: {error}") from error
         if steps.size != self.agreement.size:
@@ -138,8 +155,8 @@ class Aggregator:
             )
         return steps
 
-    def _taken(self, kind: Kind, name: str, sender: str, data: object) -> bytes:
-        """Check a message and add its ciphertexts to the sum; a refused message leaves the sum as it was."""
+    def _take(self, kind: Kind, name: str, sender: str, data: object) -> None:
+        """Check a message, keep it, and add its ciphertexts to the sum; a refused message leaves the sum as it was."""
         agreed = self.agreement
         message = Message.from_bytes(data, agreed.public_key.bits, name, at_most=agreed.ciphertexts)
         require_of(agreed, self.round_index, kind, message, name)
@@ -153,9 +170,10 @@ class Aggregator:
         fresh = {hashlib.sha256(c).digest()[:16] for c in as_bytes(ciphertext.integers, agreed.public_key.bits)}
         if len(fresh) < len(ciphertext.integers) or not self._ciphertexts.isdisjoint(fresh):
             raise ValueError(f"{name}: sent a ciphertext that was there before; each is made afresh")
+        if self._kept is not None and kind is Kind.CONTRIBUTION:
+            self._kept.append(cast(bytes, data))
         self._ciphertexts |= fresh
         self._total = ciphertext if self._total is None else self._total + ciphertext
-        return cast(bytes, data)
 
 
 def require_of(agreement: Agreement, round_index: int, kind: Kind, message: Message, name: str) -> None:

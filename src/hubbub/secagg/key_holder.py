@@ -136,12 +136,12 @@ class Holder:
             message = Message.from_bytes(request.total, agreed.public_key.bits, "the sum", at_most=agreed.ciphertexts)
             require_of(agreed, request.round_index, Kind.SUM, message, "the sum")
             return agreed.public_key.ciphertext(list(message.integers), name="the sum")
-        summing = Aggregator(agreed, request.round_index)
+        summing = Aggregator(agreed, request.round_index, keeps=False)
         for add, parts in ((summing.add, request.contributions), (summing.add_noise, request.noise)):
             for data in parts:
                 stated = Message.from_bytes(data, agreed.public_key.bits, "a message of the sum", at_most=agreed.ciphertexts)
                 add(stated.sender, data)
-        summing.request()
+        summing.require_complete()
         return summing.total
 
     def _kept(self) -> _Done:

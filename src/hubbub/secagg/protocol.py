@@ -12,13 +12,16 @@ of both, which detects damage. The channel must authenticate senders.
 """
 
 import hashlib
+import itertools
+import os
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +33,10 @@ from hubbub.secagg.ciphertext import width
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
 
-__all__ = ["Agreement", "Kind", "Message", "as_bytes", "framed", "width"]
+__all__ = ["LONGEST_NAME", "Agreement", "Kind", "Message", "MessageFile", "as_bytes", "framed", "width"]
 
 _VERSION = 1
-_LONGEST_NAME = 200
+LONGEST_NAME = 200
 _MOST_NUMBERS = 2**33
 # A modulus in hexadecimal.
 _HEXADECIMAL = re.compile(f"[0-9a-f]{{1,{16_384 // 4}}}")
@@ -41,6 +44,7 @@ _MAGIC = b"hubbub-paillier1"
 # Kind, agreement, round, length of the name, number of ciphertexts.
 _HEAD = struct.Struct("<16sB16sQHI")
 _DIGEST = 32
+_LENGTH = struct.Struct("<Q")
 
 
 class Kind(IntEnum):
@@ -83,8 +87,8 @@ class Message:
     def to_bytes(self, key_bits: int) -> bytes:
         """The message as bytes."""
         name = self.sender.encode()
-        if not 1 <= len(name) <= _LONGEST_NAME:
-            raise ValueError(f"sender = {shown(self.sender)}: must be a name of at most {_LONGEST_NAME} bytes")
+        if not 1 <= len(name) <= LONGEST_NAME:
+            raise ValueError(f"sender = {shown(self.sender)}: must be a name of at most {LONGEST_NAME} bytes")
         integer("round_index", self.round_index, at_least=0, at_most=2**63)
         head = _HEAD.pack(_MAGIC, self.kind, self.agreement, self.round_index, len(name), len(self.integers))
         body = b"".join([head, name, *as_bytes(self.integers, key_bits)])
@@ -102,8 +106,8 @@ class Message:
             raise ValueError(f"{name}: sent no encrypted vector of this version")
         if count > at_most:
             raise ValueError(f"{name}: sent {count} ciphertexts: at most {at_most} were agreed on")
-        if not 1 <= letters <= _LONGEST_NAME:
-            raise ValueError(f"{name}: states a sender of {letters} bytes, a name has from 1 to {_LONGEST_NAME}")
+        if not 1 <= letters <= LONGEST_NAME:
+            raise ValueError(f"{name}: states a sender of {letters} bytes, a name has from 1 to {LONGEST_NAME}")
         size = width(key_bits)
         if len(data) != _HEAD.size + letters + count * size + _DIGEST:
             raise ValueError(f"{name}: sent {len(data)} bytes, not those of {count} ciphertexts of {size} bytes: cut off?")
@@ -118,6 +122,49 @@ class Message:
             raise ValueError(f"{name}: states a sender that is no text") from None
         numbers = [mpz(int.from_bytes(data[i : i + size], "little")) for i in range(start, start + count * size, size)]
         return cls(Kind(kind), agreement, round_index, sender, numbers)
+
+
+class MessageFile(Collection[bytes]):
+    """Messages in a file, in the order in which they came: each is read again when it is needed, so that memory holds one.
+
+    Args:
+        file: Of bytes, to read and write; what another start appended is found again, up to a torn end.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._ends = file, [0]
+        weakref.finalize(self, file.close)
+        size = file.seek(0, os.SEEK_END)
+        while (start := self._ends[-1] + _LENGTH.size) <= size:
+            file.seek(self._ends[-1])
+            end = start + _LENGTH.unpack(file.read(_LENGTH.size))[0]
+            if end > size:
+                break
+            self._ends.append(end)
+
+    def append(self, data: bytes) -> None:
+        """Put a message behind the others."""
+        self._file.seek(self._ends[-1])
+        self._file.write(_LENGTH.pack(len(data)) + data)
+        # A full disk is told here.
+        self._file.flush()
+        self._ends.append(self._ends[-1] + _LENGTH.size + len(data))
+
+    def keep(self, count: int) -> None:
+        """Drop all messages but the first ``count``."""
+        del self._ends[count + 1 :]
+        self._file.truncate(self._ends[-1])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start, end in itertools.pairwise(self._ends):
+            self._file.seek(start + _LENGTH.size)
+            yield self._file.read(end - start - _LENGTH.size)
+
+    def __contains__(self, data: object) -> bool:
+        return any(data == message for message in self)
 
 
 @dataclass(frozen=True)
@@ -149,8 +196,8 @@ class Agreement:
         if self.packing.key_bits != self.public_key.bits:
             raise ValueError(f"packing.key_bits = {self.packing.key_bits}: the key has {self.public_key.bits} bits")
         integer("size", self.size, at_least=1, at_most=_MOST_NUMBERS)
-        if not isinstance(self.run, str) or not 1 <= len(self.run) <= _LONGEST_NAME or not self.run.isprintable():
-            raise ValueError(f"run = {shown(self.run)}: must be a name of at most {_LONGEST_NAME} printable characters")
+        if not isinstance(self.run, str) or not 1 <= len(self.run) <= LONGEST_NAME or not self.run.isprintable():
+            raise ValueError(f"run = {shown(self.run)}: must be a name of at most {LONGEST_NAME} printable characters")
         integer("min_contributions", self.min_contributions, at_least=1, at_most=self.packing.max_clients)
         integer("noising_holders", self.noising_holders, at_least=0, at_most=100)
         for name in ("whole_key", "server_noise"):
