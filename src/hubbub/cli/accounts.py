@@ -152,9 +152,6 @@ def _promise(flags: Flags) -> tuple[Path | None, Promise, Mechanism]:
     """The run that ``--mechanism`` names, if any; its promise, with what was given in its place; and its mechanism.
 
     Without a run, the promise of the mechanism that the flags describe, at noise multiplier 1.
-
-    Raises:
-        ConfigError: Flags contradict each other, or the run has no noise or other rounds.
     """
     stated, named, parts = _given(flags, *_STATED), flags.get("mechanism"), _given(flags, *_PARTS)
     if named is not None and parts:

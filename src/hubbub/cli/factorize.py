@@ -84,9 +84,6 @@ def setting_of(flags: Mapping[str, Any], rounds: int | None = None, stated: Sett
         rounds: Without ``--rounds``.
         stated: The setting of a file, for flags that were not given.
 
-    Raises:
-        ConfigError: Flags are missing or contradict each other, or the rounds are not those of the file's learning rates.
-
     Example:
         >>> setting_of({"rounds": 8, "epochs": 2, "rounds_per_epoch": 4}).participation
         FixedEpochs(epochs=2, rounds_per_epoch=4)
@@ -170,10 +167,6 @@ def factorize(
         plot: For the picture, as ``.png``.
         as_json: Print one JSON object instead.
         command: The command line, which the file states.
-
-    Raises:
-        ConfigError: Flags that contradict each other.
-        DataError: A file is not as it, or the flags, state.
     """
     setting, stored, checks = _stated(family.matrix, flags, b_matrix, bands)
     require_output("--output", output, strategy_file.SUFFIX)
@@ -285,11 +278,7 @@ def _count(rows: int | None) -> str:
 
 
 def compare(setting: Setting, options: Mapping[str, Any], names: str | None, *, plot: Path | None, as_json: bool) -> None:
-    """Compute strategies, print a table in the order of their errors, and draw these.
-
-    Raises:
-        ConfigError: No family can be computed, or the picture cannot be written.
-    """
+    """Compute strategies, print a table in the order of their errors, and draw these."""
     objective: Objective = one_of("objective", options["objective"], ("mean", "max"))  # type: ignore[assignment] # as checked
     known = [name for name in DESCRIPTIONS if name != "file"]
     asked = known if names is None else [one_of("--families", name.strip(), known) for name in names.split(",")]

@@ -46,9 +46,6 @@ def _completed(incomplete: str) -> list[str]:
 def whole(text: str) -> int:
     """A whole number, in digits or as 1e6 or 6.5e3, as long as that is exact.
 
-    Raises:
-        BadParameter: The text is no whole number.
-
     Example:
         >>> whole("6.5e3")
         6500
@@ -65,9 +62,6 @@ def whole(text: str) -> int:
 
 def number(text: str) -> float:
     """A float64, unless a number other than 0 underflows to 0.
-
-    Raises:
-        BadParameter: The text is no number, or underflows to 0.
 
     Example:
         >>> number("1e-5")

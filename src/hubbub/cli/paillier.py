@@ -28,12 +28,7 @@ __all__ = ["bench", "keygen", "measured", "shares"]
 
 
 def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
-    """Write a new private key and its public key.
-
-    Raises:
-        ValueError: Too few bits.
-        KeyFileError: A file is there already, or cannot be written.
-    """
+    """Write a new private key and its public key."""
     _require_free(folder, [key_files.PUBLIC, key_files.PRIVATE])
     private = paillier.generate(bits)
     public = private.public_key
@@ -60,12 +55,7 @@ def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
 
 
 def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int, *, as_json: bool) -> None:
-    """Write a new public key and one share of the private key for each holder.
-
-    Raises:
-        ValueError: A number out of range.
-        KeyFileError: A file is there already, or cannot be written.
-    """
+    """Write a new public key and one share of the private key for each holder."""
     # A number of holders out of range is refused below.
     names = [key_files.share_name(i) for i in range(1, min(holders, 100) + 1)]
     _require_free(folder, [key_files.PUBLIC, *names])
@@ -166,12 +156,7 @@ class Subject:
 
 
 def bench(folder: Path, bits: int, sizes: str | None, *, as_json: bool) -> None:
-    """Measure with temporary keys, and write ``bench.png`` and ``bench.json``.
-
-    Raises:
-        ValueError: A number out of range.
-        ConfigError: ``sizes`` is no list of numbers.
-    """
+    """Measure with temporary keys, and write ``bench.png`` and ``bench.json``."""
     from hubbub.report.pictures import draw_operation_times
 
     key_bits = integer("bits", bits, at_least=256, at_most=4096)
@@ -216,9 +201,6 @@ def measured(subjects: Sequence[Subject], sizes: Sequence[int], key_bits: int) -
     """CPU seconds per number by stage and operation, then by implementation, ``(sizes,)``: the minimum of several repetitions.
 
     Implementations and sizes alternate, so that a busy machine disturbs all alike. An addition takes two encryptions.
-
-    Raises:
-        RuntimeError: A result was wrong.
     """
     times = {
         (stage, operation): {subject.name: np.full(len(sizes), np.inf) for subject in subjects}

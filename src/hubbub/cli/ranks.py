@@ -78,11 +78,7 @@ def _end_with(parent: int) -> NoReturn:
 
 
 def follow(ranks: Ranks, *, allow_import: bool) -> None:
-    """Share the rounds of the run of rank 0.
-
-    Raises:
-        RankError: A rank failed or ended, or this one has other data or another model.
-    """
+    """Share the rounds of the run of rank 0."""
     torch.set_num_threads(1)
     config, plan = cast("tuple[Config, RunPlan]", ranks.lead(lambda: None))
     side = client_side(config, allow_import=allow_import, ranks=ranks)

@@ -74,11 +74,7 @@ class How:
         return ranks
 
     def settings(self, *layers: configs.Layer) -> configs.Config:
-        """The settings of all layers, replaced by those of the flags.
-
-        Raises:
-            ConfigError: They contradict each other, or Flower is not installed and needed.
-        """
+        """The settings of all layers, replaced by those of the flags."""
         named = {"engine": self.engine, "plan": self.plan, "nproc": self.nproc}
         config = configs.resolve(*layers, {"training": {key: value for key, value in named.items() if value is not None}})
         if config.training.engine == "flower":
@@ -88,11 +84,7 @@ class How:
         return config
 
     def require_trackers(self) -> None:
-        """Check the flags of trackers before a run begins.
-
-        Raises:
-            ConfigError: A package is missing, ``--track-private`` has no tracker, or the folder is a file.
-        """
+        """Check the flags of trackers before a run begins."""
         if self.track_private and self.mlflow is None and self.wandb is None:
             raise ConfigError("--track-private: needs --mlflow or --wandb; --tensorboard gets all numbers anyway")
         for extra, wanted in self._trackers().items():
@@ -145,11 +137,7 @@ class How:
 
 
 def launched() -> bool:
-    """Whether torchrun, the like of it, or :func:`launch` started this process as one of several.
-
-    Raises:
-        ConfigError: A starter of many tasks did, which makes no group of them.
-    """
+    """Whether torchrun, the like of it, or :func:`launch` started this process as one of several."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return True
     for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
@@ -371,11 +359,7 @@ def _words(row: dict[str, Any], unit: str) -> str:
 
 
 def new_folder(out: Path | None, kind: str, stem: str, otherwise: str = "") -> Path:
-    """A new or empty folder: the given one, or the next free one of a stem.
-
-    Raises:
-        RunFolderError: It is not empty; ``otherwise`` names an alternative for the message.
-    """
+    """A new or empty folder: the given one, or the next free one of a stem."""
     if out is not None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise RunFolderError(f"{out}: exists already; choose another with --out{otherwise.format(out=out)}")
@@ -394,11 +378,7 @@ _KINDS = {
 
 
 def new(file: Path) -> None:
-    """Write a file to start from, and print how to run it.
-
-    Raises:
-        ConfigError: The file exists, its folder does not, or its name ends in neither .toml nor .py.
-    """
+    """Write a file to start from, and print how to run it."""
     kind = _KINDS.get(file.suffix)
     if kind is None:
         choices = ", or ".join(f"a name that ends in {suffix} for {what}" for suffix, (_, _, what) in _KINDS.items())

@@ -59,11 +59,7 @@ class Run(ClientSide):
 
 
 def clients_of(population: "SimulatedPopulation | ExamplePopulation") -> SimulatedPopulation:
-    """A population as clients that train.
-
-    Raises:
-        ConfigError: Its units are single examples.
-    """
+    """A population as clients that train."""
     if not isinstance(population, SimulatedPopulation):
         raise ConfigError('privacy.unit = "example": no client trains here; say unit = "client"')
     return population
@@ -87,14 +83,6 @@ def build(
             the settings name.
         extends: The finished run that this one extends, as a ledger states it; by default read from the folder that the
             settings name.
-
-    Raises:
-        ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
-        ParticipationError: A pattern that the clients cannot keep.
-        BudgetError: A budget that no noise meets, or that not even one round fits in.
-        DataError: Missing or damaged data.
-        RunFolderError: The run to extend does not prove its model.
-        LedgerError: It is not finished, or its record is damaged.
 
     Example:
         >>> from hubbub.experiment.config import resolve
@@ -129,10 +117,6 @@ def build(
 def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
     """The data set of a run, with the features that its settings name; those are kept in the cache.
 
-    Raises:
-        ConfigError: A name that may not or cannot be imported.
-        DataError: Missing or damaged data, or inputs of which there are no such features.
-
     Example:
         >>> data_of(Config()).shape
         (1, 8, 8)
@@ -149,12 +133,7 @@ def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
 
 
 def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | None = None) -> ClientSide:
-    """Data, clients and model of a run, from its settings.
-
-    Raises:
-        ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
-        DataError: Missing or damaged data.
-    """
+    """Data, clients and model of a run, from its settings."""
     require_fitting_unit(config)
     dataset = data_of(config, allow_import=allow_import)
     if config.training.validation:

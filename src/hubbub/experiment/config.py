@@ -384,9 +384,6 @@ Layer = dict[str, dict[str, Any]]
 def load(path: str | Path) -> Layer:
     """The settings that a TOML file names, by section.
 
-    Raises:
-        ConfigError: The file is missing, not TOML, or names an unknown section.
-
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "run.toml")
@@ -413,12 +410,7 @@ def load(path: str | Path) -> Layer:
 
 
 def of_run(folder: Path) -> Layer:
-    """The settings in the folder of a run of ``hubbub train``.
-
-    Raises:
-        RunFolderError: There are none of its own.
-        ConfigError: They cannot be read.
-    """
+    """The settings in the folder of a run of ``hubbub train``."""
     path = folder / "config.toml"
     if path.is_symlink() or not path.is_file():
         why = "a symbolic link" if path.is_symlink() else "not there"
@@ -433,9 +425,6 @@ def overrides(assignments: Sequence[str]) -> Layer:
     """The layer of ``--set section.key=value`` flags; a value is read as TOML, a bare word as text.
 
     The bare word ``default`` resets the setting, whatever an earlier layer says.
-
-    Raises:
-        ConfigError: Not of that form.
 
     Example:
         >>> overrides(["privacy.epsilon=8", "training.engine=flower", "data.path=default"])
@@ -465,9 +454,6 @@ def overrides(assignments: Sequence[str]) -> Layer:
 
 def merge(*layers: Layer) -> Layer:
     """All layers as one, later ones over earlier ones; noise given as ``noise_multiplier`` drops an ``epsilon`` and vice versa.
-
-    Raises:
-        ConfigError: Both of those two in one layer.
 
     Example:
         >>> merge({"privacy": {"epsilon": 8.0, "delta": 1e-6}}, {"privacy": {"noise_multiplier": 1.1}})
@@ -509,9 +495,6 @@ def replaced(layer: Layer, over: Layer, name: str) -> str:
 
 def resolve(*layers: Layer) -> Config:
     """The checked settings: all layers, merged as by :func:`merge`, over the defaults.
-
-    Raises:
-        ConfigError: An unknown key, a value of the wrong type or out of range, or both of those two in one layer.
 
     Example:
         >>> resolve({"training": {"rounds": 10}}, {"training": {"rounds": 20}}).training.rounds
@@ -619,9 +602,6 @@ def _words(hint: Any) -> str:
 
 def strategy_name(name: str, value: str, known: Sequence[str] = STRATEGIES) -> str:
     """The strategy's name as the tables have it, or ``"pkg.mod:Name"`` as it is.
-
-    Raises:
-        ValueError: No such strategy.
 
     Example:
         >>> strategy_name("--mechanism", "Binary_Tree")

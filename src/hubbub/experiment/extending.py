@@ -39,13 +39,7 @@ _LARGEST_MODEL = 2**36
 
 
 def start_from(config: Config, following: RunPlan, module: nn.Module, clients: int) -> tuple[Extends, Start]:
-    """The final state of the run that ``training.extends`` names; its model is written into ``module`` as well.
-
-    Raises:
-        ConfigError: Settings of other data, of another model, or of another unit, relation or kind of noise.
-        RunFolderError: The finished run does not verify, or its model is not made of its releases.
-        LedgerError: It is not finished.
-    """
+    """The final state of the run that ``training.extends`` names; its model is written into ``module`` as well."""
     folder = Path(str(config.training.extends)).expanduser()
     recorded = read_run(folder)
     costs_of_ended_runs([recorded])
@@ -69,9 +63,6 @@ def extension(folder: Path) -> configs.Layer:
 
     They are those of the finished run, without the numbers that followed from its rounds. Its privacy cost is counted, and that
     of each other run that extends it. An adaptive clip norm begins with its final value.
-
-    Raises:
-        RunFolderError: The folder is no run of ``hubbub train``, or another run that extends it is not there.
     """
     layer = configs.of_run(folder)
     before = configs.resolve(layer)
@@ -107,12 +98,7 @@ def _settings(folder: Path) -> Config:
 
 
 def require_same(config: Config) -> None:
-    """Refuse settings of other data or of another model than those of the run that they extend.
-
-    Raises:
-        ConfigError: One that differs.
-        RunFolderError: The finished run has no settings.
-    """
+    """Refuse settings of other data or of another model than those of the run that they extend."""
     folder = Path(str(config.training.extends)).expanduser()
     before = _settings(folder)
     for section, keys in _SAME.items():

@@ -51,9 +51,6 @@ _OWNERS = {part.name: word for kind, word in (PATTERN_WORDS | SAMPLING_WORDS).it
 def participation_of(config: Config, clients: int, size: int) -> tuple[Participation, float]:
     """The participation, and the expected size of a cohort.
 
-    Raises:
-        ConfigError: Numbers of another pattern, or numbers that contradict each other.
-
     Example:
         >>> from hubbub.experiment.config import resolve
         >>> participation_of(resolve({"privacy": {"mode": "dp-ftrl"}, "training": {"rounds": 20}}), clients=100, size=10)
@@ -164,9 +161,6 @@ _OF_CLIENTS = {
 def require_fitting_unit(config: Config) -> None:
     """Refuse settings of clients if each example is a unit by itself.
 
-    Raises:
-        ConfigError: Such a setting is not at its default, or an engine or an encryption needs clients.
-
     Example:
         >>> from hubbub.experiment.config import resolve
         >>> settings = resolve({"privacy": {"unit": "example"}, "training": {"local_epochs": 2}})
@@ -218,10 +212,6 @@ def server_of(config: Config) -> ServerOptimizer:
 def evaluation_of(config: Config) -> "PrivateEvaluation | None":
     """The private evaluation of clients; ``None`` without one.
 
-    Raises:
-        ConfigError: Fewer rounds than one evaluation needs, a share without a budget, or a run without noise.
-        BudgetError: No noise meets the share.
-
     Example:
         >>> from hubbub.experiment.config import resolve
         >>> said = {"statistics": ["accuracy"], "every": 5, "noise_multiplier": 10.0}
@@ -254,12 +244,7 @@ def evaluation_of(config: Config) -> "PrivateEvaluation | None":
 
 
 def hook_of(config: Config) -> "HeadHook | None":
-    """The hook that gets the head of each round; ``None`` without one.
-
-    Raises:
-        ConfigError: A URL of another kind.
-        KeyFileError: The key cannot be used.
-    """
+    """The hook that gets the head of each round; ``None`` without one."""
     heads = config.heads
     if heads.command is None and heads.url is None:
         return None
@@ -270,9 +255,6 @@ def hook_of(config: Config) -> "HeadHook | None":
 
 def clipping_of(config: Config) -> Clipping | None:
     """The clip norm of a run, or its adaptive clipping; ``None`` if updates are not clipped.
-
-    Raises:
-        ConfigError: Numbers that contradict each other.
 
     Example:
         >>> from hubbub.experiment.config import resolve
@@ -300,11 +282,7 @@ def clipping_of(config: Config) -> Clipping | None:
 
 
 def encryption_of(config: Config, expected: float) -> "Encryption | None":
-    """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted.
-
-    Raises:
-        ConfigError: Numbers that contradict each other.
-    """
+    """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted."""
     secagg = config.secagg
     if secagg.scheme == "none":
         return None

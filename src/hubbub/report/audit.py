@@ -223,11 +223,7 @@ class _Audit(_Part):
 
 
 def read_audit(path: Path) -> _Found:
-    """The findings of ``hubbub audit``, from ``audit.json`` or its folder.
-
-    Raises:
-        ConfigError: The file is missing, or holds no audit.
-    """
+    """The findings of ``hubbub audit``, from ``audit.json`` or its folder."""
     file = path / "audit.json" if path.is_dir() else path
     try:
         found: _Found = strict_json.loads(read(file, at_most=_LARGEST))
@@ -244,11 +240,7 @@ def read_audit(path: Path) -> _Found:
 
 
 def with_audit(run: RunSummary, found: _Found) -> RunSummary:
-    """The run with the findings of an audit.
-
-    Raises:
-        RunFolderError: The audit is of other settings; the first difference is named.
-    """
+    """The run with the findings of an audit."""
     for what, of_run, of_audit in _differences(run, found):
         there, here = ("not set" if value is None else shown(value) for value in (of_audit, of_run))
         raise RunFolderError(

@@ -175,12 +175,7 @@ class RunSummary:
 
 
 def summary(folder: Path) -> RunSummary:
-    """The summary of a run's folder; nothing is written, and no code that the settings name is imported.
-
-    Raises:
-        RunFolderError: The folder is no run, or a part of it cannot be read.
-        LedgerError: The ledger is damaged, or does not account for all files in the folder.
-    """
+    """The summary of a run's folder; nothing is written, and no code that the settings name is imported."""
     recorded = read_run(folder)
     config, settings = _config(folder / "config.toml")
     rows, _ = read_metrics(folder / "metrics.jsonl")

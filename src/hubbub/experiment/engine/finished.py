@@ -139,12 +139,6 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
 
     Returns:
         The summary of the run.
-
-    Raises:
-        RunFolderError: A simulation, a run without a guarantee or without a model, one that does not verify, or a folder that
-            holds something.
-        LedgerError: The ledger is damaged, or does not account for all that lies in the folder.
-        KeyFileError: The key cannot be used.
     """
     found, key = summary(run), None if sign_with is None else private_key(sign_with)
     if found.guarantee.simulation:

@@ -85,10 +85,6 @@ def serve(grid: Grid, context: Context, config_file: Path) -> None:
     """Train the run on a grid, and write its model and report into the folder ``run-folder``.
 
     If the folder already holds the run, it is resumed.
-
-    Raises:
-        ConfigError: Settings that contradict each other, or a folder that holds another run.
-        ParticipationError: Fewer nodes than clients, or two that claim one partition.
     """
     conducted, settings = _CONDUCTED.get(), context.run_config
     begun, show = conducted or (_opened(config_file, settings), _log)

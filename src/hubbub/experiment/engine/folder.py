@@ -63,11 +63,7 @@ class RunInFolder:
 
     @classmethod
     def begun(cls, run: Run, folder: Path) -> "RunInFolder":
-        """A new run, with its guarantee and its settings in the folder; all derived settings are written out.
-
-        Raises:
-            RunFolderError: Another run has begun in the folder.
-        """
+        """A new run, with its guarantee and its settings in the folder; all derived settings are written out."""
         begun = cls(run, folder)
         begun.prepare()
         with begun.store.locked():
@@ -91,12 +87,6 @@ class RunInFolder:
             head: As in :class:`RunInFolder`.
             allow_import: Whether names of code in the settings may be imported, which runs the code.
             ranks: The processes that share the run from now on.
-
-        Raises:
-            RunFolderError: The folder holds no run, or a closed one.
-            LedgerError: The ledger is damaged.
-            ConfigError: The settings cannot be read, or name code that may not be imported.
-            DataError: The data that they name are missing.
         """
         missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
         # A crash right after the settings were written leaves a run with neither ledger nor release, which may begin.
@@ -182,11 +172,7 @@ class RunInFolder:
                 yield row
 
     def finish(self) -> tuple[float, float]:
-        """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples.
-
-        Raises:
-            RunFolderError: The ledger binds another model or other settings: the folder was changed since the run ended.
-        """
+        """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples."""
         with self.store.locked():
             self._write_model()
         report.write(self.folder)

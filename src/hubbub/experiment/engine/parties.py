@@ -30,12 +30,7 @@ __all__ = ["encrypted", "fresh_keys", "local_holders", "parties", "public_file",
 
 
 def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
-    """The encrypting population of a run, with the key holders that decrypt its sums.
-
-    Raises:
-        ConfigError: A key that the settings name is missing, or does not fit them.
-        RunFolderError: The holders' noise of earlier rounds was drawn on a grid.
-    """
+    """The encrypting population of a run, with the key holders that decrypt its sums."""
     run = begun.run
     if terms.noise_rows and (begun.folder / "state" / "agreement.json").exists():
         raise RunFolderError(f"{begun.folder}: its holders' noise was drawn on a grid; resume with --engine flower")
@@ -55,12 +50,7 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
 
 
 def require_keys(run: Run, terms: Encryption) -> None:
-    """Check the keys that the settings name, before a run begins.
-
-    Raises:
-        ConfigError: A file is missing, or the key has another length, other holders or another threshold.
-        KeyFileError: A file is damaged.
-    """
+    """Check the keys that the settings name, before a run begins."""
     if run.config.secagg.keys is not None:
         _keys(run, terms)
 
@@ -147,11 +137,7 @@ def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], Use
 
 
 def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
-    """The file of the public key of a run: as the app's settings say, or next to the keys of the run.
-
-    Raises:
-        ConfigError: Neither names it.
-    """
+    """The file of the public key of a run: as the app's settings say, or next to the keys of the run."""
     told, named = str(settings.get("paillier-public", "")), _named_folder(begun)
     if told or named:
         return Path(told) if told else Path(str(named)) / key_files.PUBLIC
@@ -167,13 +153,7 @@ def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
 def encrypted(
     begun: RunInFolder, terms: Encryption, grid: "Grid", population: "GridPopulation", public: Path, timeout: float
 ) -> "EncryptedGridPopulation":
-    """The encrypting population of a run on a grid, once its key holders have answered.
-
-    Raises:
-        ConfigError: Another key than the settings say, or a run without privacy.
-        RunFolderError: The holders' noise of earlier rounds was drawn in one process.
-        SumNotOpenedError: Too few holders are there.
-    """
+    """The encrypting population of a run on a grid, once its key holders have answered."""
     from hubbub.flower.secagg_server import EncryptedGridPopulation, GridHolders, kept_agreement
 
     run = begun.run

@@ -53,9 +53,6 @@ _COMMA = re.compile(r"""("[^"]*"|'[^']*'|\[(?:"[^"]*"|'[^']*'|[^]"'])*\]|\{[^}]*
 def grid_of(flags: Sequence[str], seeds: str | None = None) -> Grid:
     """The grid of ``--grid section.key=VALUE,VALUE`` flags, each value read as that of ``--set``.
 
-    Raises:
-        ConfigError: A flag of another form, an empty or repeated value, a repeated key, or too many cells.
-
     Example:
         >>> grid_of(["privacy.clip_norm=0.1,0.5"], seeds="1,2,3")
         {'privacy.clip_norm': [0.1, 0.5], 'training.seed': [1, 2, 3]}
@@ -119,9 +116,6 @@ def cells_of(base: Layer, grid: Grid, here: Path = Path()) -> tuple[Cell, ...]:
         grid: The settings in which they differ.
         here: The folder in which relative paths of files begin.
 
-    Raises:
-        ConfigError: The settings of a cell are invalid, or two cells are the same run.
-
     Example:
         >>> [cell.name for cell in cells_of({}, grid_of(["privacy.clip_norm=0.1,0.5"]))]
         ['1-clip_norm=0.1', '2-clip_norm=0.5']
@@ -152,11 +146,7 @@ def cells_of(base: Layer, grid: Grid, here: Path = Path()) -> tuple[Cell, ...]:
 
 
 def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> None:
-    """Refuse cells that could not begin, before anything is trained or written; shared data are read once.
-
-    Raises:
-        ConfigError: The settings of a cell cannot be run; the message names the cell.
-    """
+    """Refuse cells that could not begin, before anything is trained or written; shared data are read once."""
     from hubbub.experiment.build import build, client_side
     from hubbub.experiment.planner import planned
 
@@ -231,11 +221,7 @@ class SweepRecord:
 
 
 def begin(folder: Path, record: SweepRecord) -> None:
-    """Make the folder of a sweep, or check that an existing one holds the same sweep.
-
-    Raises:
-        RunFolderError: The folder holds another sweep or something else, or cannot be written.
-    """
+    """Make the folder of a sweep, or check that an existing one holds the same sweep."""
     if os.path.lexists(folder / RECORD):
         found = read_record(folder)
         if found.as_json()["digest"] != record.as_json()["digest"]:
@@ -251,11 +237,7 @@ def begin(folder: Path, record: SweepRecord) -> None:
 
 
 def read_record(folder: Path) -> SweepRecord:
-    """The record in a sweep's folder.
-
-    Raises:
-        RunFolderError: There is no record, or it was changed.
-    """
+    """The record in a sweep's folder."""
     path = folder / RECORD
     with refusing(path, "is no record of a sweep", "restore it, or start again in another folder"):
         found = strict_json.loads(files.read(path, at_most=_LARGEST))
@@ -269,11 +251,7 @@ def read_record(folder: Path) -> SweepRecord:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a sweep, so that no other process works on it.
-
-    Raises:
-        RunFolderError: Another process holds it.
-    """
+    """Hold the lock of a sweep, so that no other process works on it."""
     with ExitStack() as stack:
         try:
             stack.enter_context(files.locked_folder(folder, wait=False))

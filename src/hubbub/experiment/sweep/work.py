@@ -120,11 +120,7 @@ def _outcome(task: Task) -> float | str:
 
 
 def finish(task: Task) -> float:
-    """Begin or resume the run, train it to its end, and write its scores last; returns the accuracy.
-
-    Raises:
-        HubbubError: As ``hubbub train`` and ``hubbub resume`` do.
-    """
+    """Begin or resume the run, train it to its end, and write its scores last; returns the accuracy."""
     from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
     from hubbub.experiment.build import build
@@ -147,11 +143,7 @@ def finish(task: Task) -> float:
 
 
 def current_scores(folder: Path, recorded: Recorded) -> Scores | None:
-    """The scores of a run that is over, if they were measured after its last round.
-
-    Raises:
-        RunFolderError: The file is damaged.
-    """
+    """The scores of a run that is over, if they were measured after its last round."""
     path, chain = folder / _SCORES, recorded.chain
     if not os.path.lexists(path):
         return None
