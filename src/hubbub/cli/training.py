@@ -19,7 +19,6 @@ from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.experiment import engine
 from hubbub.experiment.build import build, data_of
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.actual_cost import spent
@@ -169,10 +168,6 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
 
     def begun() -> RunInFolder:
         run = build(config, allow_import=how.allow_import, ranks=ranks)
-        if run.encryption and config.training.engine == "process":
-            from hubbub.experiment.engine.parties import require_keys
-
-            require_keys(run, run.encryption)
         return RunInFolder.begun(run, new_folder(out, "runs", stem, ", or resume it with 'hubbub resume {out}'"))
 
     _train(_led(ranks, begun), how, config)
@@ -252,7 +247,7 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
                 show(row)
                 track(row)
 
-            engine.train(begun, config.training.engine, shown, allow_import=how.allow_import)
+            begun.train(config.training.engine, shown, allow_import=how.allow_import)
     except (KeyboardInterrupt, RankError):
         say(screen)
         say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Resume with: hubbub resume {folder}")

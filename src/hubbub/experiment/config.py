@@ -8,7 +8,7 @@ and ranges, and an unknown key is refused with the nearest known one. Nothing in
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -28,11 +28,8 @@ from hubbub.training.simulation import clients_at_once
 
 __all__ = [
     "DATASETS",
-    "ENGINES",
     "MODELS",
-    "MODES",
     "SAMPLINGS",
-    "SCHEMES",
     "STRATEGIES",
     "Config",
     "absolute",
@@ -47,7 +44,6 @@ __all__ = [
     "strategy_name",
 ]
 
-MODES = ("none", "dp-fedavg", "dp-ftrl")
 DATASETS = {
     "cifar10": "hubbub.datasets.cifar10:load",
     "digits": "hubbub.datasets.digits:load",
@@ -66,11 +62,7 @@ MODELS = {
 STRATEGIES = tuple(FAMILIES)
 # Other names of strategies.
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
-ENGINES = ("process", "flower")
-SCHEDULES = ("constant", "linear", "cosine")
-SCHEMES = ("none", "paillier")
 SAMPLINGS = (*SAMPLING_WORDS.values(), "pattern")
-_PATTERNS = (*PATTERN_WORDS.values(), "every-round")
 # The word that resets a setting; no setting has a value of this name.
 _DEFAULT = "default"
 _LARGEST_FILE = 1_000_000
@@ -164,7 +156,7 @@ class TrainingConfig:
     weight_decay: ScaleOrZero = 0.0
     local_steps: Count | None = None
     proximal: ScaleOrZero = 0.0
-    schedule: Annotated[str, _rule(_checks.one_of, SCHEDULES)] = "constant"
+    schedule: Annotated[str, _rule(_checks.one_of, ("constant", "linear", "cosine"))] = "constant"
     schedule_rounds: Count | None = None
     final_learning_rate: Fraction = 0.0
     server_optimizer: Annotated[str, _rule(_checks.one_of, ("fedavg", "fedavgm", "fedadam"))] = "fedavg"
@@ -178,7 +170,7 @@ class TrainingConfig:
     free_disk: BelowOne = 0.05
     fairness: bool = False
     seed: Annotated[int, _rule(_checks.integer, at_least=0, at_most=2**62)] = 0
-    engine: Annotated[str, _rule(_checks.one_of, ENGINES)] = "process"
+    engine: Annotated[str, _rule(_checks.one_of, ("process", "flower"))] = "process"
     plan: Annotated[str, _rule(_plan)] = "auto"
     nproc: Count = 1
     rank_timeout: Scale = 1800.0
@@ -211,7 +203,7 @@ class PrivacyConfig:
     ``earlier_runs`` are folders of runs over the same people: their privacy cost is in the epsilon of this one.
     """
 
-    mode: Annotated[str, _rule(_checks.one_of, MODES)] = "dp-fedavg"
+    mode: Annotated[str, _rule(_checks.one_of, ("none", "dp-fedavg", "dp-ftrl"))] = "dp-fedavg"
     clip_norm: Scale = 1.0
     clipping: Annotated[str, _rule(_checks.one_of, ("fixed", "adaptive"))] = "fixed"
     target_quantile: Fraction | None = None
@@ -238,7 +230,7 @@ class PrivacyConfig:
 class ParticipationConfig:
     """``[participation]``: a participation pattern and its numbers, or the numbers of random cohorts."""
 
-    pattern: Annotated[str, _rule(_checks.one_of, _PATTERNS)] | None = None
+    pattern: Annotated[str, _rule(_checks.one_of, (*PATTERN_WORDS.values(), "every-round"))] | None = None
     min_separation: Positive | None = None
     max_participations: Positive | None = None
     epochs: Positive | None = None
@@ -280,7 +272,7 @@ class SecaggConfig:
     ``hubbub paillier``; without one, a run in one process makes keys that it throws away.
     """
 
-    scheme: Annotated[str, _rule(_checks.one_of, SCHEMES)] = "none"
+    scheme: Annotated[str, _rule(_checks.one_of, ("none", "paillier"))] = "none"
     key_bits: Annotated[int, _rule(_checks.integer, at_least=2048, at_most=16_384)] = 3072
     bits: Annotated[int, _rule(_checks.integer, at_least=10, at_most=26)] = 16
     holders: Annotated[int, _rule(_checks.integer, at_least=1, at_most=100)] = 1
@@ -351,46 +343,23 @@ class HeadsConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run, one field for each section of the TOML file; docs/settings.md describes each key.
+    """All settings of a run, one field for each section of the TOML file; docs/settings.md describes each key."""
 
-    Args:
-        training: Rounds, local training, the server's step, the engine, and what is kept and evaluated.
-        privacy: Mode, budget or noise, clip norm, strategy, sampling, accountant, and the earlier runs that count.
-        participation: The numbers of a pattern or of random cohorts.
-        data: The data set, and how its examples are divided among clients.
-        model: The name of the module.
-        secagg: Encrypted sums: scheme, keys, and who adds the noise.
-        evaluation: What clients measure under noise.
-        heads: The hook that gets the head of each round.
-
-    Example:
-        >>> Config().training.rounds, Config().privacy.delta
-        (50, 1e-05)
-    """
-
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
-    participation: ParticipationConfig = field(default_factory=ParticipationConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    secagg: SecaggConfig = field(default_factory=SecaggConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    heads: HeadsConfig = field(default_factory=HeadsConfig)
+    training: TrainingConfig = TrainingConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    participation: ParticipationConfig = ParticipationConfig()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    secagg: SecaggConfig = SecaggConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    heads: HeadsConfig = HeadsConfig()
 
 
 Layer = dict[str, dict[str, Any]]
 
 
 def load(path: str | Path) -> Layer:
-    """The settings that a TOML file names, by section.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "run.toml")
-        >>> _ = path.write_text("privacy.epsilon = 4.0")
-        >>> load(path)
-        {'privacy': {'epsilon': 4.0}}
-    """
+    """The settings that a TOML file names, by section."""
     file = Path(path)
     try:
         content = tomllib.loads(files.read(Path(os.path.realpath(file)), at_most=_LARGEST_FILE).decode())
@@ -443,12 +412,9 @@ def overrides(assignments: Sequence[str]) -> Layer:
             parsed = {"value": text.strip()}
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"--set {section}.{key}: cannot be read ({_one_line(error)})") from error
-        if text.strip() == _DEFAULT:
-            parsed = {"value": None}
         if list(parsed) != ["value"]:
             raise ConfigError(f"--set {section}.{key}: holds more than one value; repeat --set")
-        value = parsed["value"]
-        layer.setdefault(section, {})[key] = value
+        layer.setdefault(section, {})[key] = None if text.strip() == _DEFAULT else parsed["value"]
     return layer
 
 
@@ -522,11 +488,11 @@ def resolve(*layers: Layer) -> Config:
 
 # The settings that name files or folders.
 _PATHS = {
-    "training": ("extends",),
-    "privacy": ("matrix", "earlier_runs"),
-    "data": ("path",),
-    "secagg": ("keys",),
-    "heads": ("key",),
+    "training": ["extends"],
+    "privacy": ["matrix", "earlier_runs"],
+    "data": ["path"],
+    "secagg": ["keys"],
+    "heads": ["key"],
 }
 
 
@@ -540,15 +506,13 @@ def absolute(config: Config, here: Path) -> Config:
 
     def whole(value: Any) -> Any:
         if isinstance(value, tuple):
-            return tuple(whole(one) for one in value)
+            return tuple(map(whole, value))
         return str(here / Path(value).expanduser()) if value else value
 
-    sections = {section: getattr(config, section) for section in _PATHS}
-    made = {
-        section: replace(sections[section], **{key: whole(getattr(sections[section], key)) for key in keys})
-        for section, keys in _PATHS.items()
-    }
-    return replace(config, **made)
+    for section, keys in _PATHS.items():
+        part = getattr(config, section)
+        config = replace(config, **{section: replace(part, **{key: whole(getattr(part, key)) for key in keys})})
+    return config
 
 
 def layer_of(config: Config) -> Layer:
@@ -590,13 +554,7 @@ def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
 
 
 def _words(hint: Any) -> str:
-    names = {
-        bool: "true or false",
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        Texts: 'a list such as ["runs/one"]',
-    }
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Texts: 'a list such as ["runs/one"]'}
     return " or ".join(names[option] for option in ((hint,) if hint in names else get_args(hint)) if option in names)
 
 

@@ -29,13 +29,11 @@ from hubbub.training.plan import ServerOptimizer
 if TYPE_CHECKING:
     from hubbub.mechanism.private_evaluation import PrivateEvaluation
     from hubbub.training.encryption import Encryption
-    from hubbub.training.head_hook import HeadHook
 
 __all__ = [
     "clipping_of",
     "encryption_of",
     "evaluation_of",
-    "hook_of",
     "participation_of",
     "require_fitting_unit",
     "server_of",
@@ -241,16 +239,6 @@ def evaluation_of(config: Config) -> "PrivateEvaluation | None":
     bounds = {"accuracy": 1.0, "loss": said.loss_bound}
     measured = tuple(Mean(name, 0.0, bounds[name]) for name in said.statistics)
     return PrivateEvaluation(noise_multiplier, measured, said.sampling_probability, said.every)
-
-
-def hook_of(config: Config) -> "HeadHook | None":
-    """The hook that gets the head of each round; ``None`` without one."""
-    heads = config.heads
-    if heads.command is None and heads.url is None:
-        return None
-    from hubbub.training.head_hook import HeadHook
-
-    return HeadHook(heads.command or heads.url or (), key=heads.key, required=heads.required)
 
 
 def clipping_of(config: Config) -> Clipping | None:

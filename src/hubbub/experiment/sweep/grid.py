@@ -171,7 +171,7 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
                 from hubbub.experiment.engine.parties import require_keys
 
                 run = build(config, allow_import=allow_import)
-                if run.encryption and config.training.engine == "process":
+                if run.encryption:
                     require_keys(run, run.encryption)
         except (HubbubError, ValueError, TypeError) as error:
             raise ConfigError(f"the cell {worded(cell.settings)}: {error}") from error

@@ -18,7 +18,6 @@ from hubbub._util import files, strict_json
 from hubbub._util.checks import finite
 from hubbub._util.files import refusing
 from hubbub.errors import HubbubError
-from hubbub.experiment import engine
 from hubbub.experiment.config import Config
 from hubbub.ledger.actual_cost import Recorded
 
@@ -131,7 +130,7 @@ def finish(task: Task) -> float:
         begun = RunInFolder.resumed(task.folder, allow_import=task.allow_import)
     else:
         begun = RunInFolder.begun(build(task.config, allow_import=task.allow_import), task.folder)
-    engine.train(begun, begun.run.config.training.engine, lambda _: None, allow_import=task.allow_import)
+    begun.train(begun.run.config.training.engine, lambda _: None, allow_import=task.allow_import)
     loss, accuracy = begun.finish()
     dataset = begun.run.dataset
     seen = dataset.train_inputs[:_SEEN], dataset.train_targets[:_SEEN]
