@@ -115,15 +115,7 @@ def say_guarantee(answer: PrivacyGuarantee) -> None:
 
 
 def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:
-    """The guarantee as rows of a table, each number in full.
-
-    Example:
-        >>> from hubbub.mechanism.participation import MinSeparation
-        >>> from hubbub.mechanism.strategies import Identity
-        >>> answer = accounting.guarantee(Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=4.0), delta=1e-5)
-        >>> guarantee_rows(answer)["noise multiplier"], guarantee_rows(answer)["privacy unit"]
-        ('4.0 (over clip norm × largest column norm)', 'client')
-    """
+    """The guarantee as rows of a table, each number in full."""
     if not answer.private:
         return {"epsilon": "infinite: this run promises nothing"}
     covered = "of the whole run" + (" and the earlier ones" if answer.earlier else "")

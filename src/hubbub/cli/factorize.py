@@ -38,13 +38,7 @@ PATTERN_FLAGS = tuple(field.name for kind in (MinSeparation, FixedEpochs) for fi
 
 @dataclass(frozen=True)
 class Setting:
-    """A workload and a participation.
-
-    Example:
-        >>> from hubbub.mechanism.workloads import momentum
-        >>> Setting(momentum(1000, 0.9), MinSeparation(100, 10)).words()["participation"]
-        'each client in at most 10 rounds at least 100 apart'
-    """
+    """A workload and a participation."""
 
     workload: Workload
     participation: Participation
@@ -79,14 +73,7 @@ class Setting:
 def setting_of(flags: Mapping[str, Any], rounds: int | None = None, stated: Setting | None = None) -> Setting:
     """The setting that the given flags describe; without participation, each client joins one round.
 
-    Args:
-        flags: By the names of their parameters.
-        rounds: Without ``--rounds``.
-        stated: The setting of a file, for flags that were not given.
-
-    Example:
-        >>> setting_of({"rounds": 8, "epochs": 2, "rounds_per_epoch": 4}).participation
-        FixedEpochs(epochs=2, rounds_per_epoch=4)
+    Flags that were not given have the values of ``stated``, the setting of a file; ``rounds`` stands for ``--rounds``.
     """
     workload = None if stated is None else stated.workload
     found = flags.get("rounds", rounds if workload is None else workload.rounds)
@@ -107,12 +94,7 @@ def setting_of(flags: Mapping[str, Any], rounds: int | None = None, stated: Sett
 
 
 def pattern_of(rounds: int, flags: Mapping[str, int]) -> Participation:
-    """The pattern of ``min_separation`` with ``max_participations``, or of ``epochs`` with ``rounds_per_epoch``.
-
-    Example:
-        >>> pattern_of(100, {"min_separation": 30})
-        MinSeparation(min_separation=30, max_participations=4)
-    """
+    """The pattern of ``min_separation`` with ``max_participations``, or of ``epochs`` with ``rounds_per_epoch``."""
     rotated, separated = flags.keys() & {"epochs", "rounds_per_epoch"}, flags.keys() & {"min_separation", "max_participations"}
     if rotated and separated:
         raise ConfigError("--min-separation/--max-participations and --epochs/--rounds-per-epoch: say one of them")
@@ -158,15 +140,8 @@ def factorize(
 ) -> None:
     """Compute a strategy or check one from a file, print its error, write and draw it.
 
-    Args:
-        family: With a ``matrix``, the strategy is read from that file.
-        flags: Those of the workload and the participation that were given, by the names of their parameters.
-        b_matrix: The file of B, published with C, to be checked.
-        bands: The most bands that a published C may have.
-        output: For the strategy, as ``.safetensors``.
-        plot: For the picture, as ``.png``.
-        as_json: Print one JSON object instead.
-        command: The command line, which the file states.
+    With a ``matrix`` of ``family`` the strategy is read from that file; ``b_matrix`` is the file of B, published with it, and
+    ``bands`` the most bands that it may have. The written file states the ``command``.
     """
     setting, stored, checks = _stated(family.matrix, flags, b_matrix, bands)
     require_output("--output", output, strategy_file.SUFFIX)

@@ -42,16 +42,9 @@ def printable(text: str, longest: int | None = None) -> str:
 
 
 def say(screen: Console, text: str = "", *, indent: int | None = None) -> None:
-    r"""Print a line of text, wrapped at the width of a terminal.
+    """Print a line of text, wrapped at the width of a terminal; quotations and commands in it are not broken.
 
-    Args:
-        screen: The console; without a terminal the line is not wrapped.
-        text: The line; quotations and commands in it are not broken.
-        indent: Of the lines after the first; by default that of the first.
-
-    Example:
-        >>> say(console(), "a run named \x1b[2J")
-        a run named \x1b[2J
+    The lines after the first have an ``indent``, by default that of the first. Without a terminal the line is not wrapped.
     """
     line = printable(text, _LONGEST)
     screen.print("\n".join(_wrapped(line, screen.width, indent)) if screen.is_terminal else line)
@@ -71,24 +64,12 @@ def _wrapped(text: str, width: int, indent: int | None) -> Iterator[str]:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object on standard output.
-
-    Example:
-        >>> print_json({"private": False, "epsilon": float("inf")})
-        {"private": false, "epsilon": null}
-    """
+    """Print one JSON object on standard output; numbers that are not finite are null."""
     sys.stdout.write(json.dumps(strict_json.finite_only(value), allow_nan=False) + "\n")
 
 
 def print_table(title: str, rows: Mapping[str, str]) -> None:
-    """Print two columns under a title.
-
-    Example:
-        >>> print_table("Privacy", {"epsilon": "2.0", "privacy unit": "client"})
-        Privacy
-        epsilon       2.0
-        privacy unit  client
-    """
+    """Print two columns under a title."""
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
         table.add_row(name, value)
@@ -115,9 +96,7 @@ def grid(names: Iterable[str], rows: Iterable[Sequence[str]], *, left: int = 1) 
 def print_columns(table: Table, at_least: int = 0) -> None:
     """Print a table as wide as the terminal; without one, as wide as its cells, without trailing blanks.
 
-    Args:
-        table: Of any number of columns.
-        at_least: A width; a narrower terminal wraps the lines of the table and cuts no digit.
+    A terminal narrower than ``at_least`` wraps the lines of the table and cuts no digit.
     """
     screen = console()
     if screen.is_terminal:

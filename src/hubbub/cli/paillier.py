@@ -138,14 +138,9 @@ _TOGETHER = 16
 
 @dataclass(frozen=True)
 class Subject:
-    """One implementation: numbers in a call, and what it does with a list of them.
+    """One implementation: how many numbers it takes ``together``, and its operations on lists of numbers and their ciphertexts.
 
-    Args:
-        name: Of the implementation.
-        together: The count of numbers in one call.
-        encrypt: From whole numbers to ciphertexts.
-        apply: An operator on ciphertexts, and either as many more or one constant.
-        decrypt: From ciphertexts to whole numbers.
+    ``apply`` takes an operator, ciphertexts, and either as many more or one constant.
     """
 
     name: str

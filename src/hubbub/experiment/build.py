@@ -40,13 +40,7 @@ class ClientSide:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Run(ClientSide):
-    """All that training needs, and the settings that describe it completely.
-
-    Args:
-        config: The settings.
-        plan: The plan that they make.
-        start: The initial state of a new run that extends a finished one.
-    """
+    """All that training needs, and the settings that describe it completely; a ``start`` if it extends a finished run."""
 
     config: Config
     plan: RunPlan
@@ -76,19 +70,12 @@ def build(
     """A run as its settings describe it.
 
     Args:
-        config: Checked settings.
         allow_import: Whether names ``"pkg.mod:Name"`` may be imported, and ``heads.command`` run: that runs the code that they
             name.
         earlier: The cost of earlier runs over the same people, as a ledger states it; by default read from the folders that
             the settings name.
         extends: The finished run that this one extends, as a ledger states it; by default read from the folder that the
             settings name.
-
-    Example:
-        >>> from hubbub.experiment.config import resolve
-        >>> run = build(resolve({"training": {"rounds": 5}, "privacy": {"epsilon": 4.0}}))
-        >>> run.plan.rounds, len(run.population.clients), run.dataset.shape, run.dataset.classes
-        (5, 100, (1, 8, 8), 10)
     """
     if config.heads.command is not None and not allow_import:
         raise ConfigError(f"heads.command = {list(config.heads.command)}: names a program; pass --allow-import to run it")
@@ -115,12 +102,7 @@ def build(
 
 
 def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
-    """The data set of a run, with the features that its settings name; those are kept in the cache.
-
-    Example:
-        >>> data_of(Config()).shape
-        (1, 8, 8)
-    """
+    """The data set of a run, with the features that its settings name; those are kept in the cache."""
     dataset = made(config.data.name, DATASETS, "data.name", allow_import, config.data.path)
     if not isinstance(dataset, Dataset):
         raise ConfigError(f"data.name = {config.data.name!r}: made a {type(dataset).__name__}, not a hubbub.datasets.Dataset")

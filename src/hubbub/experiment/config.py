@@ -460,12 +460,7 @@ def replaced(layer: Layer, over: Layer, name: str) -> str:
 
 
 def resolve(*layers: Layer) -> Config:
-    """The checked settings: all layers, merged as by :func:`merge`, over the defaults.
-
-    Example:
-        >>> resolve({"training": {"rounds": 10}}, {"training": {"rounds": 20}}).training.rounds
-        20
-    """
+    """The checked settings: all layers, merged as by :func:`merge`, over the defaults."""
     merged = merge(*layers)
     config = Config()
     for section, keys in merged.items():
@@ -497,12 +492,7 @@ _PATHS = {
 
 
 def absolute(config: Config, here: Path) -> Config:
-    """The settings with absolute paths in place of those that begin ``here``, so that they mean the same in any folder.
-
-    Example:
-        >>> absolute(resolve({"data": {"path": "digits"}}), Path("/srv")).data.path
-        '/srv/digits'
-    """
+    """The settings with absolute paths in place of those that begin ``here``, so that they mean the same in any folder."""
 
     def whole(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -523,12 +513,7 @@ def layer_of(config: Config) -> Layer:
 
 
 def dump(config: Config, header: str = "") -> str:
-    """The settings as TOML that :func:`load` reads; unset ones are left out.
-
-    Example:
-        >>> resolve(tomllib.loads(dump(Config()))) == Config()
-        True
-    """
+    """The settings as TOML that :func:`load` reads; unset ones are left out."""
     return header + tomli_w.dumps({section: keys for section, keys in layer_of(config).items() if keys})
 
 
@@ -559,12 +544,7 @@ def _words(hint: Any) -> str:
 
 
 def strategy_name(name: str, value: str, known: Sequence[str] = STRATEGIES) -> str:
-    """The strategy's name as the tables have it, or ``"pkg.mod:Name"`` as it is.
-
-    Example:
-        >>> strategy_name("--mechanism", "Binary_Tree")
-        'tree'
-    """
+    """The strategy's name as the tables have it, or ``"pkg.mod:Name"`` as it is."""
     if ":" in value:
         return value
     word = value.strip().lower().replace("_", "-")

@@ -157,16 +157,7 @@ _OF_CLIENTS = {
 
 
 def require_fitting_unit(config: Config) -> None:
-    """Refuse settings of clients if each example is a unit by itself.
-
-    Example:
-        >>> from hubbub.experiment.config import resolve
-        >>> settings = resolve({"privacy": {"unit": "example"}, "training": {"local_epochs": 2}})
-        >>> require_fitting_unit(settings)  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-            ...
-        hubbub.errors.ConfigError: training.local_epochs = 2 with privacy.unit = "example": ...
-    """
+    """Refuse settings of clients if each example is a unit by itself."""
     if config.privacy.unit != "example":
         return
     usual = Config()
@@ -186,13 +177,7 @@ def require_fitting_unit(config: Config) -> None:
 
 
 def server_of(config: Config) -> ServerOptimizer:
-    """The server's optimizer; for single examples SGD or Adam with ``learning_rate`` and ``momentum``.
-
-    Example:
-        >>> from hubbub.experiment.config import resolve
-        >>> server_of(resolve({"training": {"server_optimizer": "fedavgm", "server_momentum": 0.9}}))
-        ServerOptimizer(name='fedavgm', learning_rate=1.0, momentum=0.9)
-    """
+    """The server's optimizer; for single examples SGD or Adam with ``learning_rate`` and ``momentum``."""
     training = config.training
     name, rate, momentum = training.server_optimizer, training.server_learning_rate, training.server_momentum
     if config.privacy.unit == "example":
@@ -208,14 +193,7 @@ def server_of(config: Config) -> ServerOptimizer:
 
 
 def evaluation_of(config: Config) -> "PrivateEvaluation | None":
-    """The private evaluation of clients; ``None`` without one.
-
-    Example:
-        >>> from hubbub.experiment.config import resolve
-        >>> said = {"statistics": ["accuracy"], "every": 5, "noise_multiplier": 10.0}
-        >>> evaluation_of(resolve({"evaluation": said, "training": {"rounds": 20}})).times(20)
-        4
-    """
+    """The private evaluation of clients; ``None`` without one."""
     said, privacy = config.evaluation, config.privacy
     if said.statistics is None:
         return None
@@ -242,13 +220,7 @@ def evaluation_of(config: Config) -> "PrivateEvaluation | None":
 
 
 def clipping_of(config: Config) -> Clipping | None:
-    """The clip norm of a run, or its adaptive clipping; ``None`` if updates are not clipped.
-
-    Example:
-        >>> from hubbub.experiment.config import resolve
-        >>> clipping_of(resolve({"privacy": {"clip_norm": 0.5}}))
-        0.5
-    """
+    """The clip norm of a run, or its adaptive clipping; ``None`` if updates are not clipped."""
     privacy = config.privacy
     own = ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev")
     given = {key: value for key in own if (value := getattr(privacy, key)) is not None}

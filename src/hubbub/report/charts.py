@@ -23,14 +23,7 @@ _Points = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture and what it shows.
-
-    Args:
-        title: In a few words.
-        picture: An ``<svg>``.
-        about: How to read it.
-        private: Whether it was computed from clients' data or shows who took part.
-    """
+    """A titled ``<svg>``, how to read it, and whether it was computed from clients' data or shows who took part."""
 
     title: str
     picture: str

@@ -93,12 +93,7 @@ def shown(made: Any, what: str) -> str:
 
 
 def look(number: int) -> dict[str, Any]:
-    """Color and line style of a curve, by its number from 0; the first 64 differ.
-
-    Example:
-        >>> look(0)
-        {'color': '#0072b2', 'linestyle': '-'}
-    """
+    """Color and line style of a curve, by its number from 0; the first 64 differ."""
     count = len(SERIES)
     return {"color": SERIES[number % count], "linestyle": DASHES[(number + number // count) % count]}
 

@@ -36,13 +36,7 @@ _PHASES = {
 
 @dataclass(frozen=True)
 class Fact:
-    """A line of a report about a run's guarantee.
-
-    Args:
-        name: Its label.
-        value: In words.
-        public: Whether it is for publication: it follows from settings and releases alone. A public page leaves others out.
-    """
+    """A line of a report about a run's guarantee; ``public`` if it follows from settings and releases alone."""
 
     name: str
     value: str

@@ -147,13 +147,11 @@ def signed_image(figure: Any, axes: Any, matrix: Array, most: int = _MOST_DOTS) 
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """The noise of a calibration of the Gaussian mechanism, over the least noise.
+    """The noise of a calibration of the Gaussian mechanism, over the least noise; all ``(points,)``.
 
     Args:
-        name: Of the calibration.
-        epsilons: ``(points,)``, rising.
-        ratios: ``(points,)``; below 1 the claim is false; NaN where it makes none.
-        proved: ``(points,)``, whether the theorem covers that epsilon.
+        ratios: Below 1 the claim is false; NaN where it makes none.
+        proved: Whether the theorem covers that epsilon.
     """
 
     name: str

@@ -41,11 +41,6 @@ class Strength:
         rounds: ``(releases,)``, from 1.
         released: ``(releases,)``, the L2 norm of the noisy sum.
         noise: ``(releases,)``, the expected norm of its noise.
-
-    Example:
-        >>> found = Strength(rounds=np.array([1.0]), released=np.array([5.0]), noise=np.array([3.0]))
-        >>> found.signal.tolist()
-        [4.0]
     """
 
     rounds: Array
@@ -74,8 +69,6 @@ class RunSummary:
     Args:
         name: The folder's name, in printable letters.
         rows: Its metrics, one mapping a round; their epsilon is not used.
-        recorded: Promise and history.
-        cost: Promised and actual cost.
         config: The resolved settings as TOML; empty if there are none.
         settings: The same, by section.
         strength: Releases against noise; ``None`` without releases.

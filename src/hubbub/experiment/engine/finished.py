@@ -129,16 +129,10 @@ PUBLISHED = ("model.safetensors", "guarantee.json", "README.md", "report.html", 
 
 
 def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path | None = None) -> RunSummary:
-    """Write the public part of a run into a new folder, and bind it in the run's ledger.
+    """Write the public part of a run into a new folder, and bind it in the run's ledger; returns its summary.
 
-    Args:
-        run: The run's folder. It is verified first.
-        folder: Where to write; it must not exist, or be empty.
-        head: A head of the ledger that was kept elsewhere.
-        sign_with: The file of an Ed25519 key, to sign the record that binds the published files.
-
-    Returns:
-        The summary of the run.
+    The run is verified first, with a ``head`` of its ledger that was kept elsewhere. ``sign_with`` is the file of an Ed25519
+    key, to sign the record that binds the published files.
     """
     found, key = summary(run), None if sign_with is None else private_key(sign_with)
     if found.guarantee.simulation:

@@ -51,10 +51,7 @@ PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fracti
 class RunInFolder:
     """A run with rounds left to do; make it by :meth:`begun` or :meth:`resumed`.
 
-    Args:
-        run: The run as its settings make it.
-        folder: The folder of its ledger, settings, releases, metrics, model and report.
-        head: A head of its ledger that was kept elsewhere. A folder that was rolled back behind it is refused.
+    A folder that was rolled back behind ``head``, a head of its ledger that was kept elsewhere, is refused.
     """
 
     run: Run
@@ -84,14 +81,7 @@ class RunInFolder:
     def resumed(
         cls, folder: Path, head: str | None = None, *, allow_import: bool = False, ranks: Ranks | None = None
     ) -> "RunInFolder":
-        """The run that a folder holds.
-
-        Args:
-            folder: The folder of the run.
-            head: As in :class:`RunInFolder`.
-            allow_import: Whether names of code in the settings may be imported, which runs the code.
-            ranks: The processes that share the run from now on.
-        """
+        """The run that a folder holds, whose settings name code that is only imported if ``allow_import``."""
         missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
         # A crash right after the settings were written leaves a run with neither ledger nor release, which may begin.
         if len(missing) == 2 or (missing == ["ledger.jsonl"] and any((folder / "state").glob("releases/*"))):
@@ -282,15 +272,7 @@ def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
 
 
 def resolved(run: Run) -> configs.Config:
-    """Settings that repeat the run on their own: absolute paths, and every derived value.
-
-    Example:
-        >>> from hubbub.experiment.build import build
-        >>> asked = configs.resolve({"privacy": {"epsilon": 4.0}, "training": {"rounds": 5}})
-        >>> written = resolved(build(asked))
-        >>> asked.privacy.noise_multiplier, round(written.privacy.noise_multiplier, 3), written.training.cohort_size
-        (None, 0.777, 10)
-    """
+    """Settings that repeat the run on their own: absolute paths, and every derived value."""
     config, plan, terms = configs.absolute(run.config, Path.cwd()), run.plan, run.encryption
     pattern = PATTERN_WORDS.get(type(plan.participation))
     of_cohorts = {key: value for key, value in asdict(plan.participation).items() if hasattr(configs.ParticipationConfig, key)}

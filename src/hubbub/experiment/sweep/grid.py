@@ -109,12 +109,7 @@ def worded(settings: Mapping[str, Any]) -> str:
 
 
 def cells_of(base: Layer, grid: Grid, here: Path = Path()) -> tuple[Cell, ...]:
-    """All cells, in the order of the grid.
-
-    Args:
-        base: The settings that all cells share.
-        grid: The settings in which they differ.
-        here: The folder in which relative paths of files begin.
+    """All cells, in the order of the grid; relative paths of files begin ``here``.
 
     Example:
         >>> [cell.name for cell in cells_of({}, grid_of(["privacy.clip_norm=0.1,0.5"]))]
@@ -184,15 +179,8 @@ class SweepRecord:
     Args:
         source: The name of the config file, for people.
         base: The settings that all cells share.
-        grid: The settings in which they differ.
         here: The folder in which their relative paths begin.
-        allow_import: Whether code that the settings name may be imported.
         version: Of the library that began it.
-
-    Example:
-        >>> record = SweepRecord("run.toml", {"training": {"rounds": 5}}, {"privacy.epsilon": [2.0, 8.0]}, "/", False)
-        >>> [(dict(cell.settings), cell.config.training.rounds) for cell in record.cells()]
-        [({'privacy.epsilon': 2.0}, 5), ({'privacy.epsilon': 8.0}, 5)]
     """
 
     source: str

@@ -6,6 +6,7 @@ number, so their epsilon is stated as a comparison, never as a guarantee.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,19 +33,13 @@ UNFINISHED = ("waiting", "interrupted")
 
 @dataclass(frozen=True)
 class CellSummary:
-    """One run.
+    """One run: its folder's name, its values on the grid, how far it is, and what it cost and reached.
 
     Args:
-        name: Of its folder.
-        settings: Its values on the grid, by dotted key.
         state: ``"finished"``, ``"interrupted"``, ``"waiting"`` or ``"failed"``.
-        rounds: How many have begun.
         epsilon: Of this run alone; infinite without privacy, ``None`` without a ledger.
-        delta: Of the same guarantee.
-        accuracy: On test examples, of a finished run.
-        loss: On the same examples; ``None`` also if it is not finite.
+        loss: On the examples of ``accuracy``; ``None`` also if it is not finite.
         train_accuracy: On training examples: private.
-        error: Why the run failed.
     """
 
     name: str
@@ -66,14 +61,7 @@ class CellSummary:
 
 @dataclass(frozen=True)
 class PointSummary:
-    """The runs that differ in the seed alone.
-
-    Example:
-        >>> scores = {0: 0.90, 1: 0.94}
-        >>> cells = [CellSummary(f"{n}", {SEED: n}, "finished", epsilon=2.0, accuracy=score) for n, score in scores.items()]
-        >>> [round(number, 3) for number in PointSummary(tuple(cells)).spread("accuracy")]
-        [0.92, 0.028]
-    """
+    """The runs that differ in the seed alone."""
 
     cells: tuple[CellSummary, ...]
 
@@ -95,23 +83,19 @@ class PointSummary:
     @property
     def state(self) -> str:
         """The state that all runs share, or how many runs are in each."""
-        states = [cell.state for cell in self.cells]
-        counts = {state: states.count(state) for state in dict.fromkeys(states)}
-        return states[0] if len(counts) == 1 else ", ".join(f"{count} {state}" for state, count in counts.items())
+        counts = Counter(cell.state for cell in self.cells)
+        return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The privacy cost of choosing among the runs.
+    """The privacy cost of choosing among the runs that have released something.
 
     Args:
-        runs: How many have released something.
         epsilon: Of all of them together; ``None`` if it is not stated.
-        delta: Of the same guarantee.
         sentence: The guarantee of all of them in words, or why there is none.
         trials: For a random number of trials: its distribution in words, and epsilon.
         no_trials: Why there are no trials.
-        assumptions: What must be true.
         warnings: What no epsilon here covers.
     """
 
@@ -127,13 +111,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """A sweep.
+    """A sweep, its points in the order of the grid.
 
     Args:
-        name: Of its folder.
-        record: Its description.
-        points: In the order of the grid.
-        choice: The privacy cost of choosing.
         held_out: Whether accuracy and loss are of held-out training examples: private.
         simulation: Whether the noise of any run comes from a known seed.
     """
@@ -168,13 +148,12 @@ class SweepSummary:
 
     def as_json(self) -> dict[str, Any]:
         """JSON values, among them an infinite epsilon."""
-        best, points = self.best, []
+        points = []
         for point in self.points:
-            numbers: dict[str, Any] = {}
+            numbers: dict[str, Any] = {"settings": point.settings}
             for name in ("accuracy", "loss", "train_accuracy"):
                 numbers[name], numbers[f"{name}_deviation"] = point.spread(name)
-            own = {"epsilon": point.epsilon, "state": point.state, "best": point is best}
-            points.append({"settings": point.settings, **numbers, **own})
+            points.append({**numbers, "epsilon": point.epsilon, "state": point.state, "best": point is self.best})
         return {
             "sweep": self.name,
             "source": self.record.source,
@@ -202,7 +181,10 @@ class SweepSummary:
         for point in self.points:
             mark = point.state if point.state != "finished" else "best" if point is self.best else ""
             values = ["default" if value is None else str(value) for value in point.settings.values()]
-            numbers = _spread(point, "accuracy", ".2%"), _spread(point, "loss", ".4f")
+            numbers = [
+                " ± ".join(format(number, pattern) for number in point.spread(name) if number is not None) or "–"
+                for name, pattern in (("accuracy", ".2%"), ("loss", ".4f"))
+            ]
             rows.append([*values, *numbers, "–" if point.epsilon is None else rounded_up(point.epsilon), mark])
         return rows
 
@@ -226,11 +208,6 @@ class SweepSummary:
         yield from choice.warnings
 
 
-def _spread(point: PointSummary, name: str, pattern: str) -> str:
-    """A mean ± its standard deviation, or a dash."""
-    return " ± ".join(format(number, pattern) for number in point.spread(name) if number is not None) or "–"
-
-
 @dataclass(frozen=True)
 class Known:
     """A run that has begun: its settings, and its record, ``None`` if that cannot be read."""
@@ -244,7 +221,7 @@ def sweep_summary(
     folder: Path, record: SweepRecord, cells: Sequence[Cell], errors: Mapping[str, str] | None = None
 ) -> SweepSummary:
     """The present results of a sweep."""
-    # Values may be lists, which are no keys of a dictionary.
+    # By their repr, since values may be lists.
     points: dict[str, list[CellSummary]] = {}
     runs: list[Known] = []
     for cell in cells:
@@ -279,9 +256,8 @@ def found(sweep: Path, cell: Cell, error: str = "") -> tuple[CellSummary, Known 
         epsilon=guarantee.epsilon,
         delta=guarantee.delta,
         error=error,
+        **({} if scores is None else {name: getattr(scores, name) for name in ("accuracy", "loss", "train_accuracy")}),
     )
-    if scores is not None:
-        summary = replace(summary, accuracy=scores.accuracy, loss=scores.loss, train_accuracy=scores.train_accuracy)
     return summary, Known(cell.name, cell.config, recorded)
 
 
@@ -315,8 +291,7 @@ def choice(runs: Sequence[Known]) -> Choice:
     if not together.private:
         why = f"No bound: {together.mechanism}, and nothing protects the data behind a model that was trained without noise."
         return unknown(why, together.epsilon, delta)
-    trials: list[tuple[str, float]] = []
-    why = ""
+    trials, why = list[tuple[str, float]](), ""
     if _held_out(runs):
         why = "The runs are judged by held-out clients' data without noise, for which no such bound exists."
     elif earlier := len(charges) - len(recorded):

@@ -44,13 +44,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Scores:
-    """The quality of a finished run.
+    """The quality of a finished run on ``examples`` test examples, or held-out ones with ``training.validation``.
 
     Args:
         head: Of its ledger when this was measured.
-        accuracy: On test examples; with ``training.validation`` on held-out training examples.
-        loss: On the same examples; ``None`` if it is not finite.
-        examples: How many these are.
+        loss: ``None`` if it is not finite.
         train_accuracy: On training examples, without noise: private.
     """
 
@@ -99,17 +97,14 @@ def finish_all(tasks: Sequence[Task], jobs: int) -> Generator[tuple[Task, float 
 
 
 def _pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _prepare)
-
-
-def _prepare() -> None:
-    """Ignore Ctrl-C, which reaches all processes of a terminal: the parent decides when to end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
 
 def _outcome(task: Task) -> float | str:
-    """Finish a cell; its accuracy, or the error in words."""
+    """Finish a cell in a process of its own; its accuracy, or the error in words."""
+    # Ctrl-C reaches all processes of a terminal, and the parent decides when to end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return finish(task)
     except (HubbubError, ValueError, TypeError, OSError, MemoryError) as error:
