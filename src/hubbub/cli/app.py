@@ -1,7 +1,7 @@
 """The program: its commands, and its exit statuses and error messages.
 
-Commands and their flags are declared here and in mechanism_commands.py and run_commands.py, common flags in flags.py. The other
-modules implement them and are imported when a command needs them, so that ``hubbub --help`` answers at once.
+Commands and their flags are declared here and in mechanism_commands.py and run_commands.py, short ones with all they do; common
+flags are in flags.py. The other modules are imported when a command needs them, so that ``hubbub --help`` answers at once.
 """
 
 import contextlib
@@ -18,7 +18,9 @@ import typer
 
 from hubbub._util import __version__
 from hubbub.cli import mechanism_commands, run_commands
+from hubbub.cli.doctor import doctor
 from hubbub.cli.flags import AsJson
+from hubbub.cli.output import console, printable, say
 
 __all__ = ["main"]
 
@@ -31,19 +33,7 @@ app = typer.Typer(
 )
 
 
-def _doctor(as_json: AsJson = False) -> None:
-    """Check this machine: versions, device, randomness, disk, encryption."""
-    from hubbub.cli import doctor
-
-    raise typer.Exit(doctor.doctor(as_json=as_json))
-
-
 _flower = typer.Typer(help="Private federations on Flower.", rich_markup_mode="rich")
-
-
-@_flower.callback()
-def _flower_help() -> None:
-    """Private federations on Flower."""
 
 
 @_flower.command("new")
@@ -51,7 +41,6 @@ def _new(
     name: Annotated[str, typer.Argument(help="A new folder and name of the app: small letters, digits, underscores.")],
 ) -> None:
     """Write an example app to start from: PyTorch on digits, made private by one line."""
-    from hubbub.cli.output import console, say
     from hubbub.experiment.engine.apps import write_example
 
     screen, folder = console(), Path(name)
@@ -66,11 +55,6 @@ _KeyBits = Annotated[int, typer.Option("--bits", metavar="N", help="Length of n:
 _Folder = Annotated[
     Path, typer.Option("--output", "-o", metavar="DIR", help="A folder; key files in it are never overwritten.")
 ]
-
-
-@_paillier.callback()
-def _paillier_help() -> None:
-    """Keys for encrypted sums."""
 
 
 @_paillier.command("keygen")
@@ -126,7 +110,7 @@ def _require_gmpy2() -> None:
 
 # Panels of the help, in order.
 _MORE = "Flower, keys, this machine"
-_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+_PANELS: dict[str, tuple[Callable[..., int | None], ...]] = {
     "Train": run_commands.TRAIN,
     "Look at a run, and publish it": run_commands.LOOK,
     "Plan, account and audit": (*run_commands.PLAN, *mechanism_commands.COMMANDS),
@@ -134,7 +118,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
-app.command("doctor", rich_help_panel=_MORE)(_doctor)
+app.command(rich_help_panel=_MORE)(doctor)
 app.add_typer(_flower, name="flower", rich_help_panel=_MORE)
 app.add_typer(_paillier, name="paillier", rich_help_panel=_MORE)
 
@@ -226,7 +210,5 @@ def _as_typed(message: str, given: Sequence[str]) -> str:
 
 
 def _stop(message: str) -> NoReturn:
-    from hubbub.cli.output import console, printable, say
-
     say(console(stderr=True), f"hubbub: {printable(' '.join(message.split()), _LONGEST_MESSAGE)}")
     sys.exit(2)

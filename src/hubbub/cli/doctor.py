@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from hubbub._util import __version__
+from hubbub.cli.flags import AsJson
 from hubbub.cli.output import console, print_json, say
 
 __all__ = ["doctor"]
@@ -29,21 +30,21 @@ class Finding:
     text: str
 
 
-def doctor(*, as_json: bool) -> int:
-    """Print the findings; returns the exit status, 1 if one is bad."""
+def doctor(as_json: AsJson = False) -> int:
+    """Check this machine: versions, device, randomness, disk, encryption."""
     found = [_guarded(look) for look in (_versions, _device, _randomness, _sampler, _disk, _encryption)]
     findings = [finding for part in found for finding in part]
     bad = sum(finding.state == "bad" for finding in findings)
     if as_json:
         print_json({"ok": not bad, "findings": [asdict(finding) for finding in findings]})
-        return int(bad > 0)
+        return min(bad, 1)
     screen = console()
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
         label = f"{finding.state:<5} {finding.name:<{width}} "
         say(screen, label + finding.text, indent=len(label))
     say(screen, f"{bad} of {len(findings)} findings are bad." if bad else "All is well.")
-    return int(bad > 0)
+    return min(bad, 1)
 
 
 def _guarded(look: Callable[[], Iterator[Finding]]) -> list[Finding]:

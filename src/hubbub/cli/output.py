@@ -4,15 +4,16 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 from hubbub._util import strict_json
-from hubbub.accounting.statement import PrivacyGuarantee
-from hubbub.accounting.wording import crude_delta
+
+if TYPE_CHECKING:
+    from hubbub.accounting.statement import PrivacyGuarantee
 
 __all__ = ["WIDE", "console", "grid", "print_columns", "print_json", "print_table", "printable", "promised_words", "say"]
 
@@ -110,8 +111,10 @@ def print_columns(table: Table, at_least: int = 0) -> None:
         screen.print(line.rstrip())
 
 
-def promised_words(promised: PrivacyGuarantee, units: int) -> Iterator[str]:
+def promised_words(promised: "PrivacyGuarantee", units: int) -> Iterator[str]:
     """What is said of a run before it starts: its guarantee, a delta that is too large for so many units, who is trusted."""
+    from hubbub.accounting.wording import crude_delta
+
     yield promised.sentence()
     if promised.private and (remark := crude_delta(promised.delta, units, promised.privacy_unit)):
         yield f"WARNING: {remark}"

@@ -1,11 +1,16 @@
 """Commands about settings and runs: to train, to look at a run, to plan and to audit one."""
 
+import os
+from importlib.resources import files as resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hubbub._util.files import write_atomic
 from hubbub.cli import flags
+from hubbub.cli.output import console, print_json, say
+from hubbub.errors import ConfigError
 
 __all__ = ["LOOK", "PLAN", "TRAIN"]
 
@@ -15,13 +20,32 @@ def _new_folder(words: str) -> typer.models.OptionInfo:
     return found
 
 
+# By suffix: the template, the command that runs the file, and its content.
+_KINDS = {
+    ".toml": ("settings.toml", "hubbub train", "the settings of a run"),
+    ".py": ("own_model.py", "python", "a model and data of your own"),
+}
+
+
 def new(
     file: Annotated[Path, typer.Argument(help="A new file: .toml for settings, .py for a model and data of your own.")],
 ) -> None:
     """Write a file to start from; it runs unchanged."""
-    from hubbub.cli import training
-
-    training.new(file)
+    kind = _KINDS.get(file.suffix)
+    if kind is None:
+        choices = ", or ".join(f"a name that ends in {suffix} for {what}" for suffix, (_, _, what) in _KINDS.items())
+        raise ConfigError(f"FILE = '{file}': choose {choices}")
+    template, command, _ = kind
+    text = (resources("hubbub") / "cli" / "templates" / f"{template}.template").read_text(encoding="utf-8")
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text.replace("examples/own_model.py", str(file)))
+    except FileExistsError as error:
+        raise ConfigError(f"FILE = '{file}': exists already; choose another name") from error
+    except FileNotFoundError as error:
+        raise ConfigError(f"FILE = '{file}': there is no folder '{file.parent}'; make it first") from error
+    say(console(), f"Wrote {file}")
+    say(console(), f"Try it: {command} {file}")
 
 
 def train(
@@ -138,11 +162,24 @@ def verify(
         typer.Option(metavar="KEY.pub", help="The key that must have signed each line of --heads, or the published folder."),
     ] = None,
     as_json: flags.AsJson = False,
-) -> None:
+) -> int:
     """Check a run from its folder alone; status 1 if a check fails."""
-    from hubbub.cli import runs
+    from hubbub.verification import verify as verified
 
-    raise typer.Exit(runs.verify(run, head, heads, signer, as_json=as_json))
+    verdict = verified(run, head, heads=heads, signer=signer)
+    if as_json:
+        checks = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in verdict.checks]
+        print_json(
+            {"ok": verdict.ok, "checks": checks, "head": verdict.head, "epsilon": verdict.epsilon, "delta": verdict.delta}
+        )
+        return int(not verdict.ok)
+    screen = console()
+    for check in verdict.checks:
+        label = f"{'passes' if check.ok else 'FAILS '} {check.name:<14} "
+        say(screen, label + check.detail, indent=len(label))
+    failed = sum(not check.ok for check in verdict.checks)
+    say(screen, f"{run}: " + (f"{failed} of {len(verdict.checks)} checks fail." if failed else "all checks pass."))
+    return int(not verdict.ok)
 
 
 def ledger(run: flags.Run, as_json: flags.AsJson = False) -> None:
@@ -150,6 +187,9 @@ def ledger(run: flags.Run, as_json: flags.AsJson = False) -> None:
     from hubbub.cli import runs
 
     runs.ledger(run, as_json=as_json)
+
+
+_MOST_RUNS = 40
 
 
 def report(
@@ -169,14 +209,30 @@ def report(
 
     report.md and report.png in a run's folder stay as its training wrote them.
     """
-    from hubbub.cli import runs as command
+    from hubbub.cli.factorize import require_output
+    from hubbub.report.audit import AUDIT, read_audit, with_audit
+    from hubbub.report.page import page
+    from hubbub.report.summary import summary
 
-    command.report(runs, output, audit, public=public)
+    if len(runs) > _MOST_RUNS:
+        raise ConfigError(f"{len(runs)} runs: a page shows at most {_MOST_RUNS}; name fewer")
+    if output is None and len(runs) > 1:
+        raise ConfigError("--output: several runs have no folder in common; say where the page is to be written")
+    if audit is not None and len(runs) > 1:
+        raise ConfigError(f"--audit {audit}: is of one run; put the audit of each into its folder, as {runs[0] / AUDIT}")
+    found = []
+    for run in runs:
+        of_run = audit or run / AUDIT
+        there = audit is not None or os.path.lexists(of_run)
+        found.append(with_audit(summary(run), read_audit(of_run)) if there else summary(run))
+    file = output or runs[0] / ("report-public.html" if public else "report.html")
+    require_output("--output", file)
+    write_atomic(file, page(found, public=public).encode())
+    say(console(), f"Report: {file}")
 
 
 def cite(run: flags.Run) -> None:
     """The publications that a run relies on, as BibTeX."""
-    from hubbub.cli.output import console
     from hubbub.report.citations import bibtex, cited
     from hubbub.report.summary import summary
 
@@ -185,9 +241,17 @@ def cite(run: flags.Run) -> None:
 
 def evaluate(run: flags.FinishedRun, allow_import: flags.AllowImport = False, as_json: flags.AsJson = False) -> None:
     """Loss and accuracy of a run's model on its test examples."""
-    from hubbub.cli import runs
+    from hubbub.experiment.engine.finished import load
 
-    runs.evaluate(run, allow_import=allow_import, as_json=as_json)
+    found = load(run, allow_import=allow_import)
+    (loss, accuracy), examples = found.evaluate(), len(found.dataset.test_targets)
+    held_out, epsilon = bool(found.config.training.validation), found.guarantee.epsilon
+    if as_json:
+        print_json({"loss": loss, "accuracy": accuracy, "examples": examples, "held_out": held_out, "epsilon": epsilon})
+        return
+    of = "held-out training examples (private: for choosing settings, not for release)" if held_out else "test examples"
+    say(console(), f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {examples:,} {of}.")
+    say(console(), found.guarantee.sentence())
 
 
 def publish(
@@ -199,7 +263,6 @@ def publish(
     ] = None,
 ) -> None:
     """Write a folder to publish: model, guarantee, card and report; refuses a simulation."""
-    from hubbub.cli.output import console, say
     from hubbub.experiment.engine.finished import PUBLISHED
     from hubbub.experiment.engine.finished import publish as published
     from hubbub.ledger.chain import read_chain
@@ -252,16 +315,13 @@ def audit(
     out: Annotated[Path | None, _new_folder("Folder of the findings; by default a new one in audits/.")] = None,
     allow_import: flags.AllowImport = False,
     as_json: flags.AsJson = False,
-) -> None:
+) -> int:
     """Attack a run with canaries among its clients; status 1 if that proves a broken guarantee."""
     from hubbub.audit import Effort
     from hubbub.cli import auditing
 
     effort = Effort(canaries, runs, rounds)
-    status = auditing.audit(
-        config, assignments or [], effort, engine=engine, out=out, allow_import=allow_import, as_json=as_json
-    )
-    raise typer.Exit(status)
+    return auditing.audit(config, assignments or [], effort, engine=engine, out=out, allow_import=allow_import, as_json=as_json)
 
 
 # In the order of the help.

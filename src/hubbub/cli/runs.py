@@ -1,17 +1,14 @@
-"""Commands about runs: ledger, verify, close, report, cite, evaluate, publish, and account of runs."""
+"""``hubbub ledger`` and ``close``, and ``hubbub account`` of runs."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hubbub._util.files import write_atomic
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import RunFacts, no_less
 from hubbub.accounting.wording import count
 from hubbub.cli.accounts import say_guarantee
-from hubbub.cli.factorize import require_output
 from hubbub.cli.output import console, grid, print_columns, print_json, printable, say
 from hubbub.errors import ConfigError
 from hubbub.ledger.actual_cost import Recorded, Spent, spent
@@ -21,9 +18,8 @@ from hubbub.ledger.multi_run import compose_runs, run_charges
 from hubbub.ledger.promise import Promise
 from hubbub.training import RunStore
 from hubbub.training.run_folder.record import ledger_of, read_run
-from hubbub.verification import verify as verified
 
-__all__ = ["account_runs", "close", "evaluate", "ledger", "report", "verify"]
+__all__ = ["account_runs", "close", "ledger"]
 
 
 def ledger(folder: Path, *, as_json: bool) -> None:
@@ -73,24 +69,6 @@ def ledger(folder: Path, *, as_json: bool) -> None:
     say(screen, f"Head: {run.chain.head}")
 
 
-def verify(folder: Path, head: str | None, heads: Path | None, signer: Path | None, *, as_json: bool) -> int:
-    """Print each check; returns the exit status, 1 if one fails."""
-    verdict = verified(folder, head, heads=heads, signer=signer)
-    if as_json:
-        checks = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in verdict.checks]
-        print_json(
-            {"ok": verdict.ok, "checks": checks, "head": verdict.head, "epsilon": verdict.epsilon, "delta": verdict.delta}
-        )
-    else:
-        screen = console()
-        for check in verdict.checks:
-            label = f"{'passes' if check.ok else 'FAILS '} {check.name:<14} "
-            say(screen, label + check.detail, indent=len(label))
-        failed = sum(not check.ok for check in verdict.checks)
-        say(screen, f"{folder}: " + (f"{failed} of {len(verdict.checks)} checks fail." if failed else "all checks pass."))
-    return 0 if verdict.ok else 1
-
-
 def close(folder: Path, *, early: bool) -> None:
     """End a run permanently and destroy its keys."""
     path, store = ledger_of(folder), RunStore(folder)
@@ -109,50 +87,6 @@ def close(folder: Path, *, early: bool) -> None:
         f"{folder} is closed: {gone} secret files were written over and removed. Unless their keys were copied, its noise "
         "can never be drawn again, and nobody can tell from the ledger who took part.",
     )
-
-
-_MOST_RUNS = 40
-
-
-def report(folders: Sequence[Path], output: Path | None, audit: Path | None = None, *, public: bool) -> None:
-    """Write the page of one or several runs, with the audit that is named or is in the run's folder."""
-    from hubbub.report.audit import AUDIT, read_audit, with_audit
-    from hubbub.report.page import page
-    from hubbub.report.summary import summary
-
-    if len(folders) > _MOST_RUNS:
-        raise ConfigError(f"{len(folders)} runs: a page shows at most {_MOST_RUNS}; name fewer")
-    if output is None and len(folders) > 1:
-        raise ConfigError("--output: several runs have no folder in common; say where the page is to be written")
-    if audit is not None and len(folders) > 1:
-        raise ConfigError(f"--audit {audit}: is of one run; put the audit of each into its folder, as {folders[0] / AUDIT}")
-    runs = []
-    for folder in folders:
-        found = audit or folder / AUDIT
-        there = audit is not None or os.path.lexists(found)
-        runs.append(with_audit(summary(folder), read_audit(found)) if there else summary(folder))
-    file = output or folders[0] / ("report-public.html" if public else "report.html")
-    require_output("--output", file)
-    write_atomic(file, page(runs, public=public).encode())
-    say(console(), f"Report: {file}")
-
-
-def evaluate(folder: Path, *, allow_import: bool, as_json: bool) -> None:
-    """Print loss and accuracy of a run's model on its test examples."""
-    from hubbub.experiment.engine.finished import load
-
-    run = load(folder, allow_import=allow_import)
-    loss, accuracy = run.evaluate()
-    held_out = bool(run.config.training.validation)
-    examples = len(run.dataset.test_targets)
-    if as_json:
-        print_json(
-            {"loss": loss, "accuracy": accuracy, "examples": examples, "held_out": held_out, "epsilon": run.guarantee.epsilon}
-        )
-        return
-    of = "held-out training examples (private: for choosing settings, not for release)" if held_out else "test examples"
-    say(console(), f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {examples:,} {of}.")
-    say(console(), run.guarantee.sentence())
 
 
 def account_runs(folders: Sequence[Path], flags: Mapping[str, Any], *, as_json: bool, in_full: bool) -> None:

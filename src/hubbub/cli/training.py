@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from hubbub.ledger.chain import read_chain
 from hubbub.training.ranks import Ranks
 from hubbub.training.run_folder.record import ledger_of, read_run
 
-__all__ = ["How", "extend", "launched", "new", "new_folder", "resume", "train"]
+__all__ = ["How", "extend", "launched", "new_folder", "resume", "train"]
 
 # Exit status of a run that stop_epsilon ended before its last round.
 _BUDGET_SPENT = 3
@@ -363,30 +362,3 @@ def new_folder(out: Path | None, kind: str, stem: str, otherwise: str = "") -> P
     while Path(kind, f"{stem}-{number}").exists():
         number += 1
     return Path(kind, f"{stem}-{number}")
-
-
-# By suffix: the template, the command that runs the file, and its content.
-_KINDS = {
-    ".toml": ("settings.toml", "hubbub train", "the settings of a run"),
-    ".py": ("own_model.py", "python", "a model and data of your own"),
-}
-
-
-def new(file: Path) -> None:
-    """Write a file to start from, and print how to run it."""
-    kind = _KINDS.get(file.suffix)
-    if kind is None:
-        choices = ", or ".join(f"a name that ends in {suffix} for {what}" for suffix, (_, _, what) in _KINDS.items())
-        raise ConfigError(f"FILE = '{file}': choose {choices}")
-    template, command, _ = kind
-    text = (resources("hubbub") / "cli" / "templates" / f"{template}.template").read_text(encoding="utf-8")
-    try:
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(text.replace("examples/own_model.py", str(file)))
-    except FileExistsError as error:
-        raise ConfigError(f"FILE = '{file}': exists already; choose another name") from error
-    except FileNotFoundError as error:
-        raise ConfigError(f"FILE = '{file}': there is no folder '{file.parent}'; make it first") from error
-    screen = console()
-    say(screen, f"Wrote {file}")
-    say(screen, f"Try it: {command} {file}")
