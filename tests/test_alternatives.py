@@ -1,11 +1,13 @@
-"""What ``hubbub plan`` shows of other strategies, cohorts and their sizes is what a run made with those settings has."""
+"""What ``hubbub plan`` shows of other strategies, cohorts, cohort sizes and rounds is what a run with those settings has."""
 
+import itertools
 import json
 import math
 import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hubbub import factorization
@@ -15,7 +17,7 @@ from hubbub.experiment import alternatives as module
 from hubbub.experiment import config as configs
 from hubbub.experiment.alternatives import Alternative, Alternatives, alternatives
 from hubbub.experiment.build import build
-from hubbub.experiment.cohort_sizes import CohortSize, cohort_sizes, proposed
+from hubbub.experiment.cohort_sizes import CohortSize, cohort_sizes, proposed, round_counts
 from hubbub.experiment.config import Config
 from hubbub.experiment.planner import planned, strategy_word, workload_of
 from hubbub.mechanism.participation import CyclicPoissonSampling, FixedSizeSampling, Participation, PoissonSampling
@@ -270,3 +272,83 @@ def test_the_noise_multiplier_of_a_size_is_the_calibrated_one(kind: str) -> None
 )
 def test_runs_without_noise_or_without_a_free_size_have_no_table(layer: Layer) -> None:
     assert sizes_of(layer) == ()
+
+
+# Rounds
+
+
+def rounds_of(*layers: Layer) -> tuple[CohortSize, ...]:
+    config = configs.resolve(SIZED, *layers)
+    plan = planned(config, UNITS)
+    return round_counts(config, UNITS, plan, cohort_sizes(config, UNITS, plan))
+
+
+@pytest.mark.parametrize("layer", SIZES.values(), ids=SIZES)
+def test_noise_over_the_run_falls_with_rounds_and_the_fewest_near_the_least_are_proposed(layer: Layer) -> None:
+    counts = rounds_of(layer)
+    size, noise = proposed(sizes_of(layer)).size, {one.rounds: one.run_stddev for one in counts}
+    assert {one.size for one in counts} == {size}
+    assert list(noise) == sorted(noise)
+    assert list(noise.values()) == sorted(noise.values(), reverse=True)
+    least = min(noise.values())
+    assert proposed(counts).rounds == min(rounds for rounds, each in noise.items() if each <= 1.1 * least)
+    # Powers of two without a gap, until twice as many take away less than 1 %, and the rounds of the settings.
+    powers = [rounds for rounds in noise if rounds != 50]
+    assert powers == [powers[0] << i for i in range(len(powers))]
+    gains = [1 - noise[after] / noise[before] for before, after in itertools.pairwise(powers)]
+    assert all(gain >= 0.01 for gain in gains[:-1])
+    assert gains[-1] < 0.01 or powers[-1] == 4096
+
+
+def test_noise_over_the_run_is_that_of_the_mean_of_all_releases() -> None:
+    """By definition: a unit of z in each round, summed over the columns of the noising matrix."""
+    for one in rounds_of(CYCLIC):
+        mechanism = planned(configs.resolve(SIZED, CYCLIC, one.changes), UNITS).mechanism
+        assert mechanism is not None
+        weights = np.linalg.solve(mechanism.strategy.matrix().T, np.full(one.rounds, 1 / one.rounds))
+        assert one.run_stddev == pytest.approx(mechanism.stddev * np.linalg.norm(weights) / one.size)
+        if one.rounds > 512:
+            break
+
+
+@pytest.mark.parametrize("kind", ["poisson", "fixed-size"])
+def test_rounds_of_independent_noise_have_the_calibrated_noise_over_the_root_of_the_rounds(kind: str) -> None:
+    layer: Layer = {"privacy": {"noise_multiplier": 1.5, "clip_norm": 0.5, "sampling": kind}}
+    epsilon = planned(configs.resolve(SIZED, layer), UNITS).promised.epsilon
+    for one in rounds_of(layer):
+        cohorts: Participation = PoissonSampling(one.size / UNITS)
+        if kind == "fixed-size":
+            cohorts = FixedSizeSampling(one.size, UNITS)
+        z = calibrate(Identity(one.rounds), cohorts, epsilon=epsilon, delta=1e-5).noise_multiplier
+        assert one.run_stddev == pytest.approx(z * 0.5 / one.size / math.sqrt(one.rounds), rel=1e-3)
+        run = planned(configs.resolve(SIZED, layer, one.changes), UNITS)
+        assert (run.rounds, run.expected_cohort_size) == (one.rounds, one.size)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"privacy": {"mode": "dp-ftrl", "epsilon": 3.0}},
+        {**CYCLIC, "privacy": {**CYCLIC["privacy"], "strategy": "banded"}},
+    ],
+    ids=["pattern", "a strategy that takes long to optimize"],
+)
+def test_runs_whose_other_lengths_are_not_tried_have_no_table_of_rounds(layer: Layer) -> None:
+    assert rounds_of(layer) == ()
+
+
+def test_the_command_with_the_proposed_rounds_makes_the_run_of_their_row(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        '[training]\nrounds = 20\ncohort_size = 4\n[data]\nname = "my:own"\nclients = 500\n[privacy]\nepsilon = 2.0\n'
+    )
+    answer = json.loads(invoke("plan", str(file), "--json"))
+    (row,) = [row for row in answer["round_counts"] if row["proposed"]]
+    assert row["rounds"] != 20
+    assert row["cohort_size"] == next(size["cohort_size"] for size in answer["cohort_sizes"] if size["proposed"]) != 4
+    shown = invoke("plan", str(file))
+    command = next(line for line in reversed(shown.splitlines()) if line.startswith("  hubbub train"))
+    again = json.loads(invoke("plan", *shlex.split(command)[2:], "--json", "--no-alternatives"))
+    assert (again["rounds"], again["expected_cohort_size"]) == (row["rounds"], row["cohort_size"])
+    assert again["noise_multiplier"] == row["noise_multiplier"]
+    assert f"Proposed rounds: {row['rounds']}; the fewest with noise over the run within 10 % of the least." in shown

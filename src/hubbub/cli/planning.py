@@ -9,6 +9,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from hubbub.experiment import config as configs
 from hubbub.experiment import estimates
 from hubbub.experiment.alternatives import Alternative, Alternatives, alternatives
 from hubbub.experiment.alternatives import assignments as flags_of
-from hubbub.experiment.cohort_sizes import NEAR, CohortSize, cohort_sizes, proposed
+from hubbub.experiment.cohort_sizes import NEAR, CohortSize, cohort_sizes, proposed, round_counts
 from hubbub.experiment.config import Config, Layer
 from hubbub.experiment.planner import parameters_of, planned, units_of, workload_of
 from hubbub.experiment.settings import encryption_of
@@ -89,10 +90,11 @@ def plan(
     promised, costs = made.plan.promised, _costs(made)
     among = _found(made, plot, thorough=thorough) if compare else None
     sizes = cohort_sizes(made.config, made.clients, made.plan) if compare else ()
+    counts = round_counts(made.config, made.clients, made.plan, sizes)
     if among is not None and plot is not None:
         _draw(plot, file.stem, among, made)
     if as_json:
-        compared = {} if among is None else _compared_json(among, made, file, assignments) | _sizes_json(sizes)
+        compared = {} if among is None else _compared_json(among, made, file, assignments) | _sizes_json(sizes, counts)
         print_json({**promised.as_json(), **costs, **compared})
         return
     screen = console()
@@ -107,7 +109,7 @@ def plan(
     if among is not None:
         _show(among, made, file, assignments)
     if sizes:
-        _show_sizes(sizes, made, file, assignments)
+        _show_sizes(sizes, counts, made, file, assignments)
     if not measure:
         say(screen)
         say(screen, "With --measure: how long the run takes, from the data and the model.")
@@ -347,54 +349,83 @@ def _show(among: Alternatives, made: _Planned, file: Path, assignments: Sequence
         say(screen, f"  {_command(best.changes, file, assignments)}")
 
 
-def _sizes_json(sizes: Sequence[CohortSize]) -> dict[str, Any]:
-    """Entries of the JSON object for cohort sizes."""
-    facts = [
-        {
-            "cohort_size": one.size,
-            "noise_multiplier": one.noise_multiplier,
-            "noise_stddev_on_mean": one.mean_stddev,
-            "processed": one.processed,
-            "processed_relative_to_own": one.processed / _own(sizes).processed,
-            "set": flags_of(one.changes),
-            "proposed": one is proposed(sizes),
-        }
-        for one in sizes
-    ]
-    return {"cohort_sizes": facts}
+def _sizes_json(sizes: Sequence[CohortSize], counts: Sequence[CohortSize]) -> dict[str, Any]:
+    """Entries of the JSON object for cohort sizes and rounds."""
+    return {
+        name: [
+            {
+                "cohort_size": one.size,
+                "rounds": one.rounds,
+                "noise_multiplier": one.noise_multiplier,
+                "noise_stddev_on_mean": one.mean_stddev,
+                "noise_stddev_over_run": one.run_stddev,
+                "processed": one.processed,
+                "processed_relative_to_own": one.processed / _own(sizes).processed,
+                "set": flags_of(one.changes),
+                "proposed": one is proposed(choices),
+            }
+            for one in choices
+        ]
+        for name, choices in (("cohort_sizes", sizes), ("round_counts", counts))
+    }
 
 
 def _own(sizes: Sequence[CohortSize]) -> CohortSize:
-    """The size of the settings as they are."""
+    """The size and rounds of the settings as they are."""
     return next(one for one in sizes if not one.changes)
 
 
-def _show_sizes(sizes: Sequence[CohortSize], made: _Planned, file: Path, assignments: Sequence[str]) -> None:
-    """Print the cohort sizes as a table, and the command with the proposed one."""
-    screen, own, best = console(), _own(sizes), proposed(sizes)
-    rows = [
+def _show_sizes(
+    sizes: Sequence[CohortSize], counts: Sequence[CohortSize], made: _Planned, file: Path, assignments: Sequence[str]
+) -> None:
+    """Print the cohort sizes and then the rounds as tables, each with the command that takes what is proposed."""
+    screen, own, size = console(), _own(sizes), proposed(sizes).size
+    for name, title, rule, choices in (
         (
-            f"{one.size:,}",
-            f"{one.noise_multiplier:.5g}",
-            f"{one.mean_stddev:.4g}",
-            f"{one.processed:,}",
-            "as it is" if one is own else f"{one.processed / own.processed:.3g} ×",
-            "*" if one is best else "",
+            "cohort size",
+            "Cohort sizes, all calibrated to the same epsilon, delta and rounds",
+            f"the smallest with noise in the mean within {100 * NEAR:.0f} % of the least",
+            sizes,
+        ),
+        (
+            "rounds",
+            f"Rounds with cohorts of {size:,}, all calibrated to the same epsilon and delta",
+            f"the fewest with noise over the run within {100 * NEAR:.0f} % of the least. A model that needs more without noise "
+            "needs them here, too",
+            counts,
+        ),
+    ):
+        if not choices:
+            continue
+        number, best = attrgetter("size" if choices is sizes else "rounds"), proposed(choices)
+        rows = [
+            (
+                f"{number(one):,}",
+                f"{one.noise_multiplier:.5g}",
+                f"{one.mean_stddev:.4g}",
+                f"{one.run_stddev:.4g}",
+                f"{one.processed:,}",
+                "as it is" if one is own else f"{one.processed / own.processed:.3g} ×",
+                "*" if one is best else "",
+            )
+            for one in choices
+        ]
+        unit = made.plan.privacy_unit
+        head = (name.replace(" ", "\n"), "noise\nmultiplier", "noise in\nthe mean", "over\nthe run", f"{unit}s\nprocessed")
+        say(screen)
+        say(screen, title)
+        print_columns(grid((*head, "change", ""), rows, left=0), WIDE)
+        say(
+            screen,
+            "noise in the mean: standard deviation of the noise in a coordinate of a round's mean update; over the run: in the "
+            "mean of those of all rounds. *: proposed.",
         )
-        for one in sizes
-    ]
-    head = ("cohort\nsize", "noise\nmultiplier", "noise in\nthe mean", f"{made.plan.privacy_unit}s\nprocessed", "change", "")
-    say(screen)
-    say(screen, "Cohort sizes, all calibrated to the same epsilon, delta and rounds")
-    print_columns(grid(head, rows, left=0), WIDE)
-    say(screen, "noise in the mean: standard deviation of the noise in a coordinate of the mean update. *: proposed.")
-    say(screen)
-    rule = f"the smallest with noise in the mean within {100 * NEAR:.0f} % of the least"
-    if best is own:
-        say(screen, f"Proposed cohort size: {best.size:,}, as it is; {rule}.")
-    else:
-        say(screen, f"Proposed cohort size: {best.size:,}; {rule}:")
-        say(screen, f"  {_command(best.changes, file, assignments)}")
+        say(screen)
+        if best is own:
+            say(screen, f"Proposed {name}: {number(best):,}, as it is; {rule}.")
+        else:
+            say(screen, f"Proposed {name}: {number(best):,}; {rule}:")
+            say(screen, f"  {_command(best.changes, file, assignments)}")
 
 
 def _draw(path: Path, name: str, among: Alternatives, made: _Planned) -> None:

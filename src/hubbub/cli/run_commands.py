@@ -281,7 +281,7 @@ def plan(
     config: flags.Config,
     assignments: flags.Assignments = None,
     alternatives: Annotated[
-        bool, typer.Option("--alternatives/--no-alternatives", help="Compare with other strategies, cohorts and cohort sizes.")
+        bool, typer.Option("--alternatives/--no-alternatives", help="Compare with other strategies, cohorts, sizes and rounds.")
     ] = True,
     neighbours: Annotated[bool | None, typer.Option("--neighbours/--no-neighbours", hidden=True)] = None,
     thorough: Annotated[bool, typer.Option("--thorough", help="Also try alternatives that take some seconds.")] = False,

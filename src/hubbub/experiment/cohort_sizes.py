@@ -1,8 +1,11 @@
-"""Cohort sizes (batch sizes) for a budget, each with the noise in the mean update, and the size that is proposed.
+"""Cohort sizes (batch sizes) and rounds for a budget, each with the noise in the mean update, and those that are proposed.
 
-At a fixed epsilon and number of rounds the noise multiplier over the cohort size falls with the size and then levels off. The
-proposed size is the smallest whose noise is close to the least (Ponomareva et al. 2023, How to DP-fy ML,
-https://arxiv.org/abs/2303.00654).
+At a fixed epsilon and number of rounds the noise multiplier over the cohort size falls with the size and then levels off
+(Ponomareva et al. 2023, How to DP-fy ML, https://arxiv.org/abs/2303.00654). At a fixed cohort size the noise of each round
+rises with the rounds, but the noise in the mean over all of them falls and levels off, too: with noise multipliers above 2 or
+so epsilon follows this total amount of noise alone, and with smaller ones it is larger (Sander, Stock and Sablayrolles 2023,
+TAN Without a Burn, https://arxiv.org/abs/2210.03403). What is proposed is the least to compute of what has close to the least
+noise.
 """
 
 from collections.abc import Sequence
@@ -10,43 +13,54 @@ from dataclasses import dataclass
 
 from hubbub.errors import HubbubError
 from hubbub.experiment.config import Config, Layer, layer_of, resolve
-from hubbub.experiment.estimates import noise_estimate
-from hubbub.experiment.planner import planned, workload_of
+from hubbub.experiment.estimates import MOST_ROUNDS, deviation, noise_levels
+from hubbub.experiment.planner import planned, strategy_word
+from hubbub.factorization import FAMILIES
 from hubbub.mechanism.participation import (
     CyclicPoissonSampling,
     FixedSizeSampling,
     PoissonSampling,
     TruncatedPoissonSampling,
 )
+from hubbub.mechanism.workloads import prefix_sum
 from hubbub.training.plan import RunPlan
 
-__all__ = ["NEAR", "CohortSize", "cohort_sizes", "proposed"]
+__all__ = ["NEAR", "CohortSize", "cohort_sizes", "proposed", "round_counts"]
 
-# The proposed size has at most this part more noise than the size with the least.
+# What is proposed has at most this part more noise than the option with the least.
 NEAR = 0.1
-# Powers of two are tried from the largest down, until the noise is this many times the least.
+# Powers of two are shown whose noise is at most about this many times the least.
 _LOUD = 2.0
+# The rounds are doubled until that takes away less than this part of the noise.
+_LEVEL = 0.01
 # The samplings whose cohort size is a setting of its own.
 _FREE = (PoissonSampling, TruncatedPoissonSampling, FixedSizeSampling, CyclicPoissonSampling)
 
 
 @dataclass(frozen=True)
 class CohortSize:
-    """A cohort size that meets the budget.
+    """A cohort size and a number of rounds that meet the budget.
 
     Args:
         size: The expected number of units in a cohort.
+        rounds: The number of rounds.
         noise_multiplier: The calibrated noise multiplier.
         mean_stddev: The standard deviation of a coordinate of the noise in the mean update: the largest over rounds.
-        processed: The expected number of units in all cohorts of the run.
+        run_stddev: The same of the mean of all rounds' mean updates. For independent noise it is ``mean_stddev / √rounds``.
         changes: The changed settings, by section and key. Empty for the run itself.
     """
 
     size: int
+    rounds: int
     noise_multiplier: float
     mean_stddev: float
-    processed: int
+    run_stddev: float
     changes: Layer
+
+    @property
+    def processed(self) -> int:
+        """The expected number of units in all cohorts of the run."""
+        return self.size * self.rounds
 
 
 def cohort_sizes(config: Config, units: int, plan: RunPlan) -> tuple[CohortSize, ...]:
@@ -69,20 +83,15 @@ def cohort_sizes(config: Config, units: int, plan: RunPlan) -> tuple[CohortSize,
     sampling = plan.participation
     if plan.mechanism is None or config.privacy.stop_epsilon is not None or not isinstance(sampling, _FREE):
         return ()
-    own = _judged(config, plan, {})
+    own = _judged(plan, {})
     if own is None:
         return ()
     most = units // (2 * sampling.cycle_length if isinstance(sampling, CyclicPoissonSampling) else 2)
     if isinstance(sampling, TruncatedPoissonSampling):
         most = min(most, sampling.max_cohort_size)
-    budget: Layer = {} if config.privacy.epsilon is not None else {"privacy": {"epsilon": plan.promised.epsilon}}
     found = {own.size: own}
     for size in (2**power for power in reversed(range(most.bit_length()))):
-        changes: Layer = {"training": {"cohort_size": size}, **budget}
-        try:
-            one = _judged(config, planned(resolve(layer_of(config), changes), units, earlier=plan.earlier), changes)
-        except (HubbubError, ValueError):
-            continue
+        one = _made(config, units, plan, {"cohort_size": size})
         if one is None:
             continue
         found.setdefault(size, one)
@@ -91,23 +100,85 @@ def cohort_sizes(config: Config, units: int, plan: RunPlan) -> tuple[CohortSize,
     return tuple(found[size] for size in sorted(found))
 
 
-def proposed(sizes: Sequence[CohortSize]) -> CohortSize:
-    """The smallest size whose noise is at most 10 % above the least of all.
+def round_counts(config: Config, units: int, plan: RunPlan, sizes: Sequence[CohortSize]) -> tuple[CohortSize, ...]:
+    """The rounds of the settings, and powers of two, all with the proposed one of the cohort sizes, by rounds.
+
+    The rounds are doubled until that takes away less than 1 % of the noise in the mean over all rounds, up to 4,096.
+
+    Args:
+        config: The run's settings.
+        units: The number of clients, or of examples.
+        plan: The plan of the settings.
+        sizes: What :func:`cohort_sizes` makes of them.
+
+    Returns:
+        Nothing without cohort sizes, or if strategies of other lengths are not known or take long to optimize.
 
     Example:
-        >>> made = [CohortSize(2**i, 1.0, noise, 2**i, {}) for i, noise in enumerate((2.0, 1.09, 1.0))]
+        >>> config = resolve({"training": {"rounds": 100, "cohort_size": 30}, "privacy": {"epsilon": 2.0}})
+        >>> plan = planned(config, 1000)
+        >>> counts = round_counts(config, 1000, plan, cohort_sizes(config, 1000, plan))
+        >>> proposed(counts).size, proposed(counts).rounds
+        (128, 128)
+    """
+    family = FAMILIES.get(strategy_word(config))
+    # A matrix file has as many rounds as it has rows.
+    if not sizes or family is None or family is FAMILIES["file"] or family.optimizer not in (None, "toeplitz"):
+        return ()
+    sized = proposed(sizes)
+    found, before = {sized.rounds: sized}, None
+    for rounds in (2**power for power in range(MOST_ROUNDS.bit_length())):
+        training = {"rounds": rounds, **sized.changes.get("training", {})}
+        one = sized if rounds == sized.rounds else _made(config, units, plan, training)
+        if one is None:
+            continue
+        found[rounds] = one
+        if before is not None and one.run_stddev > (1 - _LEVEL) * before:
+            break
+        before = one.run_stddev
+    least = min(one.run_stddev for one in found.values())
+    return tuple(
+        found[rounds] for rounds in sorted(found) if rounds == sized.rounds or found[rounds].run_stddev <= _LOUD * least
+    )
+
+
+def proposed(options: Sequence[CohortSize]) -> CohortSize:
+    """What processes fewest units, of the options whose noise over the run is at most 10 % above the least of all.
+
+    Example:
+        >>> made = [CohortSize(2**i, 8, 1.0, noise, noise / 8**0.5, {}) for i, noise in enumerate((2.0, 1.09, 1.0))]
         >>> proposed(made).size
         2
     """
-    least = min(one.mean_stddev for one in sizes)
-    return min((one for one in sizes if one.mean_stddev <= (1 + NEAR) * least), key=lambda one: one.size)
+    least = min(one.run_stddev for one in options)
+    return min((one for one in options if one.run_stddev <= (1 + NEAR) * least), key=lambda one: one.processed)
 
 
-def _judged(config: Config, plan: RunPlan, changes: Layer) -> CohortSize | None:
-    """The size of a plan; ``None`` if its noise takes long to compute."""
-    # Encryption, which may add noise, is for patterns alone.
-    noise = noise_estimate(plan, workload_of(config), parameters=None)
-    if noise is None or plan.mechanism is None:
+def _made(config: Config, units: int, plan: RunPlan, training: dict[str, int]) -> CohortSize | None:
+    """The option with changed settings of training, at the same epsilon; ``None`` if a run refuses it."""
+    changes: Layer = {"training": training}
+    if config.privacy.epsilon is None:
+        changes["privacy"] = {"epsilon": plan.promised.epsilon}
+    try:
+        return _judged(planned(resolve(layer_of(config), changes), units, earlier=plan.earlier), changes)
+    except (HubbubError, ValueError):
         return None
-    size = round(plan.expected_cohort_size)
-    return CohortSize(size, plan.mechanism.noise_multiplier, noise.mean_stddev, size * plan.rounds, changes)
+
+
+def _judged(plan: RunPlan, changes: Layer) -> CohortSize | None:
+    """The option of a plan; ``None`` if its noise takes long to compute."""
+    if plan.mechanism is None or plan.clip_norms.first is None:
+        return None
+    levels = noise_levels(prefix_sum(plan.rounds), plan.mechanism.strategy)
+    if levels is None:
+        return None
+    # Encryption, which may add rows of noise, is for patterns alone.
+    stddev = deviation(plan, noise_rows=0) * plan.clip_norms.first
+    return CohortSize(
+        size=round(plan.expected_cohort_size),
+        rounds=plan.rounds,
+        noise_multiplier=plan.mechanism.noise_multiplier,
+        mean_stddev=stddev * float(levels.releases.max()),
+        run_stddev=stddev * float(levels.models[-1]) / plan.rounds,
+        changes=changes,
+    )
