@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -220,7 +221,7 @@ def test_a_path_gives_each_rank_its_part_and_another_number_of_ranks_resumes(tmp
 
 def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after another
     """A round in which rank 1 does something that it should not."""
-    wrong = ranks.rank == 1
+    wrong = ranks.rank == 1 or (how == "two stop in a sum" and ranks.rank == 2)
     if how == "another version":
         ranks.require_same("hubbub or torch", lambda: ("0.2" if wrong else "0.1", torch.__version__))
     if how == "other threads":
@@ -235,10 +236,25 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
         return ranks.gathered(lambda: torch.zeros(3 if wrong else 2), [(0, 2), (2, 4), (4, 6)][: ranks.size], torch.float32)
     if how == "ends":
         ranks.exchange(lambda: os._exit(7) if wrong else None)
-    if how == "ends in a sum":
+    if how == "other calls" and not wrong:
+        ranks.exchange(lambda: "of another exchange")
+    if how == "leads alone" and wrong:
+        ranks.lead(lambda: None)
+    if how in ("other calls", "leads alone", "ends in a sum", "loses a sum", "stops in a sum", "two stop in a sum"):
+        hubbub.training.ranks._SOON = timedelta(seconds=2)
+        reduced = torch.distributed.all_reduce
+
+        def reduces(*given: Any, group: Any) -> None:
+            if how == "loses a sum":
+                reduced(*given, group=group)
+                raise RuntimeError("connection lost")
+            # As long as the others wait, and longer than they then look for it.
+            time.sleep(0 if how == "ends in a sum" else 9)
+            os._exit(7)
+
         if wrong:
-            torch.distributed.all_reduce = lambda *_, **__: os._exit(7)
-        return ranks.summed([lambda total: total.add_(1)] * 3, torch.zeros(9, dtype=torch.int64))
+            torch.distributed.all_reduce = reduces
+        return [ranks.summed([lambda total: total.add_(1)] * 3, torch.zeros(9, dtype=torch.int64)) for _ in range(2)]
     if how == "a sharded model":
         from torch.distributed.fsdp import fully_shard
 
@@ -278,7 +294,12 @@ def _broken(*_: object) -> torch.Tensor:
         ("another version", "rank 1: has another hubbub or torch than rank 0 .*0.2"),
         ("another model", "rank 1: has another model"),
         ("other threads", "rank 1: has another processor, number of threads or library"),
-        ("another cohort", "rank 1: has another cohort or clip norm"),
+        ("another cohort", "rank 1: has another round, cohort or clip norm"),
+        (
+            "other calls",
+            "rank 1: is out of step: its exchange 4 is 'cohort, model or data' of .*summed, and .*'exchange'",
+        ),
+        ("leads alone", "rank 1: is out of step: its exchange 4 is 'lead' of .*failing, and exchange 4 of rank 0 is 'cohort"),
         ("another plan", "rank 1: has another plan"),
         ("other data", "rank 1: has another data, loss, local training or seed"),
         ("a wrong part", r"rank 1: its part is \(3, torch.float32\)"),
@@ -288,16 +309,21 @@ def _broken(*_: object) -> torch.Tensor:
         ("ends", "rank 1: ended"),
         ("ends in a sum", "rank 1: ended"),
         ("hangs", "rank 1: did not answer within 2 seconds"),
+        ("stops in a sum", "rank 1: did not answer within 2 seconds"),
+        ("two stop in a sum", "ranks 1, 2 do not answer: which of them stopped, and which wait for it, cannot be known"),
+        ("loses a sum", "data were lost, and all ranks answer .connection lost.: which one held them up cannot be known"),
     ],
 )
 def test_cra_13_a_rank_that_fails_is_named_on_all_others(how: str, words: str) -> None:
-    found = on_ranks(3, failing, how, limit=2.0 if how == "hangs" else 30.0)
+    found = on_ranks(3, failing, how, limit=2.0 if how == "hangs" or "stop" in how else 30.0)
+    named = None if "rank 1: " not in words else 1
     assert isinstance(found[0], RankError), found
-    assert found[0].rank == 1
+    assert found[0].rank == named
     assert re.match(words, str(found[0])), str(found[0])
-    if how != "hangs":
+    if how not in ("hangs", "two stop in a sum"):
         assert isinstance(found[2], RankError), found
-        assert found[2].rank in (0, 1)
+        # One that waits is not blamed.
+        assert found[2].rank in ((named,) if "in a sum" in how else (0, named))
 
 
 def test_a_sharded_model_is_refused_on_every_rank() -> None:

@@ -65,15 +65,15 @@ class NoiseExhaustedError(HubbubError):
 
 
 class RankError(HubbubError):
-    """A rank, one of the processes that share a run, failed, ended, or does not answer.
+    """A rank, one of the processes that share a run, failed, ended, is out of step, or does not answer.
 
     Args:
         why: The reason; it names the rank.
-        rank: Its number.
+        rank: Its number; ``None`` if it cannot be known which one it was.
         gone: Whether it did not say so itself.
     """
 
-    def __init__(self, why: str, rank: int, gone: bool = False) -> None:  # made again by pickle
+    def __init__(self, why: str, rank: int | None = None, gone: bool = False) -> None:  # made again by pickle
         self.rank, self.gone = rank, gone
         super().__init__(why, rank, gone)
 

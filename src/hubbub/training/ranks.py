@@ -8,22 +8,24 @@ and remembers its part of each row of noise; what they exchange are sums and row
     total, found = ranks.summed(chunks, zero)      # each does its part; all get the sum, the same bits on any number of ranks
     row = ranks.gathered(make, ranges, dtype)      # each makes its part; all get the whole
 
-An error on one rank, and a rank that ends or does not answer, is a ``RankError`` on all others. That of rank 0 names the rank;
-another may name rank 0, if that ended first.
+An error on one rank, and a rank that ends, does not answer or makes other calls than rank 0, is a ``RankError`` on all others.
+It names the rank, or nobody if that cannot be known; another rank may name rank 0, if that ended first.
 """
 
 import hashlib
 import os
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, _get_process_group_store
 
 from hubbub._util import __version__
 from hubbub._util.checks import positive
@@ -36,22 +38,22 @@ T = TypeVar("T")
 
 # Seconds without an answer after which a rank counts as gone; the work between two answers is in them.
 TIME_LIMIT = 1800.0
-# Seconds in which a rank that lives says that an exchange failed.
-_SOON = 5.0
+# In which a rank that lives says that an exchange failed.
+_SOON = timedelta(seconds=5)
 _LAUNCHED = "RANK"
 
 
 @dataclass(frozen=True)
 class _Failed:
-    """An error on a rank, in place of a result."""
+    """An error, in place of a result."""
 
-    rank: int
+    rank: int | None
     why: str
 
 
 @dataclass(frozen=True)
 class _Broken:
-    """The answer of a rank that lives, when an exchange failed."""
+    """The answer of a rank that lives, on which an exchange of data failed."""
 
     why: str
 
@@ -138,10 +140,17 @@ class Ranks:
         self.shard_optimizer = shard_optimizer and self.size > 1
         if self.size > 1:
             self._members = dist.get_process_group_ranks(group)
-            # Two groups: after an exchange of data has failed, the ranks still talk.
-            self._talk, self._data = (
-                dist.new_group(self._members, self._limit, "gloo", use_local_synchronization=True) for _ in range(2)
-            )
+            self._data = dist.new_group(self._members, self._limit, "gloo", use_local_synchronization=True)
+            # Pairs, each a group of its own: a wait that was too long closes all connections of its group.
+            store = _get_process_group_store(self._data)
+            self._talk: dict[int, Any] = {
+                rank: dist.ProcessGroupGloo(PrefixStore(f"talk {rank}", store), int(not self.leads), 2, self._limit)
+                for rank in range(1, self.size)
+                if self.leads or rank == self.rank
+            }
+            # The number, kind and place of the present exchange, with which each message begins.
+            self._at = (0, "", "")
+            self._lost = dict[int, RankError]()
             self.require_same("hubbub or torch", lambda: (__version__, torch.__version__))
             # By another one, a client's bits, or a row drawn again, would depend on where they are computed.
             self.require_same("processor, number of threads or library", lambda: (sampler(), torch.get_num_threads()))
@@ -180,13 +189,19 @@ class Ranks:
         """
         if self.size == 1:
             return what()
+        self._begin("lead", what)
         if not self.leads:
-            return self._taken(self._receive(0, self._longer))  # type: ignore[no-any-return]
+            return self._asked(None)  # type: ignore[no-any-return]
         try:
             result = what()
         except BaseException as error:
-            self._tell(_Failed(0, _line(error)), quietly=True)
+            for rank in range(1, self.size):
+                # What it says in this exchange, before it hears why there is no answer.
+                with suppress(RankError):
+                    self._receive(rank, _SOON)
+            self._tell(self._failed(error))
             raise
+        self._heard(self._limit)
         self._tell(result)
         return result
 
@@ -196,33 +211,28 @@ class Ranks:
         Raises:
             RankError: It raised on another rank, or a rank is gone.
         """
+        return self._exchange("exchange", what)
+
+    def _exchange(self, kind: str, what: Callable[[], T]) -> list[T]:
         if self.size == 1:
             return [what()]
+        self._begin(kind, what)
         mine: Any
         own: Exception | None = None
         try:
             mine = what()
         except Exception as error:  # noqa: BLE001 # whatever it is, the others must not wait for this rank
-            own, mine = error, _Failed(self.rank, _line(error))
+            own, mine = error, self._failed(error)
         if self.leads:
-            found, gone = [mine], None
-            for rank in range(1, self.size):
-                try:
-                    found.append(self._receive(rank, timedelta(seconds=_SOON) if gone else self._limit))
-                except RankError as error:
-                    gone = gone or error
-            if gone is not None:
-                self._tell(_Failed(gone.rank, str(gone)), quietly=True)
-                raise gone
+            found = [mine, *self._heard(self._limit)]
             self._tell(found)
         else:
-            self._send(mine, 0)
-            found = self._taken(self._receive(0, self._longer))
+            found = self._asked(mine)
         for result in found:
             if isinstance(result, _Failed):
                 if own is not None and self.leads:
                     raise own
-                raise RankError(f"rank {result.rank}: {result.why}", result.rank) from own
+                raise RankError(result.why, result.rank) from own
         return found
 
     def require_same(self, what: str, value: Callable[[], object]) -> None:
@@ -231,7 +241,7 @@ class Ranks:
         Raises:
             RankError: One does.
         """
-        values = self.exchange(value) if self.size > 1 else []
+        values = self._exchange(what, value) if self.size > 1 else []
         for rank, other in enumerate(values):
             if other != values[0]:
                 # Digests are of people's data, and would let whoever reads a log test a guess.
@@ -270,7 +280,7 @@ class Ranks:
 
         if self.size > 1:
             self.require_same("cohort, model or data", lambda: fingerprint(zero.shape, zero.dtype, terms()))
-        found = self.exchange(own)
+        found = self._exchange("sum", own)
         return self._total(parts, exact), [one for some in found for one in some]
 
     def _total(self, parts: Sequence[torch.Tensor], exact: bool) -> torch.Tensor:
@@ -307,7 +317,7 @@ class Ranks:
             made.append(make())
             return None if made[0] is None else (len(made[0]), made[0].dtype)
 
-        for rank, (found, (first, stop)) in enumerate(zip(self.exchange(part), ranges, strict=True)):
+        for rank, (found, (first, stop)) in enumerate(zip(self._exchange("parts", part), ranges, strict=True)):
             if found != ((stop - first, dtype) if stop > first else None):
                 raise RankError(f"rank {rank}: its part is {found}, must be ({stop - first}, {dtype})", rank)
         if self.size == 1 and made[0] is not None:
@@ -316,17 +326,20 @@ class Ranks:
         first, stop = ranges[self.rank]
         if made[0] is not None:
             whole[first:stop] = made[0]
-        self.complete(whole, ranges)
+        self._complete(whole, ranges)
         return whole
 
     def complete(self, vector: torch.Tensor, ranges: Sequence[tuple[int, int]]) -> None:
         """Overwrite each range of a vector by that of the rank whose it is.
 
         Raises:
-            RankError: A rank is gone.
+            RankError: A rank is gone, or has another vector or ranges.
         """
-        if self.size == 1:
-            return
+        if self.size > 1:
+            self.require_same("vector or ranges", lambda: (tuple(vector.shape), vector.dtype, list(ranges)))
+            self._complete(vector, ranges)
+
+    def _complete(self, vector: torch.Tensor, ranges: Sequence[tuple[int, int]]) -> None:
         here = vector.detach().cpu()
         # All at once: they go different ways.
         moves = [
@@ -343,15 +356,28 @@ class Ranks:
         """Overwrite a tensor on every rank by that of rank 0, of the same shape and dtype.
 
         Raises:
-            RankError: A rank is gone.
+            RankError: A rank is gone, or its tensor has another shape or dtype.
         """
         if self.size > 1:
+            self.require_same("shape or dtype to share", lambda: (tuple(tensor.shape), tensor.dtype))
             here = tensor.detach().cpu().contiguous()
             self._broadcast(here, 0)
             with torch.no_grad():
                 tensor.copy_(here)
 
-    # How they talk: each with rank 0, so that whoever does not answer has a number.
+    # How they talk: each with rank 0, so that whoever does not answer has a number; and in each exchange, so that whoever makes
+    # other calls is found before it adds anything up.
+
+    def _begin(self, kind: str, what: Callable[[], object]) -> None:
+        """Count an exchange: of a kind, which is the same on all ranks, and at a place in the program, which is shown."""
+        self._at = (self._at[0] + 1, kind, word(what).removesuffix(".<locals>.<lambda>"))
+
+    def _failed(self, error: BaseException) -> _Failed:
+        return (
+            _Failed(error.rank, str(error))
+            if isinstance(error, RankError)
+            else _Failed(self.rank, f"rank {self.rank}: {_line(error)}")
+        )
 
     def _broadcast(self, tensor: torch.Tensor, rank: int) -> None:
         self._moving(lambda: dist.broadcast(tensor, self._members[rank], group=self._data))
@@ -361,72 +387,95 @@ class Ranks:
         try:
             move()
         except RuntimeError as error:
-            if not self.leads:
-                self._send(_Broken(_line(error)), 0)
-                self._taken(self._receive(0, self._longer))
-            self._blame(error)
+            if self.leads:
+                self._heard(_SOON, _line(error))
+            self._asked(_Broken(_line(error)))
+            raise RankError(f"rank 0: answers, although data were lost on rank {self.rank} ({_line(error)})", 0) from error
 
-    def _blame(self, error: Exception) -> NoReturn:
-        """Name the ranks that do not answer, on all that do."""
-        ended, silent = list[int](), list[int]()
+    def _asked(self, mine: object) -> Any:
+        """Say something to rank 0; returns its answer."""
+        self._send_packed(_packed((self._at, mine)), 0, self._longer)
+        answer = self._receive(0, self._longer)
+        if isinstance(answer, _Failed):
+            raise RankError(answer.why, answer.rank)
+        return answer
+
+    def _heard(self, limit: timedelta, broken: str = "") -> list[Any]:
+        """On rank 0, what each other rank says in this exchange; or after its data were lost, who is gone.
+
+        Raises:
+            RankError: On all ranks.
+        """
+        found, gone = list[Any](), list[RankError]()
         for rank in range(1, self.size):
             try:
-                self._receive(rank, timedelta(seconds=_SOON))
-            except RankError as fault:
-                (silent if "answer" in str(fault) else ended).append(rank)
-        gone = ended or silent
-        named = (
-            f"rank {', rank '.join(map(str, gone))}: {'ended' if ended else 'does not answer'}; its own output may say why"
-            if gone
-            else f"rank 0: {_line(error)}"
-        )
-        self._tell(_Failed(gone[0] if gone else 0, named), quietly=True)
-        raise RankError(named, gone[0] if gone else 0) from error
-
-    def _tell(self, result: object, *, quietly: bool = False) -> None:
-        """Send something to all other ranks; quietly, without waiting for those that are gone."""
-        content, gone = _packed(result), None
-        for rank in range(1, self.size):
-            try:
-                self._send_packed(content, rank, timedelta(seconds=_SOON) if quietly or gone else self._limit)
+                found.append(self._receive(rank, min(limit, _SOON) if gone else limit))
             except RankError as error:
-                gone = gone or error
-        if gone is not None and not quietly:
-            raise gone
+                gone.append(error)
+            else:
+                broken = broken or (found[-1].why if isinstance(found[-1], _Broken) else "")
+        if not gone and not broken:
+            return found
+        # Without data one waits for another, and then neither answers; but one that only waits has not ended.
+        ended = [error for error in gone if not _timed_out(error.__cause__)]
+        certain = (ended or gone) if broken else gone[:1]
+        if ended or len(certain) == 1:
+            fault = certain[0]
+        elif gone:
+            silent = ", ".join(str(error.rank) for error in gone)
+            fault = RankError(f"ranks {silent} do not answer: which of them stopped, and which wait for it, cannot be known")
+        else:
+            fault = RankError(f"data were lost, and all ranks answer ({broken}): which one held them up cannot be known")
+        self._tell(self._failed(fault))
+        raise fault
 
-    def _send(self, value: object, rank: int) -> None:
-        self._send_packed(_packed(value), rank, self._longer)
+    def _tell(self, result: object) -> None:
+        """Send something to all other ranks; who is gone is found in the next exchange."""
+        content = _packed((self._at, result))
+        for rank in range(1, self.size):
+            with suppress(RankError):
+                self._send_packed(content, rank, _SOON if self._lost else self._limit)
 
     @property
     def _longer(self) -> timedelta:
         """How long the others wait for rank 0, which may itself wait for one that is silent, and then names it."""
-        return 2 * self._limit + timedelta(seconds=2 * _SOON)
+        return 2 * self._limit + 2 * _SOON
 
     def _send_packed(self, content: torch.Tensor, rank: int, limit: timedelta) -> None:
         for part in (torch.tensor([len(content)]), content):
-            self._done(partial(dist.isend, part, self._members[rank], group=self._talk), rank, limit)
+            self._move(part, rank, limit, sends=True)
 
     def _receive(self, rank: int, limit: timedelta) -> Any:
+        """What a rank says in this exchange."""
         length = torch.zeros(1, dtype=torch.int64)
-        self._done(partial(dist.irecv, length, self._members[rank], group=self._talk), rank, limit)
+        self._move(length, rank, limit)
         content = torch.empty(int(length), dtype=torch.uint8)
-        self._done(partial(dist.irecv, content, self._members[rank], group=self._talk), rank, limit)
-        return pickle.loads(content.numpy().tobytes())  # noqa: S301 # of a rank, which is this run's own process
+        self._move(content, rank, limit)
+        at, said = pickle.loads(content.numpy().tobytes())  # noqa: S301 # of a rank, which is this run's own process
+        if at[:2] != self._at[:2] and not isinstance(said, _Failed | _Broken):
+            raise RankError(
+                f"rank {rank}: is out of step: its exchange {at[0]} is {at[1]!r} of {at[2]}, and exchange {self._at[0]} of "
+                f"rank {self.rank} is {self._at[1]!r} of {self._at[2]}; all ranks must make the same calls in the same order",
+                rank,
+            )
+        return said
 
-    def _done(self, move: Callable[[], "dist.Work | None"], rank: int, limit: timedelta) -> None:
+    def _move(self, tensor: torch.Tensor, rank: int, limit: timedelta, *, sends: bool = False) -> None:
+        """Send a tensor to a rank, or receive it."""
+        if rank in self._lost:
+            raise self._lost[rank]
+        pair = self._talk[rank or self.rank]
         try:
-            if (work := move()) is not None:
-                work.wait(limit)
+            # Of a pair, rank 0 is 0 and the other one 1.
+            (pair.send if sends else pair.recv)([tensor], int(self.leads), 0).wait(limit)
         except RuntimeError as error:
-            slow = "Timed out" in str(error)
-            why = f"did not answer within {limit.total_seconds():g} seconds" if slow else "ended"
-            raise RankError(f"rank {rank}: {why}; its own output may say why", rank, True) from error
+            why = f"did not answer within {limit.total_seconds():g} seconds" if _timed_out(error) else "ended"
+            self._lost[rank] = RankError(f"rank {rank}: {why}; its own output may say why", rank, True)
+            raise self._lost[rank] from error
 
-    def _taken(self, result: Any) -> Any:
-        """A result, or the error in its place."""
-        if isinstance(result, _Failed):
-            raise RankError(result.why if result.why.startswith("rank ") else f"rank {result.rank}: {result.why}", result.rank)
-        return result
+
+def _timed_out(error: BaseException | None) -> bool:
+    return "Timed out" in str(error)
 
 
 def _packed(value: object) -> torch.Tensor:

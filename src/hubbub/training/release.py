@@ -190,7 +190,7 @@ class ReleasePath:
             ConfigError: The strategy is no longer the promised one.
         """
         self._require_started()
-        self._ranks.require_same("cohort or clip norm", lambda: fingerprint(list(cohort), clip_norm))
+        self._ranks.require_same("round, cohort or clip norm", lambda: fingerprint(self.next_round, list(cohort), clip_norm))
         return self._ranks.lead(lambda: self._begun(cohort, total, clip_norm))
 
     def _begun(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
