@@ -14,19 +14,18 @@ from hubbub._util import least_float, least_root, no_lower
 from hubbub._util.checks import non_negative, one_of, open_unit
 from hubbub.accounting import dominating_pairs, pld
 from hubbub.accounting.events import (
-    BallsInBins,
     DiscreteGaussianShares,
     Event,
     FixedSizeSampled,
     Gaussian,
     MixtureOfGaussians,
     NeighboringRelation,
-    PoissonSampled,
     TreeAggregation,
     TruncatedPoissonSampled,
     counted,
     require_relation,
 )
+from hubbub.accounting.renyi import rdp_delta, rdp_epsilon, shares_zcdp_rho
 from hubbub.errors import BudgetError
 from hubbub.mechanism import gaussian
 
@@ -82,7 +81,7 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
     rounds, relation = _asked(events, neighboring_relation, accountant)
     if not rounds:
         return 0.0
-    answer = _rdp_epsilon if accountant == "rdp" else _epsilon
+    answer = rdp_epsilon if accountant == "rdp" else _epsilon
     return _require_bound("epsilon", answer(rounds, delta, relation))
 
 
@@ -105,12 +104,12 @@ def epsilon_once(events: tuple[tuple[Event, int], ...], delta: float, neighborin
 
 def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> float:
     if by_divergences(events):
-        return _rdp_epsilon(events, delta, relation)
+        return rdp_epsilon(events, delta, relation)
     plain = unamplified_epsilon(events, delta, relation)
     if one_gaussian(events) or plain == 0:
         return plain
     if delta < _LEAST_DELTA or _hopeless(events, relation):
-        return min(plain, _rdp_epsilon(events, delta, relation))
+        return min(plain, rdp_epsilon(events, delta, relation))
     forth, back = _laws(events, relation)
     # max() would lose a NaN.
     answer = _require_bound("epsilon", pld.epsilon(forth, delta))
@@ -118,7 +117,7 @@ def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> flo
         answer = max(answer, _require_bound("epsilon", pld.epsilon(back, delta, enough=answer)))
     if answer > _LARGE_EPSILON and not any(isinstance(event, TruncatedPoissonSampled) for event, _ in events):
         # Truncated cohorts are blends of dozens of laws, for which it would take seconds.
-        answer = min(answer, _rdp_epsilon(events, delta, relation))
+        answer = min(answer, rdp_epsilon(events, delta, relation))
     return min(plain, answer)
 
 
@@ -143,18 +142,18 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
     rounds, relation = _asked(events, neighboring_relation, accountant)
     if not rounds:
         return 0.0
-    answer = _rdp_delta if accountant == "rdp" else _delta
+    answer = rdp_delta if accountant == "rdp" else _delta
     return _require_bound("delta", answer(rounds, eps, relation))
 
 
 def _delta(events: Events, eps: float, relation: NeighboringRelation) -> float:
     if by_divergences(events):
-        return _rdp_delta(events, eps, relation)
+        return rdp_delta(events, eps, relation)
     plain = unamplified_delta(events, eps, relation)
     if one_gaussian(events) or plain < _LEAST_DELTA:
         return plain
     if _hopeless(events, relation):
-        return min(plain, _rdp_delta(events, eps, relation))
+        return min(plain, rdp_delta(events, eps, relation))
     forth, back = _laws(events, relation)
     # max() would lose a NaN.
     answer = _require_bound("delta", pld.delta(forth, eps))
@@ -177,21 +176,6 @@ def _require_bound(name: str, answer: float) -> float:
             "and report this with the settings"
         )
     return answer
-
-
-# Few runs need divergences, and the others do not load them.
-
-
-def _rdp_epsilon(events: Events, delta: float, relation: NeighboringRelation) -> float:
-    from hubbub.accounting.renyi import rdp_epsilon
-
-    return rdp_epsilon(events, delta, relation)
-
-
-def _rdp_delta(events: Events, epsilon: float, relation: NeighboringRelation) -> float:
-    from hubbub.accounting.renyi import rdp_delta
-
-    return rdp_delta(events, epsilon, relation)
 
 
 def _hopeless(events: Events, relation: NeighboringRelation) -> bool:
@@ -243,15 +227,7 @@ def certain(events: Events) -> bool:
         >>> certain([(Gaussian(1.0), 3)]), certain([(Gaussian(1.0), 3), (PoissonSampled(1.0, 0.01), 100)])
         (True, False)
     """
-    return not any(_has_coins(event) for event, _ in events)
-
-
-def _has_coins(event: Event) -> bool:
-    match event:
-        case Gaussian() | TreeAggregation() | DiscreteGaussianShares():
-            return False
-        case PoissonSampled() | FixedSizeSampled() | TruncatedPoissonSampled() | BallsInBins() | MixtureOfGaussians():
-            return True
+    return all(isinstance(event, Gaussian | TreeAggregation | DiscreteGaussianShares) for event, _ in events)
 
 
 def by_divergences(events: Events) -> bool:
@@ -294,8 +270,6 @@ def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelati
     own, others = _apart(events)
     if not own:
         return least_float(_mu_squared(others, neighboring_relation) / 2)
-    from hubbub.accounting.renyi import shares_zcdp_rho
-
     added = sum(count * Fraction(no_lower(shares_zcdp_rho(event, neighboring_relation))) for event, count in own)
     return least_float(_mu_squared(others, neighboring_relation) / 2 + added)
 
@@ -326,7 +300,7 @@ def unamplified_epsilon(events: Events, delta: float, neighboring_relation: Neig
     if mu > _MOST_MU:
         return math.inf
     if own:
-        return _rdp_epsilon([*own, *_as_event(mu, neighboring_relation)], delta, neighboring_relation)
+        return rdp_epsilon([*own, *_as_event(mu, neighboring_relation)], delta, neighboring_relation)
     return gaussian.epsilon(delta, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu else 0.0
 
 
@@ -343,7 +317,7 @@ def unamplified_delta(events: Events, epsilon: float, neighboring_relation: Neig
     if mu > _MOST_MU:
         return 1.0
     if own:
-        return _rdp_delta([*own, *_as_event(mu, neighboring_relation)], epsilon, neighboring_relation)
+        return rdp_delta([*own, *_as_event(mu, neighboring_relation)], epsilon, neighboring_relation)
     return gaussian.delta(epsilon, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu else 0.0
 
 

@@ -41,7 +41,7 @@ from hubbub.accounting.events import (
 from hubbub.accounting.pairs import LOW_TAIL, Blend, Law, LossLaw, LossPair, Pair, between
 from hubbub.mechanism.participation import MinSeparation
 
-__all__ = ["MixturePair", "as_gaussian", "directions", "unamplified_mu"]
+__all__ = ["MixturePair", "as_gaussian", "directions", "mu_squared"]
 
 # Where a Newton step leaves its bracket, that is halved; this many halvings leave nothing of any.
 _STEPS = 200
@@ -52,13 +52,12 @@ _LOSS_ROUNDING = 2.0**-50
 
 
 @dataclass(frozen=True)
-class MixturePair:
-    """P_+ against N(0, 1), or against P_− where ``mirrored``; ``reverse`` takes the loss of the second against the first."""
+class MixturePair(LossPair):
+    """P_+ against N(0, 1), or against P_− where ``mirrored``."""
 
     probabilities: tuple[float, ...]
     shifts: tuple[float, ...]
     mirrored: bool
-    reverse: bool = False
 
     def losses(self, x: Array) -> Array:
         """ln of the first density over the second at x, whatever the direction; increasing."""
@@ -137,12 +136,9 @@ class MixturePair:
             below, above = self.losses(np.array([-low, most]))
         return float(below), float(above)
 
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        """The masses of both laws of the direction between increasing losses, ``(edges − 1,)`` each."""
-        x = self.arguments(-edges[::-1] if self.reverse else edges)
-        first = self._between(x, 1.0)
-        second = self._between(x, -1.0 if self.mirrored else 0.0)
-        return (second[::-1], first[::-1]) if self.reverse else (first, second)
+    def between(self, x: Array) -> tuple[Array, Array]:
+        """The masses of both laws between increasing points of the line, ``(points − 1,)`` each."""
+        return self._between(x, 1.0), self._between(x, -1.0 if self.mirrored else 0.0)
 
     def _between(self, x: Array, sign: float) -> Array:
         if sign == 0:
@@ -177,14 +173,6 @@ class MixturePair:
             out = min(t, 0.0)
             parts.append(p * float(ndtr(t)) * max(0.0, 1 + up * (_LOSS_ROUNDING * (16 + out * (out - s)) + abs(whole - 1))))
         return math.fsum(parts)
-
-    def nodes(self, low: float, high: float, points: int) -> tuple[Array, Array]:
-        """Losses between two, evenly in x, and the masses around them."""
-        ends = self.arguments(np.array([-high, -low] if self.reverse else [low, high]))
-        x = np.linspace(max(ends[0], -40.0), ends[1], points + 1)
-        sign = 1.0 if not self.reverse else -1.0 if self.mirrored else 0.0
-        losses = self.losses((x[1:] + x[:-1]) / 2)
-        return (-losses if self.reverse else losses), self._between(x, sign)
 
 
 def as_gaussian(event: TreeAggregation) -> Gaussian:
@@ -253,24 +241,10 @@ def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, Lo
             raise ValueError(f"{event}: has no law of loss that is known, only Rényi divergences; use accountant = 'rdp'")
 
 
-def unamplified_mu(event: Event, relation: NeighboringRelation) -> float:
-    """μ of the Gaussian release that an event is to an adversary who knows participation: a bound, by joint quasi-convexity.
+def mu_squared(event: Event, relation: NeighboringRelation) -> Fraction:
+    """μ², exactly, of the Gaussian release that an event is to an adversary who knows participation: a bound.
 
     With the cohort seen, a record moves the sum by at most C where zero takes its place, and by 2C where another record does.
-
-    Raises:
-        ValueError: An event whose noise is no Gaussian.
-
-    Example:
-        >>> [unamplified_mu(PoissonSampled(0.5, 0.1), relation) for relation in ("zero-out", "replace-one")]
-        [2.0, 4.0]
-    """
-    moved, times = _moves(event, relation)
-    return moved * math.sqrt(times) / event.noise_multiplier
-
-
-def mu_squared(event: Event, relation: NeighboringRelation) -> Fraction:
-    """The square of :func:`unamplified_mu`, without rounding.
 
     Raises:
         ValueError: An event whose noise is no Gaussian.
@@ -305,27 +279,23 @@ def _both(law: LossLaw) -> tuple[LossLaw, LossLaw]:
     return law, law
 
 
-def _reverse(pair: Pair) -> Pair:
-    return Pair(pair.q, pair.a, pair.b, not pair.reverse)
-
-
 def _poisson(q: float, shift: float, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
     if relation == "replace-one":
         return _both(_one(Pair(q, shift, -shift)))
     pair = Pair(q, shift, 0.0)
-    return _one(pair), _one(_reverse(pair))
+    return _one(pair), _one(replace(pair, reverse=True))
 
 
 def _fixed_size(q: float, shift: float, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
     displaced = Pair(q, 2 * shift, 0.0)
     match relation:
         case "add-or-remove-one":
-            return _one(displaced), _one(_reverse(displaced))
+            return _one(displaced), _one(replace(displaced, reverse=True))
         case "replace-one":
-            return _both(Law(upper=displaced, lower=_reverse(displaced)))
+            return _both(Law(upper=displaced, lower=replace(displaced, reverse=True)))
         case "zero-out":
             present, alone = Pair(q, 2 * shift, shift), Pair(q, shift, 0.0)
-            return Law(present, _reverse(alone)), Law(alone, _reverse(present))
+            return Law(present, replace(alone, reverse=True)), Law(alone, replace(present, reverse=True))
 
 
 def _truncated(event: TruncatedPoissonSampled, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:

@@ -21,7 +21,8 @@ loss between its two neighbours on a mesh is Doroshenko et al. 2022, Algorithm 1
 """
 
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -82,33 +83,52 @@ class LossLaw(Protocol):
         """
 
 
-class LossPair(Protocol):
-    """Two laws on a line whose ratio increases along it, in one of two directions.
+@dataclass(frozen=True)
+class LossPair(ABC):
+    """Two laws on a line whose ratio increases along it; ``reverse`` takes the loss of the second against the first.
 
     Both have densities, as mixtures of Gaussians do: mass at a single loss could fall beyond an edge of :meth:`masses`, and be
     counted at a smaller loss than its own. What has atoms implements :class:`LossLaw` itself.
     """
 
-    @property
-    def reverse(self) -> bool:
-        """Whether the losses fall along the line."""
+    reverse: bool = field(default=False, kw_only=True)
 
+    @abstractmethod
+    def losses(self, x: Array) -> Array:
+        """ln of the first density over the second at x, whatever the direction."""
+
+    @abstractmethod
+    def arguments(self, losses: Array) -> Array:
+        """The x at which each of increasing losses is taken; −∞ below the least one."""
+
+    @abstractmethod
+    def between(self, x: Array) -> tuple[Array, Array]:
+        """The masses of both laws between increasing points of the line, ``(points − 1,)`` each."""
+
+    @abstractmethod
     def extremes(self, log_tail: float) -> tuple[float, float]:
         """The losses that the first law of the direction leaves with mass e^log_tail above, and e^-40 below."""
 
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        """The masses of both laws of the direction between increasing losses, ``(edges − 1,)`` each."""
-
+    @abstractmethod
     def above(self, loss: float) -> tuple[float, float]:
         """The mass of each law of the direction above a loss: of the first from above, of the second from below."""
 
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """The masses of both laws of the direction between increasing losses, ``(edges − 1,)`` each."""
+        first, second = self.between(self.arguments(-edges[::-1] if self.reverse else edges))
+        return (second[::-1], first[::-1]) if self.reverse else (first, second)
+
     def nodes(self, low: float, high: float, points: int) -> tuple[Array, Array]:
         """Losses between two, evenly along the line, and the masses around them."""
+        ends = self.arguments(np.array([-high, -low] if self.reverse else [low, high]))
+        x = np.linspace(max(ends[0], -40.0), ends[1], points + 1)
+        losses = self.losses((x[1:] + x[:-1]) / 2)
+        return (-losses if self.reverse else losses), self.between(x)[self.reverse]
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two mixtures P_a and P_b; ``reverse`` takes the loss of the second against the first.
+class Pair(LossPair):
+    """Two mixtures P_a and P_b.
 
     Example:
         >>> pair = Pair(q=0.1, a=1.0, b=0.0)
@@ -120,7 +140,6 @@ class Pair:
     q: float
     a: float
     b: float
-    reverse: bool = False
 
     def losses(self, x: Array) -> Array:
         """ln P_a/P_b at x, whatever the direction."""
@@ -160,13 +179,10 @@ class Pair:
             below, above = self.losses(np.array([min(0.0, self.a) - low, max(0.0, self.a) + high]))
         return float(below), float(above)
 
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        """The masses of both laws of the direction between increasing losses, ``(edges − 1,)`` each."""
-        x = self.arguments(-edges[::-1] if self.reverse else edges)
+    def between(self, x: Array) -> tuple[Array, Array]:
+        """The masses of both laws between increasing points of the line, ``(points − 1,)`` each."""
         base = between(x)
-        first = _mixed(self.q, base, x, self.a)
-        second = base if self.b == 0 else _mixed(self.q, base, x, self.b)
-        return (second[::-1], first[::-1]) if self.reverse else (first, second)
+        return _mixed(self.q, base, x, self.a), _mixed(self.q, base, x, self.b)
 
     def above(self, loss: float) -> tuple[float, float]:
         """The mass of each law of the direction above a loss: of the first from above, of the second from below."""
@@ -174,14 +190,6 @@ class Pair:
         tails = [(x, x - self.b), (x, x - self.a)] if self.reverse else [(-x, self.a - x), (-x, self.b - x)]
         first, second = (float((1 - self.q) * ndtr(t) + self.q * ndtr(m)) for t, m in tails)
         return outward(first, second, abs(x) + abs(self.a))
-
-    def nodes(self, low: float, high: float, points: int) -> tuple[Array, Array]:
-        """Losses between two, evenly in x, and the masses around them."""
-        ends = self.arguments(np.array([-high, -low] if self.reverse else [low, high]))
-        x = np.linspace(max(ends[0], -40.0), ends[1], points + 1)
-        mass = _mixed(self.q, between(x), x, self.b if self.reverse else self.a)
-        losses = self.losses((x[1:] + x[:-1]) / 2)
-        return (-losses if self.reverse else losses), mass
 
 
 def outward(first: float, second: float, x: float) -> tuple[float, float]:

@@ -26,9 +26,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from hubbub._util import least_float
 from hubbub._util.checks import Array, non_negative, open_unit
 from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp, require_orders
-from hubbub.accounting.dominating_pairs import directions, unamplified_mu
+from hubbub.accounting.dominating_pairs import directions, mu_squared
 from hubbub.accounting.events import (
     BallsInBins,
     DiscreteGaussianShares,
@@ -105,7 +106,7 @@ def _curve(event: Event, orders: Array, relation: NeighboringRelation) -> Array:
     if isinstance(event, DiscreteGaussianShares):
         mu, excess, dim = _mu_of_shares(event, relation), event.excess, event.dim
         return np.asarray(np.minimum(orders * (mu**2 / 2) + excess * dim, orders * ((mu + excess * math.sqrt(dim)) ** 2 / 2)))
-    seen = orders * (unamplified_mu(event, relation) ** 2 / 2)
+    seen = orders * least_float(mu_squared(event, relation) / 2)
     match event:
         case Gaussian() | TreeAggregation() | BallsInBins() | MixtureOfGaussians():
             return seen

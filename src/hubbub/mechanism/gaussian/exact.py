@@ -7,8 +7,8 @@ Letters: x = εσ/Δ − h/2, R(x) = Φ(−x)/φ(x) the Mills ratio. Then δ = �
 where the textbook form subtracts two nearly equal numbers; below x = −1, where δ is large, 1 − δ is a sum of positive terms.
 Both roots are sought by Newton's method on the log odds of δ, whose slopes are closed: ∂δ/∂ε = −φ(x) R(x + h), ∂δ/∂h = φ(x).
 
-R(x) = ∫ e^(−xs − s²/2) ds over s ≥ 0, so that R(x) − R(x + h) = ∫ e^(−xs − s²/2)·(1 − e^(−hs)) ds: no term of a quadrature cancels
-another.
+R(x) = ∫ e^(−xs − s²/2) ds over s ≥ 0, so that R(x) − R(x + h) = ∫ e^(−xs − s²/2)·(1 − e^(−hs)) ds: no term of a quadrature
+cancels another.
 
 Source: Balle and Wang 2018, "Improving the Gaussian Mechanism for Differential Privacy", Theorem 8,
 https://arxiv.org/abs/1805.06530; Abramowitz and Stegun 1964, 26.2.12 (the ratio).
