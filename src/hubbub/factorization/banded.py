@@ -32,6 +32,7 @@ from hubbub.factorization.lbfgs import Minimum, minimize
 from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
 from hubbub.mechanism.participation import FixedEpochs, Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies.banded import Banded
+from hubbub.mechanism.strategies.matrices import root_series
 from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import Workload
 
@@ -99,14 +100,16 @@ def warm_start(workload: Workload, weights: Array, bands: int) -> Array:
     """A good C to start from, ``(rounds, bands)``: the optimum for half the rounds and bands, carried over."""
     rounds = workload.rounds
     if rounds < 2 * _FEWEST_ROUNDS or bands < 2 * _FEWEST_BANDS:
-        return _inside(np.tile(_root(workload, bands), (rounds, 1)))
+        return _inside(np.tile(root_series(workload.momentum, bands), (rounds, 1)))
     # The same training in half the rounds: two steps at a time.
     rates = workload.learning_rates
     half = Workload(rounds // 2, workload.momentum**2, None if rates is None else rates[: 2 * (rounds // 2) : 2])
     share = np.add.reduceat(weights, np.arange(0, rounds - rounds % 2, 2))
     search = Search(half, share / share.sum(), warm_start(half, share, bands // 2))
     coarse = search.columns(search.run(_COARSE, _MOST_EVALUATIONS).point)
-    return _finer(coarse / (coarse[:, :1] * _root(half, bands // 2)), rounds, _root(workload, bands))
+    return _finer(
+        coarse / (coarse[:, :1] * root_series(half.momentum, bands // 2)), rounds, root_series(workload.momentum, bands)
+    )
 
 
 class Search:
@@ -164,13 +167,6 @@ def _inside(C: Array) -> Array:
     for j in range(max(0, rounds - bands + 1), rounds):
         C[j, rounds - j :] = 0.0
     return C / _norms(C)
-
-
-def _root(workload: Workload, bands: int) -> Array:
-    """The first coefficients of the root of A without learning rates, ``(bands,)``: of ((1 − x)·(1 − βx))^(-1/2)."""
-    i = np.arange(1, bands)
-    one = np.concatenate([[1.0], np.cumprod((2 * i - 1) / (2 * i))])
-    return np.convolve(one, one * workload.momentum ** np.arange(bands))[:bands]
 
 
 def _finer(ratio: Array, rounds: int, root: Array) -> Array:

@@ -8,8 +8,8 @@ two together are at least 2·T, with T the trace of (V^(1/2)·M·V^(1/2))^(1/2).
 diagonal of X below 1 only makes tr(V·X) smaller: the bound holds for columns of norm at most 1.
 
 At the optimum V = X⁻¹·M·X⁻¹ attains it. Near the optimum that matrix has small entries in the band, which are the gradient:
-set to 0 they leave an admissible V. T is the sum of the roots of the eigenvalues of N = W^(1/2)·A·V·Aᵀ·W^(1/2). Cheaper
-bounds on T, from Cholesky factors, leave 5 to 30 times the gap and need as many more evaluations as they save.
+set to 0 they leave an admissible V. With V = L·Lᵀ, T is the sum of the singular values of W^(1/2)·A·L. Cheaper bounds on T,
+from Cholesky factors, leave 5 to 30 times the gap and need as many more evaluations as they save.
 
 Source: Denisov et al. 2022, https://arxiv.org/abs/2202.08312, for the dual without bands; Choquette-Choo et al. 2023,
 https://arxiv.org/abs/2306.08153, for the problem with bands.
@@ -19,9 +19,10 @@ import math
 
 import numpy as np
 from scipy.linalg.blas import dsyrk, dtrsm
-from scipy.linalg.lapack import dpotrf, dsyevd, dtrtri
+from scipy.linalg.lapack import dpotrf, dtrtri
 
 from hubbub._util.checks import Array
+from hubbub.mechanism.strategies.banded import Banded
 from hubbub.mechanism.workloads import Workload
 
 __all__ = ["MOST_ROUNDS", "bound_on_norm", "lower_bound"]
@@ -30,8 +31,6 @@ __all__ = ["MOST_ROUNDS", "bound_on_norm", "lower_bound"]
 MOST_ROUNDS = 5000
 
 _EPSILON = float(np.finfo(np.float64).eps)
-# If rounding may take more than this part of the sum of roots, it is computed by singular values.
-_MOST_LOST = 2e-7
 
 
 def lower_bound(C: Array, workload: Workload, weights: Array) -> float:
@@ -45,7 +44,7 @@ def lower_bound(C: Array, workload: Workload, weights: Array) -> float:
     if not np.isfinite(V).all():
         return 0.0
     shift = 0.0
-    while dpotrf(V, lower=1)[1]:
+    while (factor := dpotrf(V, lower=1, clean=1))[1]:
         # A shift of the diagonal makes V ≥ 0: it stays admissible, and increases tr V.
         more = shift or 1e-12 * float(np.abs(V).max()) - float(np.linalg.eigvalsh(V)[0])
         if not (0 < more < math.inf):
@@ -54,13 +53,10 @@ def lower_bound(C: Array, workload: Workload, weights: Array) -> float:
         shift += more
     # A Cholesky factor that exists proves V ≥ 0 up to this much on each diagonal entry (Rump 2006); T only grows with it.
     total = math.fsum(np.diagonal(V)) * (1 + 8 * rounds * (rounds + 1) * _EPSILON)
-    # Entries of N are sums by at most 2n additions of numbers of both signs.
-    magnitude = float(np.linalg.norm(_queried(_queried(np.abs(V.T), workload, weights), workload, weights)))
-    T, lost = _sum_of_roots(_queried(_queried(V.T, workload, weights), workload, weights), magnitude)
-    if lost > _MOST_LOST * T:
-        V = _dual(C, workload.inverse_bands(), weights)
-        V[np.diag_indices(rounds)] += shift
-        T = max(T, _sum_of_singular_values(V, workload, weights))
+    # Entries of W^(1/2)·A·L are sums of at most n numbers of both signs.
+    lost = 4 * rounds * _EPSILON * float(np.linalg.norm(_queried(np.abs(factor[0]), workload, weights)))
+    singular = np.linalg.svd(_queried(np.ascontiguousarray(factor[0]), workload, weights), compute_uv=False)
+    T = math.fsum(singular) - math.sqrt(rounds) * lost
     return max(0.0, T) ** 2 / total * (1 - 8 * _EPSILON)
 
 
@@ -86,20 +82,10 @@ def bound_on_norm(U: Array) -> float:
     return norm * (1 + lost)
 
 
-def _dense(bands: Array) -> Array:
-    """The lower-banded matrix with entry (j + d, j) = bands[d, j], ``(rounds, rounds)``, columns contiguous."""
-    rounds = bands.shape[1]
-    matrix = np.zeros((rounds, rounds), order="F")
-    for d, diagonal in enumerate(bands):
-        j = np.arange(rounds - d)
-        matrix[j + d, j] = diagonal[: rounds - d]
-    return matrix
-
-
 def _dual(C: Array, inverse_bands: Array, weights: Array) -> Array:
     """X⁻¹·M·X⁻¹ with zeros for the off-diagonal entries in the band; exactly symmetric."""
     rounds, bands = C.shape
-    strategy = _dense(C.T)
+    strategy = np.asfortranarray(Banded(C.T).matrix())
     # K = C·A⁻¹, column by column a combination of at most three columns of C.
     K = np.zeros_like(strategy)
     for e, diagonal in enumerate(inverse_bands):
@@ -131,33 +117,3 @@ def _queried(V: Array, workload: Workload, weights: Array) -> Array:
         V[i] = model
     V *= np.sqrt(weights)[:, None]
     return np.ascontiguousarray(V.T)
-
-
-def _sum_of_roots(N: Array, magnitude: float) -> tuple[float, float]:
-    """A lower bound on the sum of the roots of the eigenvalues of N (overwritten), and the allowance for rounding in it.
-
-    ``magnitude`` is the norm of N with every product in its sums taken positive.
-
-    The computed eigenvalues are those of N + E. Sorted, they differ from the true ones by e with ‖e‖ ≤ ‖E‖ (Hoffman and
-    Wielandt, Frobenius norms), and √x − √(x − e) ≤ e/√x: the roots differ by ‖E‖·(Σ 1/x)^(1/2) at most. To take ‖E‖ off each
-    eigenvalue instead would cost √n times as much, and more than the gap that is asked for.
-    """
-    # The reduction to a tridiagonal matrix adds a small multiple of n·ε.
-    error = 4 * len(N) * _EPSILON * magnitude
-    eigenvalues, _, info = dsyevd(N.T, compute_v=0, lower=1, overwrite_a=1)
-    large = eigenvalues[eigenvalues > 16 * error]
-    if info or not large.size:
-        return 0.0, math.inf
-    lost = error * math.sqrt(math.fsum(1 / large)) + 4 * math.sqrt(error) * (len(N) - len(large))
-    return math.fsum(np.sqrt(large)) - error * math.sqrt(math.fsum(1 / large)), lost
-
-
-def _sum_of_singular_values(V: Array, workload: Workload, weights: Array) -> float:
-    """The same as the sum of the singular values of W^(1/2)·A·L, where V = L·Lᵀ: twice as slow, and n times as accurate."""
-    L, info = dpotrf(V, lower=1, clean=1, overwrite_a=1)
-    if info:
-        return 0.0
-    magnitude = float(np.linalg.norm(_queried(np.abs(L), workload, weights)))
-    G = _queried(np.ascontiguousarray(L), workload, weights)
-    error = 4 * len(G) * _EPSILON * magnitude
-    return math.fsum(np.linalg.svd(G, compute_uv=False)) - math.sqrt(len(G)) * error

@@ -92,14 +92,12 @@ def row_gram(bands: Array, scale: Array) -> Array:
 
 def column_gram(bands: Array, scale: Array) -> Array:
     """The bands of Lᵀ·diag(scale)·L for lower banded L, laid out as those of :func:`row_gram`."""
-    width, n = bands.shape
-    gram = np.zeros((width, n))
-    for d in range(width):
-        for m in range(width - d):
-            # Row j + d + m of L meets both column j and column j + d there.
-            count = n - d - m
-            gram[d, :count] += bands[m + d, :count] * bands[m, d : d + count] * scale[d + m :]
-    return gram
+    return _backwards(row_gram(_backwards(bands), scale[::-1]))
+
+
+def _backwards(bands: Array) -> Array:
+    """The bands of Lᵀ with the order of rows and columns reversed: again lower banded; of a symmetric P, those below it."""
+    return np.stack([np.roll(band[::-1], -d) for d, band in enumerate(bands)])
 
 
 def inverse_diagonal(gram: Array, v: Array, poles: Poles) -> Array:
@@ -168,9 +166,7 @@ def _diagonals_of_two(gram: Array, shifted: Array) -> Array:
 def _windows(gram: Array, shifted: Array, *, backwards: bool) -> tuple[Array, Array, Array]:
     """The Schur complements on each two neighboring rounds: both diagonal entries and the one between, ``(poles, n − 1)``."""
     bands = np.empty((*shifted.shape, 3))
-    for d in range(3):
-        band = np.roll(gram[d, ::-1], -d) if backwards else gram[d]
-        bands[:, :, d] = band
+    bands[:] = (_backwards(gram) if backwards else gram).T
     bands[:, :, 0] += shifted[:, ::-1] if backwards else shifted
     factor, info = lapack.dpbtrf(bands.reshape(-1, 3).T, lower=1, overwrite_ab=True)
     if info:
