@@ -317,13 +317,7 @@ class BinsLaw:
 
 
 def directions(event: BallsInBins, neighboring_relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
-    """The laws of the loss with the unit against without, and the reverse; equal where the two are symmetric.
-
-    Example:
-        >>> remove, add = directions(BallsInBins(noise_multiplier=3.0, bins=10, rounds=100), "zero-out")
-        >>> round(remove.delta(0.5), 3), round(add.delta(0.5), 3)
-        (0.034, 0.025)
-    """
+    """The laws of the loss with the unit against without, and the reverse; equal where the two are symmetric."""
     shift = max(_LEAST_SHIFT, math.sqrt(-(-event.rounds // event.bins)) / event.noise_multiplier)
     if neighboring_relation == "replace-one":
         shift *= math.sqrt(2)

@@ -90,11 +90,6 @@ def epsilon_once(events: tuple[tuple[Event, int], ...], delta: float, neighborin
     """:func:`epsilon` with a cache, since calibration, plan, run and report ask for the same events.
 
     Zero-out and add-or-remove-one cost the same, except for cohorts in which a unit takes the place of another.
-
-    Example:
-        >>> events = ((Gaussian(noise_multiplier=1.0), 1),)
-        >>> epsilon_once(events, 1e-6, "zero-out", "tight") == epsilon_once(events, 1e-6, "add-or-remove-one", "tight")
-        True
     """
     places = any(isinstance(event, FixedSizeSampled | TruncatedPoissonSampled) for event, _ in events)
     if neighboring_relation == "add-or-remove-one" and not places:
@@ -220,13 +215,7 @@ def one_gaussian(events: Events) -> bool:
 
 
 def certain(events: Events) -> bool:
-    """Whether none of the events has random cohorts.
-
-    Example:
-        >>> from hubbub.accounting.events import PoissonSampled
-        >>> certain([(Gaussian(1.0), 3)]), certain([(Gaussian(1.0), 3), (PoissonSampled(1.0, 0.01), 100)])
-        (True, False)
-    """
+    """Whether none of the events has random cohorts."""
     return all(isinstance(event, Gaussian | TreeAggregation | DiscreteGaussianShares) for event, _ in events)
 
 
@@ -245,14 +234,6 @@ def unamplified_mu(events: Events, neighboring_relation: NeighboringRelation) ->
         events: Pairs (event, how often it happens).
         neighboring_relation: Replacing a unit moves a sum by twice the clip norm.
 
-    Raises:
-        ValueError: An event whose noise is no Gaussian.
-
-    Example:
-        >>> from hubbub.accounting.events import PoissonSampled
-        >>> unamplified_mu([(PoissonSampled(2.0, 0.01), 100)], "add-or-remove-one")
-        5.0
-
     Source: van Erven and Harremoës 2014, Theorem 13 (quasi-convexity), https://arxiv.org/abs/1206.2459; Dong, Roth and Su 2022,
     Corollary 2 (composition), https://arxiv.org/abs/1905.02383.
     """
@@ -260,13 +241,7 @@ def unamplified_mu(events: Events, neighboring_relation: NeighboringRelation) ->
 
 
 def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelation) -> float:
-    """ρ of zero-concentrated DP, without amplification by sampling, rounded up: μ²/2 of Gaussians.
-
-    Example:
-        >>> from hubbub.accounting.events import PoissonSampled
-        >>> unamplified_zcdp_rho([(PoissonSampled(1.0, 0.01), 2000)], "add-or-remove-one")
-        1000.0
-    """
+    """ρ of zero-concentrated DP, without amplification by sampling, rounded up: μ²/2 of Gaussians."""
     own, others = _apart(events)
     if not own:
         return least_float(_mu_squared(others, neighboring_relation) / 2)
@@ -287,14 +262,7 @@ def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRel
 
 
 def unamplified_epsilon(events: Events, delta: float, neighboring_relation: NeighboringRelation) -> float:
-    """Epsilon without amplification by sampling: exact without random cohorts and without noise shares.
-
-    Example:
-        >>> from hubbub.accounting.events import PoissonSampled
-        >>> sampled = [(PoissonSampled(noise_multiplier=4.0, sampling_probability=0.01), 100)]
-        >>> [round(of(sampled, 1e-6, "add-or-remove-one"), 3) for of in (epsilon, unamplified_epsilon)]
-        [0.096, 14.451]
-    """
+    """Epsilon without amplification by sampling: exact without random cohorts and without noise shares."""
     own, others = _apart(events)
     mu = unamplified_mu(others, neighboring_relation)
     if mu > _MOST_MU:

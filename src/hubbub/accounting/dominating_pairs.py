@@ -180,13 +180,6 @@ def as_gaussian(event: TreeAggregation) -> Gaussian:
 
     Args:
         event: The tree. Its sensitivity is exact, but for thousands of participations a few rounds apart, where it is a bound.
-
-    Raises:
-        ValueError: The tree's sensitivity over its noise multiplier is above 1e12, which is no privacy.
-
-    Example:
-        >>> as_gaussian(TreeAggregation(noise_multiplier=2.0, rounds=7)).noise_multiplier
-        1.1547005383792517
     """
     squared = _squared_sensitivity(event.rounds, event.min_separation, event.max_participations)
     return Gaussian(event.noise_multiplier / math.sqrt(squared))
@@ -208,16 +201,7 @@ _RANGES, _FEW_RANGES, _LARGEST_SHIFT = 24, 8, 100.0
 
 
 def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
-    """The laws of the loss with the record against without, and the reverse; equal where the two are symmetric.
-
-    Raises:
-        ValueError: An event of which no law is known, only Rényi divergences.
-
-    Example:
-        >>> remove, add = directions(PoissonSampled(noise_multiplier=1.0, sampling_probability=0.1), "add-or-remove-one")
-        >>> round(remove.delta(0.5), 4), round(add.delta(0.5), 4)
-        (0.002, 0.0)
-    """
+    """The laws of the loss with the record against without, and the reverse; equal where the two are symmetric."""
     match event:
         case Gaussian(z):
             return _both(_one(Pair(1.0, (2 if relation == "replace-one" else 1) / z, 0.0)))
@@ -245,9 +229,6 @@ def mu_squared(event: Event, relation: NeighboringRelation) -> Fraction:
     """μ², exactly, of the Gaussian release that an event is to an adversary who knows participation: a bound.
 
     With the cohort seen, a record moves the sum by at most C where zero takes its place, and by 2C where another record does.
-
-    Raises:
-        ValueError: An event whose noise is no Gaussian.
     """
     moved, times = _moves(event, relation)
     return Fraction(moved) ** 2 * times / Fraction(event.noise_multiplier) ** 2

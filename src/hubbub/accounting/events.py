@@ -331,14 +331,6 @@ def counted(events: object) -> list[tuple[Event, int]]:
 
     Args:
         events: Pairs (event, number of rounds that cost it).
-
-    Raises:
-        TypeError: No list, something in it that is no pair, or a pair of something else.
-        ValueError: A number of rounds below 0 or above 10¹².
-
-    Example:
-        >>> counted([(Gaussian(1.0), 2), (Gaussian(3.0), 0), (Gaussian(1.0), 1)])
-        [(Gaussian(noise_multiplier=1.0), 3)]
     """
     if isinstance(events, str | Event) or not isinstance(events, Iterable):
         raise TypeError(f"events = {shown(events)}: must be a list of pairs (event, rounds), such as [(event, 2000)]")

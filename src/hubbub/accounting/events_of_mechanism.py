@@ -49,12 +49,7 @@ _LEAST_MU_SQUARED = Fraction(1, 10**24)
 
 
 def default_relation(participation: Participation) -> NeighboringRelation:
-    """Add-or-remove-one for cohorts that each unit joins at random, zero-out for patterns and cohorts of a fixed size.
-
-    Example:
-        >>> default_relation(PoissonSampling(0.1)), default_relation(MinSeparation(10, 3))
-        ('add-or-remove-one', 'zero-out')
-    """
+    """Add-or-remove-one for cohorts that each unit joins at random, zero-out for patterns and cohorts of a fixed size."""
     match participation:
         case SingleParticipation() | FixedEpochs() | MinSeparation() | FixedSizeSampling():
             return "zero-out"
@@ -137,15 +132,7 @@ def covered_relations(participation: Participation) -> tuple[NeighboringRelation
 
 
 def stated_relation(participation: Participation, relation: str | None) -> NeighboringRelation:
-    """The relation to state, by default that of the cohorts.
-
-    Raises:
-        ValueError: No such relation, or add-or-remove-one for a pattern, whose cohorts depend on who is there.
-
-    Example:
-        >>> stated_relation(PoissonSampling(0.1), None), stated_relation(PoissonSampling(0.1), "replace-one")
-        ('add-or-remove-one', 'replace-one')
-    """
+    """The relation to state, by default that of the cohorts."""
     stated = require_relation(default_relation(participation) if relation is None else relation)
     if stated not in covered_relations(participation):
         raise ValueError(

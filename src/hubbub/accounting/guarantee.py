@@ -127,9 +127,6 @@ def together(
         relations: Under which these are covered.
         accountant: ``"tight"`` or ``"rdp"``.
         privacy_unit: That of all runs.
-
-    Raises:
-        ConfigError: A run of another unit, or one that the relation does not cover.
     """
     require_together(runs, privacy_unit, neighboring_relation)
     before = events_of(runs)

@@ -45,11 +45,7 @@ def log_expm1(y: Array) -> Array:
 
 
 def log_excess(law: LossLaw, orders: Array) -> Array:
-    """ln(A_a − 1) for each order a > 1, ``(orders,)``.
-
-    Raises:
-        TypeError: A law that is known on a mesh only.
-    """
+    """ln(A_a − 1) for each order a > 1, ``(orders,)``."""
     match law:
         case Blend(weights, laws):
             parts = [math.log(w) + log_excess(part, orders) for w, part in zip(weights, laws, strict=True) if w > 0]

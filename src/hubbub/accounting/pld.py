@@ -46,12 +46,7 @@ Rounds = Sequence[tuple[LossLaw, int]]
 
 
 def tolerance(near: float) -> float:
-    """How far an answer near an epsilon may lie above the truth, where memory and rounding allow.
-
-    Example:
-        >>> tolerance(0.001), tolerance(2.0), tolerance(1000.0)
-        (1e-05, 0.0001, 0.01)
-    """
+    """How far an answer near an epsilon may lie above the truth, where memory and rounding allow."""
     return max(RELATIVE_TOLERANCE * near, min(TOLERANCE, 1e-2 * near), LEAST_TOLERANCE)
 
 

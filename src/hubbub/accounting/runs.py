@@ -132,11 +132,7 @@ def events_of(runs: Sequence[RunCharge]) -> Events | None:
 
 
 def require_together(runs: Sequence[RunCharge], privacy_unit: str, neighboring_relation: NeighboringRelation) -> None:
-    """Refuse runs whose costs do not add up to one guarantee.
-
-    Raises:
-        ConfigError: A run that hides another unit, or whose cohorts no theorem covers under the relation.
-    """
+    """Refuse runs whose costs do not add up to one guarantee."""
     for run in runs:
         if run.privacy_unit != privacy_unit:
             raise ConfigError(
@@ -163,10 +159,6 @@ def event_record(event: Event, count: int) -> dict[str, Any]:
 
 def event_from_record(record: object) -> tuple[Event, int]:
     """The event of a record, each of its numbers checked.
-
-    Raises:
-        ValueError: No such event, or numbers that make none.
-        TypeError: A value of another type.
 
     Example:
         >>> event_from_record({"event": "Gaussian", "count": 3, "noise_multiplier": 2.0})

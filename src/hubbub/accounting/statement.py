@@ -565,12 +565,7 @@ def zcdp_standing(answer: PrivacyGuarantee) -> str:
 
 
 def no_less(delta: float) -> str:
-    """Delta in six digits, rounded up if it has more: epsilon holds at the number that is shown.
-
-    Example:
-        >>> no_less(1e-5), no_less(1 / 3e5)
-        ('1e-05', '3.33334e-06')
-    """
+    """Delta in six digits, rounded up if it has more: epsilon holds at the number that is shown."""
     shown = f"{delta:g}"
     return shown if float(shown) >= delta else f"{float(_up(delta, digits=6)):g}"
 

@@ -85,12 +85,6 @@ def trade_off_from_profile(profile: Callable[[float], float], false_positive_rat
 
     Returns:
         One rate for each, ``(rates,)``.
-
-    Example:
-        >>> from hubbub.mechanism import gaussian
-        >>> curve = trade_off_from_profile(lambda epsilon: gaussian.delta(epsilon, noise_multiplier=1.0), (0.01, 0.5))
-        >>> curve.round(3).tolist()
-        [0.908, 0.159]
     """
     rates = _require_rates(false_positive_rates)
     inner = rates[(rates > 0) & (rates < 1)]

@@ -47,12 +47,7 @@ __all__ = [
 def not_covered(
     privacy_unit: str, participations: Sequence[Participation | None], neighboring_relation: NeighboringRelation
 ) -> tuple[str, ...]:
-    """What no guarantee covers, by whose contribution is clipped as one, and what several of them pay together.
-
-    Example:
-        >>> not_covered("client", [MinSeparation(4, 2)], "zero-out")[-1]
-        'facts about groups: for k clients that act as one, epsilon is that of k times the sensitivity'
-    """
+    """What no guarantee covers, by whose contribution is clipped as one, and what several of them pay together."""
     examples = privacy_unit == "example"
     source = "gradients or examples, such as the" if examples else "clients' updates, such as their"
     watched = "time that training takes shows" if examples else "time, the traffic and the failures of clients show"
@@ -141,12 +136,7 @@ class Assumption:
 
 
 def require_words(name: str, values: object, kind: type[Assumption] | type[str]) -> None:
-    """Refuse what is no tuple of a few assumptions, or of a few texts of one line.
-
-    Raises:
-        ValueError: Too many, a text that is empty, too long or not printable, or an enforcer that there is not.
-        TypeError: A value of another type.
-    """
+    """Refuse what is no tuple of a few assumptions, or of a few texts of one line."""
     if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
         raise TypeError(f"{name} = {shown(values)}: must be a tuple of {kind.__name__}")
     if len(values) > _MOST_WORDS:
@@ -158,23 +148,13 @@ def require_words(name: str, values: object, kind: type[Assumption] | type[str])
 
 
 def require_text(name: str, text: object) -> None:
-    """Refuse what is no text of one printable line.
-
-    Raises:
-        ValueError: Empty, too long, not printable, or no text.
-    """
+    """Refuse what is no text of one printable line."""
     if not isinstance(text, str) or not text.strip() or not text.isprintable() or len(text) > _LONGEST_TEXT:
         raise ValueError(f"{name}: {shown(text)} must be a text of one line and at most {_LONGEST_TEXT} letters")
 
 
 def words_from_record(record: Mapping[str, Any]) -> tuple[tuple[Assumption, ...], tuple[str, ...]]:
-    """The assumptions ``further`` and the texts ``not_covered`` of a record, unchecked but for their shape.
-
-    Raises:
-        ValueError: An assumption with other values than a text and who enforces it.
-        TypeError: No list.
-        KeyError: One of them is missing.
-    """
+    """The assumptions ``further`` and the texts ``not_covered`` of a record, unchecked but for their shape."""
     for name in ("further", "not_covered"):
         if not isinstance(record[name], list):
             raise TypeError(f"{name} = {shown(record[name])}: must be a list")
@@ -196,12 +176,7 @@ HOLDERS_ADD = Assumption(
 
 
 def ranks_assumption(ranks: int) -> Assumption:
-    """What is assumed of the processes that shared a run's rounds.
-
-    Example:
-        >>> ranks_assumption(4).text
-        "the 4 processes that shared rounds, and what they send each other, are the server's: each saw sums and the noise's key"
-    """
+    """What is assumed of the processes that shared a run's rounds."""
     return Assumption(
         f"the {ranks} processes that shared rounds, and what they send each other, are the server's: each saw sums and the "
         "noise's key",
@@ -234,12 +209,7 @@ _ALWAYS_OF_EXAMPLES = (
 
 
 def describe(mechanism: Mechanism, privacy_unit: str = "client") -> str:
-    """The mechanism in words.
-
-    Example:
-        >>> describe(Mechanism(Identity(100), PoissonSampling(0.1), noise_multiplier=1.5))
-        'independent Gaussian noise with noise multiplier 1.5, each client in a round with probability 0.1'
-    """
+    """The mechanism in words."""
     strategy = mechanism.strategy
     independent = type(strategy) is Identity
     name = "independent Gaussian noise" if independent else f"correlated Gaussian noise ({_family(strategy)})"
@@ -256,12 +226,7 @@ def _family(strategy: Strategy) -> str:
 
 
 def cohorts_of(mechanism: Mechanism, privacy_unit: str = "client") -> str:
-    """Who takes part when in a mechanism's rounds, in words.
-
-    Example:
-        >>> cohorts_of(Mechanism(Identity(5), every_round(5), noise_multiplier=1.0))
-        'any client in any round'
-    """
+    """Who takes part when in a mechanism's rounds, in words."""
     if mechanism.participation == every_round(mechanism.rounds):
         return f"any {privacy_unit} in any round"
     return cohort_words(mechanism.participation, privacy_unit)
@@ -332,10 +297,6 @@ def assumptions(
         shares_of: How many clients at least bring the noise along, where the server adds none.
         privacy_unit: Whose contribution is clipped as one.
         pattern_kept_by: Who sees to it that a pattern is kept, ``"ledger"`` or ``"devices"``.
-
-    Example:
-        >>> print(assumptions(PoissonSampling(0.1))[0])
-        cohorts were sampled at random exactly as stated, never filtered by who answered, and stay secret (operator)
     """
     unit = privacy_unit
     match participation:
@@ -364,21 +325,12 @@ def assumptions(
 
 
 def count(number: int, thing: str) -> str:
-    """A number of things, in words.
-
-    Example:
-        >>> count(1, "round"), count(8, "private evaluation")
-        ('1 round', '8 private evaluations')
-    """
+    """A number of things, in words."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def stopped(rounds: int) -> Assumption:
     """What is assumed if epsilon is of fewer rounds than were promised: that of a stop which looks at releases is larger.
-
-    Example:
-        >>> stopped(3).text
-        'that the run ended after 3 rounds was decided by nothing that its data or its releases showed'
 
     Source: Rogers, Roth, Ullman and Vadhan 2016, "Privacy Odometers and Filters", https://arxiv.org/abs/1605.08294.
     """
@@ -387,12 +339,7 @@ def stopped(rounds: int) -> Assumption:
 
 
 def compared(participation: Participation, neighboring_relation: NeighboringRelation, unit: str) -> tuple[Assumption, ...]:
-    """What the two data sets that the relation compares have in common, where that is not plain.
-
-    Example:
-        >>> print(*compared(CyclicPoissonSampling(0.1, cycle_length=4), "replace-one", "client"))
-        a client that replaces another takes its name, and with it its rounds (operator)
-    """
+    """What the two data sets that the relation compares have in common, where that is not plain."""
     if neighboring_relation == "add-or-remove-one":
         who = one_unit(unit)
         # Who knows how many there are, to the last one, knows whether one is there.

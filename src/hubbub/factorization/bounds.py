@@ -54,12 +54,7 @@ def lower_bound(workload: Workload, participation: Participation, objective: str
 
 
 def classes_of(rounds: int, participation: Participation) -> Classes:
-    """``(rounds,)``: classes of rounds that one client may join together; −1 for rounds that no client may join.
-
-    Example:
-        >>> classes_of(6, MinSeparation(min_separation=2, max_participations=2))
-        array([0, 1, 2, 0, 1, 2])
-    """
+    """``(rounds,)``: classes of rounds that one client may join together; −1 for rounds that no client may join."""
     match require_pattern(participation):
         case SingleParticipation():
             return alone(rounds)
@@ -87,10 +82,6 @@ def toeplitz_bound(root: Array, separation: int, participations: int, mean: bool
         separation: b.
         participations: k.
         mean: Over rows, rather than the largest.
-
-    Example:
-        >>> toeplitz_bound(np.array([1.0, 0.5]), 1, 1, mean=False)
-        1.5624999999999687
 
     Source: for prefix sums and one participation Dvijotham et al. 2024, https://arxiv.org/abs/2404.16706.
     """

@@ -96,28 +96,13 @@ def default_bands(participation: Participation, rounds: int) -> int:
 
 
 def strategy_of(family: Family, workload: Workload, participation: Participation) -> Strategy:
-    """The family's strategy for a workload and a participation, optimized where the family is.
-
-    Raises:
-        ConfigError: Random cohorts with correlated noise of least error, or a matrix of too few rounds.
-        ValueError: The family refuses it; the message says why.
-
-    Example:
-        >>> strategy_of(Family("banded-toeplitz", bands=3), Workload(rounds=100), MinSeparation(10, 10)).coefficients
-        (1.0, 0.5, 0.375)
-    """
+    """The family's strategy for a workload and a participation, optimized where the family is."""
     made = _closed_form(family, workload, participation)
     return _optimized(family, workload, participation).strategy if made is None else made
 
 
 def answer_of(family: Family, workload: Workload, participation: Participation) -> "Optimized[Strategy]":
-    """The family's strategy with its error and a lower bound; for closed forms, computed from the matrix.
-
-    Example:
-        >>> answer = answer_of(Family("tree"), Workload(rounds=4), SingleParticipation())
-        >>> answer.squared_error, answer.lower_bound < 2
-        (3.7499999999999996, True)
-    """
+    """The family's strategy with its error and a lower bound; for closed forms, computed from the matrix."""
     made = _closed_form(family, workload, participation)
     if made is None:
         return _optimized(family, workload, participation)

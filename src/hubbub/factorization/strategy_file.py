@@ -114,11 +114,7 @@ def load(path: str | Path) -> Strategy:
 
 
 def load_answer(path: str | Path) -> Stored:
-    """The strategy of a file, and its stated origin, error and bound.
-
-    Raises:
-        DataError: The file is missing, or is not what :func:`save` writes; the message names file and field.
-    """
+    """The strategy of a file, and its stated origin, error and bound."""
     file = Path(path)
     try:
         content = files.read(file.resolve(), at_most=_LARGEST)

@@ -54,12 +54,7 @@ _TIGHT, _SHORT, _MEMORY = 1e-6, 1e-6, 20
 
 
 def row_weights(rounds: int, objective: str) -> Array:
-    """``(rounds,)``: the weight of β_j² in the mean of the squared errors, or in the last and largest.
-
-    Example:
-        >>> row_weights(4, "mean")
-        array([1.  , 0.75, 0.5 , 0.25])
-    """
+    """``(rounds,)``: the weight of β_j² in the mean of the squared errors, or in the last and largest."""
     return np.ones(rounds) if objective == "max" else 1 - np.arange(rounds) / rounds
 
 

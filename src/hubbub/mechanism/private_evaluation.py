@@ -309,12 +309,7 @@ class PrivateEvaluation:
 
 
 def epsilon_of_share(share: float, epsilon: float, delta: float) -> float:
-    """The epsilon of one Gaussian release that costs a part of the ρ of the one that costs ``epsilon``, at the same delta.
-
-    Example:
-        >>> round(epsilon_of_share(0.05, 2.0, 1e-5), 2)
-        0.39
-    """
+    """The epsilon of one Gaussian release that costs a part of the ρ of the one that costs ``epsilon``, at the same delta."""
     return gaussian.epsilon(delta, gaussian.noise_multiplier(epsilon, delta) / math.sqrt(_share(share)))
 
 

@@ -304,12 +304,7 @@ def best_of_rows(X: Array, separation: int, most: int) -> float:
 
 
 def bands_of(C: Array) -> int:
-    """The number of diagonals from the main one down to the last that is not 0, of a square matrix.
-
-    Example:
-        >>> bands_of(np.eye(4)), bands_of(np.tril(np.ones((4, 4))))
-        (1, 4)
-    """
+    """The number of diagonals from the main one down to the last that is not 0, of a square matrix."""
     return max((d for d in range(len(C)) if np.diagonal(C, -d).any()), default=0) + 1
 
 
@@ -335,22 +330,12 @@ def is_balanced(X: Array) -> bool:
 
 
 def count_sets(n: int, separation: int, most: int) -> int:
-    """The number of sets of at most ``most`` indices below n are pairwise at least ``separation`` apart.
-
-    Example:
-        >>> count_sets(4, separation=2, most=2), list(every_set(4, separation=2, most=2))
-        (7, [[3], [2], [1], [1, 3], [0], [0, 3], [0, 2]])
-    """
+    """The number of sets of at most ``most`` indices below n are pairwise at least ``separation`` apart."""
     return sum(math.comb(max(n - (m - 1) * (separation - 1), 0), m) for m in range(1, most + 1))
 
 
 def every_set(n: int, separation: int, most: int) -> Iterator[list[int]]:
-    """Every set of at most ``most`` indices below n that are pairwise at least ``separation`` apart.
-
-    Example:
-        >>> [chosen for chosen in every_set(5, separation=3, most=2) if len(chosen) == 2]
-        [[1, 4], [0, 4], [0, 3]]
-    """
+    """Every set of at most ``most`` indices below n that are pairwise at least ``separation`` apart."""
     stack: list[list[int]] = [[i] for i in range(n)]
     while stack:
         rounds = stack.pop()

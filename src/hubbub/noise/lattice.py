@@ -219,11 +219,7 @@ class Lattice:
 
 
 def require_one_shape(total: torch.Tensor, row: torch.Tensor) -> None:
-    """Refuse a sum and a row of different shapes, which torch would broadcast: an update would count many times.
-
-    Raises:
-        ValueError: The shapes differ.
-    """
+    """Refuse a sum and a row of different shapes, which torch would broadcast: an update would count many times."""
     if total.shape != row.shape:
         raise ValueError(f"total has shape {tuple(total.shape)}, its row of noise {tuple(row.shape)}: must be alike")
 

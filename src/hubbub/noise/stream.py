@@ -244,11 +244,7 @@ class _Draws:
 
 
 def require_memory(rows: int, width: int, like: torch.Tensor) -> None:
-    """Refuse a stream whose ``rows`` remembered rows of ``width`` numbers exceed the memory.
-
-    Raises:
-        ConfigError: They do; the message names strategies that need less.
-    """
+    """Refuse a stream whose ``rows`` remembered rows of ``width`` numbers exceed the memory."""
     needed, most = rows * width * like.element_size(), _most_memory(like.device)
     if needed > most:
         raise ConfigError(

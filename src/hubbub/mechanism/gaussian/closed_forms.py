@@ -243,12 +243,7 @@ def why_not_proved(answer: Calibration) -> str:
 
 
 def shown(value: float, digits: int) -> str:
-    """A number above 0 with a given number of digits, rounded up.
-
-    Example:
-        >>> shown(4.1137e-08, 3), shown(2.470432, 6), shown(0.5, 3)
-        ('4.12e-08', '2.47044', '0.5')
-    """
+    """A number above 0 with a given number of digits, rounded up."""
     exact_value = Decimal(value)
     up = exact_value.quantize(Decimal(1).scaleb(exact_value.adjusted() - digits + 1), rounding=ROUND_CEILING)
     text = f"{float(up):.{digits}g}"

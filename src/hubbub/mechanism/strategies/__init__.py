@@ -96,28 +96,14 @@ def own(strategy: Strategy) -> Description | None:
 
 
 def strategy_arrays(strategy: Strategy) -> dict[str, Array]:
-    """The arrays of a strategy: its coefficients or its matrix; for a class of others, the matrix.
-
-    Example:
-        >>> from hubbub.mechanism.strategies import BandedToeplitz
-        >>> strategy_arrays(BandedToeplitz(4, (1.0, 0.5)))
-        {'coefficients': array([1. , 0.5])}
-    """
+    """The arrays of a strategy: its coefficients or its matrix; for a class of others, the matrix."""
     if type(strategy) not in OWN:
         return {"C": np.ascontiguousarray(strategy.matrix(), dtype=np.float64)}
     return {name: np.asarray(v, dtype=np.float64) for name, v in _values(strategy).items() if isinstance(v, tuple | np.ndarray)}
 
 
 def strategy_numbers(strategy: Strategy) -> dict[str, Any]:
-    """The class name and the plain numbers of a strategy; for a class of others, its name as origin.
-
-    Example:
-        >>> from hubbub.mechanism.strategies import BinaryTree
-        >>> strategy_numbers(BinaryTree(rounds=8))
-        {'name': 'BinaryTree', 'rounds': 8, 'decoder': 'plain', 'rounds_per_tree': None, 'completed': False}
-        >>> from_parts(strategy_numbers(BinaryTree(rounds=8))) == BinaryTree(rounds=8)
-        True
-    """
+    """The class name and the plain numbers of a strategy; for a class of others, its name as origin."""
     kind = type(strategy)
     if kind not in OWN:
         from hubbub.mechanism.strategies.matrix_only import Described
@@ -131,11 +117,7 @@ def strategy_numbers(strategy: Strategy) -> dict[str, Any]:
 
 
 def from_parts(parts: Mapping[str, Any]) -> Strategy:
-    """The strategy of a name and its fields, checked by its constructor.
-
-    Raises:
-        ValueError, TypeError: An unknown strategy, or invalid fields.
-    """
+    """The strategy of a name and its fields, checked by its constructor."""
     name = one_of("strategy.name", parts.get("name"), _FILES)
     kind = getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
     strategy: Strategy = kind(**{name: value for name, value in parts.items() if name != "name"})

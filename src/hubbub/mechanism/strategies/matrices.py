@@ -58,10 +58,6 @@ def root_series(momentum: float, length: int, power: float = 0.5) -> Array:
     """The first coefficients of the workload's series to a power: 1/2 is its square root, −1/2 the inverse of that.
 
     At a learning rate of 1 the workload is 1/((1 − x)·(1 − βx)) for momentum β. At 1/2 they are positive and do not increase.
-
-    Example:
-        >>> root_series(0.0, 4)
-        array([1.    , 0.5   , 0.375 , 0.3125])
     """
     series = binomial(1.0, -power, length)
     return multiply(series, binomial(momentum, -power, length), length) if momentum else series
@@ -74,17 +70,7 @@ def require_invertible(place: str, diagonal: Array) -> None:
 
 
 def checked_triangular(matrix: npt.ArrayLike) -> Array:
-    """C, ``(rounds, rounds)``, copied and read-only.
-
-    Raises:
-        ValueError: C is not square, not lower triangular, has a zero on its diagonal, or an entry that is not finite; the
-            message names row and column.
-
-    Example:
-        >>> checked_triangular([[1.0, 0.5], [0.0, 1.0]])
-        Traceback (most recent call last):
-        ValueError: C[0, 1] = 0.5: C must be lower triangular, or round 0 would need noise of a later round
-    """
+    """C, ``(rounds, rounds)``, copied and read-only."""
     C = real_array("C", matrix, ndim=2)
     if C.shape[0] != C.shape[1]:
         raise ValueError(
@@ -117,14 +103,7 @@ def require_equal_rates(workload: Workload) -> float:
 
 
 def matrix(column: npt.ArrayLike, rounds: int) -> Array:
-    """``(rounds, rounds)``, lower triangular with this first column.
-
-    Example:
-        >>> matrix([1.0, 0.5], rounds=3)
-        array([[1. , 0. , 0. ],
-               [0.5, 1. , 0. ],
-               [0. , 0.5, 1. ]])
-    """
+    """``(rounds, rounds)``, lower triangular with this first column."""
     first = np.atleast_1d(column)
     return np.asarray(linalg.toeplitz(np.pad(first, (0, rounds - len(first))), np.zeros(rounds)))
 
@@ -204,12 +183,7 @@ _FIRST = 512
 
 
 def multiply(a: Array, c: Array, length: int) -> Array:
-    """The first ``length`` coefficients of a·c.
-
-    Example:
-        >>> multiply(np.array([1.0, 1.0]), np.array([1.0, 2.0, 3.0]), 3).round(12)
-        array([1., 3., 5.])
-    """
+    """The first ``length`` coefficients of a·c."""
     a, c = sorted((a[:length], c[:length]), key=len)
     if _recursive(length, len(a)):
         return _recursion(a, np.ones(1), np.pad(c, (0, length - len(c))))
@@ -219,12 +193,7 @@ def multiply(a: Array, c: Array, length: int) -> Array:
 
 
 def inverse(c: Array, length: int) -> Array:
-    """The first ``length`` coefficients of 1/c; ``c[0]`` must not be 0.
-
-    Example:
-        >>> inverse(np.array([1.0, -0.5]), 4)
-        array([1.   , 0.5  , 0.25 , 0.125])
-    """
+    """The first ``length`` coefficients of 1/c; ``c[0]`` must not be 0."""
     c = c[:length]
     first = length if _recursive(length, len(c)) else min(length, _FIRST)
     result = np.zeros(length)
@@ -241,12 +210,7 @@ def inverse(c: Array, length: int) -> Array:
 
 
 def divide(a: Array, c: Array) -> Array:
-    """The first ``len(a)`` coefficients of a/c.
-
-    Example:
-        >>> divide(np.ones(4), np.array([1.0, 1.0]))
-        array([1., 0., 1., 0.])
-    """
+    """The first ``len(a)`` coefficients of a/c."""
     if _recursive(len(a), len(c)):
         return _recursion(np.ones(1), c, a)
     return multiply(a, inverse(c, len(a)), len(a))
@@ -270,12 +234,7 @@ def correlate(u: Array, a: Array, lags: int) -> Array:
 
 
 def binomial(ratio: float, power: float, length: int) -> Array:
-    """The first ``length`` coefficients of (1 − ``ratio``·x) to the ``power``, by the binomial series.
-
-    Example:
-        >>> binomial(1.0, -0.5, 4)
-        array([1.    , 0.5   , 0.375 , 0.3125])
-    """
+    """The first ``length`` coefficients of (1 − ``ratio``·x) to the ``power``, by the binomial series."""
     i = np.arange(1, length)
     return np.concatenate([[1.0], np.cumprod(ratio * (i - 1 - power) / i)])
 
@@ -299,9 +258,6 @@ def gram_root(X: npt.ArrayLike) -> Array:
     A Cholesky factor L of X itself has L·Lᵀ = X, with other column norms; here the order of rows and columns is reversed before
     and after.
 
-    Raises:
-        ValueError: X is not square, not symmetric, or not positive definite.
-
     Example:
         >>> C = gram_root([[1.25, 0.5], [0.5, 1.0]])
         >>> C
@@ -323,14 +279,6 @@ def triangular_form(C: npt.ArrayLike) -> Array:
 
     Args:
         C: ``(rows, rounds)``, of full column rank.
-
-    Raises:
-        ValueError: C has not full column rank.
-
-    Example:
-        >>> triangular_form([[1, 0], [0, 1], [1, 1]]).round(3)
-        array([[1.225, 0.   ],
-               [0.707, 1.414]])
     """
     strategy = real_array("C", C, ndim=2)
     if strategy.shape[0] < strategy.shape[1]:

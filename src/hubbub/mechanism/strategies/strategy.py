@@ -84,13 +84,7 @@ class Description(NamedTuple):
 
 
 def memory_rows(strategy: Strategy) -> int | None:
-    """The most rows that a strategy's steps remember, by its ``memory_rows``; ``None`` if it has no such attribute.
-
-    Example:
-        >>> from hubbub.mechanism.strategies import BandedToeplitz, Identity
-        >>> memory_rows(Identity(100)), memory_rows(BandedToeplitz(100, (1.0, 0.5, 0.25)))
-        (0, 2)
-    """
+    """The most rows that a strategy's steps remember, by its ``memory_rows``; ``None`` if it has no such attribute."""
     stated: int | None = getattr(strategy, "memory_rows", None)
     return stated
 
@@ -105,13 +99,7 @@ class Progress:
 
 
 def progress(strategy: Strategy, rounds: int) -> Progress:
-    """Rows drawn and remembered by the first rounds, measured on rows of one number.
-
-    Example:
-        >>> from hubbub.mechanism.strategies import BandedToeplitz
-        >>> progress(BandedToeplitz(100, (1.0, 0.5, 0.25)), rounds=10)
-        Progress(drawn=10, remembered=2, most_remembered=2)
-    """
+    """Rows drawn and remembered by the first rounds, measured on rows of one number."""
     drawn, most, memory = 0, 0, ()
 
     def draw(index: int) -> Array:
