@@ -32,8 +32,8 @@ _TIGHT = 1e-6
 Movement = Literal["signed", "magnitude", "majorant"]
 
 _SHORT, _MOST_EVALUATIONS = 1e-6, 3000
-# Up to this many bands the search remembers all of its steps.
-_MOST_BANDS = 256
+# Steps that the search remembers, on a function that is not smooth.
+_MEMORY = 50
 # Rounds times evaluations of the last search, which may not converge sharply on a function that is not smooth.
 _MOST_WORK = 3 * 10**7
 # A series that grows beyond this has a root inside of the unit disc.
@@ -97,7 +97,7 @@ def least_error(a: Array, weights: Array, start: Array, separation: int, partici
     found = minimize(
         function,
         min(inside, start, key=lambda d: function(d)[0]),
-        memory=None if bands <= _MOST_BANDS else 50,
+        memory=_MEMORY,
         most_evaluations=min(_MOST_EVALUATIONS, max(100, _MOST_WORK // len(a))),
         gradient_tolerance=_SHORT,
     )

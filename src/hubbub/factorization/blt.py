@@ -150,29 +150,12 @@ def _divided_powers(n: int, beta: float, logs: Array) -> tuple[Array, Array]:
     return larger * sums, np.where(logs >= log_beta, grows, -np.exp((n - 2) * log_beta) * slopes)
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """The best buffers found, in order of δ.
+def search(problem: Problem, buffers: int) -> tuple[Array, Array, float, int]:
+    """δ and ω, ``(buffers,)``, of the best found of 1, 2, …, ``buffers`` buffers, its squared error, and how many were tried.
 
-    Args:
-        forgetting: δ, ``(buffers,)``.
-        output_scales: ω, ``(buffers,)``.
-        squared_error: Of A·C⁻¹, at unit noise; with momentum, to full precision only where n·(1 − β) is not small.
-        evaluations: The number of computed losses.
-    """
-
-    forgetting: Array
-    output_scales: Array
-    squared_error: float
-    evaluations: int
-
-
-def search(problem: Problem, buffers: int) -> Found:
-    """The best strategy found of 1, 2, …, ``buffers`` buffers; fewer if more do not help.
-
-    Each number of buffers starts from the best strategy of one buffer less, with a buffer added where θ is near 0, in the
-    widest gap, and, with many participations, where it forgets nothing at all: then the best θ_1 is often 1 itself, which no
-    descent from inside reaches.
+    With momentum the error has full precision only where n·(1 − β) is not small. Each number of buffers starts from the best
+    strategy of one buffer less, with a buffer added where θ is near 0, in the widest gap, and, with many participations, where
+    it forgets nothing at all: then the best θ_1 is often 1 itself, which no descent from inside reaches.
     """
     n = problem.rounds
     low = -math.log(n) - 1.0
@@ -188,7 +171,7 @@ def search(problem: Problem, buffers: int) -> Found:
     logs, delta, scales, _, signs = _scales(best)
     error = squared_error(problem, np.append(0.0, logs[1::2]), _weights(delta, scales, signs))[0]
     # A buffer that forgets all in a round has no effect after it, but θ = 0 is not a decay.
-    return Found(np.clip(delta[::2], _LEAST, 1 - _EPSILON), scales[::2], error, evaluations)
+    return np.clip(delta[::2], _LEAST, 1 - _EPSILON), scales[::2], error, evaluations
 
 
 class _End(NamedTuple):
@@ -316,9 +299,8 @@ def optimize(
             f"participation = {participation}: allows {k:,} participations in {n:,} rounds; optimize for at most "
             f"{MOST_STRETCHES:,}, such as with a larger min_separation"
         )
-    found = search(Problem(n, b, k, objective == "mean", workload.momentum), buffers)
-    strategy = BufferedLinearToeplitz(n, tuple(found.forgetting.tolist()), tuple(found.output_scales.tolist()))
-    error = rate**2 * found.squared_error
+    delta, omega, error, evaluations = search(Problem(n, b, k, objective == "mean", workload.momentum), buffers)
+    strategy, error = BufferedLinearToeplitz(n, tuple(delta.tolist()), tuple(omega.tolist())), rate**2 * error
     if n <= _SUMMED:
         error = toeplitz.error(workload.coefficients(), toeplitz.row_weights(n, objective), strategy.coefficients(n))
     # A lower bound for every Toeplitz strategy.
@@ -326,4 +308,4 @@ def optimize(
     if n <= _SUMMED and (k > 1 or objective == "mean"):
         bound = max(bound, lower_bound(workload, participation, objective))
     squared, family = error * strategy.sensitivity(participation).value ** 2, "every lower-triangular Toeplitz strategy"
-    return Optimized(strategy, workload, participation, objective, squared, bound, family, found.evaluations)
+    return Optimized(strategy, workload, participation, objective, squared, bound, family, evaluations)

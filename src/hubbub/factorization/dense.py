@@ -141,9 +141,9 @@ def _for_epochs(
             f"workload.rounds = {n}: must be at most {most} for {pattern!r}, objective = {objective!r} and momentum = "
             f"{workload.momentum}; use banded.optimize"
         )
-    optimum = best_for_epochs(workload, k, b, objective)
-    strategy = Dense(optimum.C)
-    return strategy, utility.squared_errors(workload, strategy), optimum.bound, optimum.iterations
+    C, bound, iterations = best_for_epochs(workload, k, b, objective)
+    strategy = Dense(C)
+    return strategy, utility.squared_errors(workload, strategy), bound, iterations
 
 
 class _Swept(NamedTuple):
@@ -235,14 +235,6 @@ _LEAST_WEIGHT = 1e-10
 _EPSILON = float(np.finfo(np.float64).eps)
 
 
-class EpochOptimum(NamedTuple):
-    """C, ``(rounds, rounds)``, whose columns of one residue are orthogonal, and a bound at sensitivity 1 on every strategy."""
-
-    C: Array
-    bound: float
-    iterations: int
-
-
 class _Problem(NamedTuple):
     workload: Workload
     epochs: int
@@ -250,9 +242,10 @@ class _Problem(NamedTuple):
     by_poles: bool
 
 
-def best_for_epochs(workload: Workload, epochs: int, residues: int, objective: str) -> EpochOptimum:
-    """The optimum for k = ``epochs`` participations exactly b = ``residues`` rounds apart; ``workload.rounds`` must be k·b.
+def best_for_epochs(workload: Workload, epochs: int, residues: int, objective: str) -> tuple[Array, float, int]:
+    """The best C, ``(rounds, rounds)``, a bound at sensitivity 1 on every strategy, and the number of evaluations.
 
+    For k = ``epochs`` participations exactly b = ``residues`` rounds apart; ``workload.rounds`` must be k·b.
     O(b·k³) time an iteration for the mean without momentum, else O(rounds³).
     """
     n = workload.rounds
@@ -277,7 +270,7 @@ def best_for_epochs(workload: Workload, epochs: int, residues: int, objective: s
     beginning = start.ravel() if objective == "mean" else np.concatenate([start.ravel(), np.full(n, -math.log(n))])
     found = fixed_point(improved, beginning, tolerance=_RESIDUAL[objective], most=_EVALUATIONS[objective])
     V, w = parts(found.point)
-    return EpochOptimum(_strategy(problem, V, w), _proved(problem, V, w), found.evaluations)
+    return _strategy(problem, V, w), _proved(problem, V, w), found.evaluations
 
 
 def _proved(problem: _Problem, V: Array, w: Array) -> float:

@@ -4,9 +4,8 @@ scipy's L-BFGS-B handles bounds, passes over its vectors several times a step an
 a root of a power series out of the unit disc. Here the first step is short, the line search steps back from a value that is not
 finite, and the work apart from the function is 4·memory passes over a vector.
 
-Source: Nocedal and Wright 2006, "Numerical Optimization", Algorithms 7.4 and 7.5, and equation 6.17 for the matrix; the line
-search, and what the matrix does at kinks, are Algorithm 2.6 and section 3 of Lewis and Overton 2013,
-https://doi.org/10.1007/s10107-012-0514-2."""
+Source: Nocedal and Wright 2006, "Numerical Optimization", Algorithms 7.4 and 7.5; the line search, which also descends where a
+function has kinks, is Algorithm 2.6 of Lewis and Overton 2013, https://doi.org/10.1007/s10107-012-0514-2."""
 
 import math
 from collections.abc import Callable
@@ -69,34 +68,11 @@ class _Memory:
         return d
 
 
-class _Matrix:
-    """The inverse Hessian as a matrix, by all steps: BFGS, which also works along a kink."""
-
-    inverse: Array | None = None
-
-    def __bool__(self) -> bool:
-        return self.inverse is not None
-
-    def add(self, step: Array, change: Array) -> None:
-        product = float(step @ change)
-        if product > 0:
-            if self.inverse is None:
-                self.inverse = np.eye(len(step)) * (product / float(change @ change))
-            turned = self.inverse @ change
-            crossed = np.outer(step, turned)
-            length = 1 + float(change @ turned) / product
-            self.inverse = self.inverse + (length * np.outer(step, step) - crossed - crossed.T) / product
-
-    def direction(self, gradient: Array) -> Array:
-        """Minus the inverse Hessian times the gradient."""
-        return -gradient if self.inverse is None else -(self.inverse @ gradient)
-
-
 def minimize(
     value_and_gradient: ValueAndGradient,
     start: Array,
     *,
-    memory: int | None = 5,
+    memory: int = 5,
     most_evaluations: int = 1000,
     gradient_tolerance: float = 0.0,
     curvature: float | None = None,
@@ -110,8 +86,7 @@ def minimize(
         value_and_gradient: Of a point in the shape of ``start``; must return a new gradient array each time, and ``inf`` with
             any gradient outside of the domain.
         start: A point of finite value, any shape; not changed.
-        memory: The number of remembered steps, two vectors each; ``None`` for all of them, in a square matrix: for points of
-            one axis and functions with kinks.
+        memory: The number of remembered steps, two vectors each; dozens for functions with kinks.
         most_evaluations: Of ``value_and_gradient``; at least 1 is made.
         gradient_tolerance: Ends when ‖gradient‖·‖point‖ is at most this part of the value.
         curvature: A typical second derivative, if known: the first step is −gradient / curvature instead.
@@ -130,7 +105,7 @@ def minimize(
         raise ValueError(f"start: its value is {value}: must be finite")
     best = Minimum(start, value, gradient, 1)
     # The length of a first step, relative to that of the point.
-    remembered, first_step = _remembered(memory), 1e-2
+    remembered, first_step = _Memory(memory), 1e-2
     while not (stop is not None and stop(best)):
         size = float(np.linalg.norm(best.gradient))
         if size * float(np.linalg.norm(best.point)) <= gradient_tolerance * abs(best.value) or size == 0:
@@ -146,7 +121,7 @@ def minimize(
             if not remembered or found.evaluations >= most_evaluations:
                 return Minimum(best.point, best.value, best.gradient, found.evaluations)
             # The remembered curvature may have misled: try once along the gradient itself.
-            remembered, best = _remembered(memory), Minimum(best.point, best.value, best.gradient, found.evaluations)
+            remembered, best = _Memory(memory), Minimum(best.point, best.value, best.gradient, found.evaluations)
             first_step, curvature = 1e-6, None
             continue
         remembered.add(found.point - best.point, found.gradient - best.gradient)
@@ -154,10 +129,6 @@ def minimize(
         if best.evaluations >= most_evaluations:
             break
     return best
-
-
-def _remembered(memory: int | None) -> _Memory | _Matrix:
-    return _Matrix() if memory is None else _Memory(memory)
 
 
 def _search(value_and_gradient: ValueAndGradient, at: Minimum, direction: Array, most_evaluations: int) -> Minimum:
