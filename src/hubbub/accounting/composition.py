@@ -230,10 +230,6 @@ def unamplified_mu(events: Events, neighboring_relation: NeighboringRelation) ->
     A release by random cohorts is a mixture over the draws. Rényi divergence is jointly quasi-convex, so two mixtures are no
     farther apart than the farthest of the pairs with the same draw: the releases are μ²/2-zCDP.
 
-    Args:
-        events: Pairs (event, how often it happens).
-        neighboring_relation: Replacing a unit moves a sum by twice the clip norm.
-
     Source: van Erven and Harremoës 2014, Theorem 13 (quasi-convexity), https://arxiv.org/abs/1206.2459; Dong, Roth and Su 2022,
     Corollary 2 (composition), https://arxiv.org/abs/1905.02383.
     """

@@ -116,17 +116,9 @@ def together(
     accountant: str,
     privacy_unit: str,
 ) -> PrivacyGuarantee:
-    """The guarantee of runs over the same people and of a run's own events, without a mechanism in words.
+    """The guarantee of runs over the same people, each counted once, without a mechanism in words.
 
-    Args:
-        runs: Each counted once.
-        delta: Strictly between 0 and 1, of the whole.
-        neighboring_relation: Under which all are computed.
-        own: Events in addition to those of the runs.
-        cohorts: The participations of these.
-        relations: Under which these are covered.
-        accountant: ``"tight"`` or ``"rdp"``.
-        privacy_unit: That of all runs.
+    ``own`` are events in addition to theirs, with their ``cohorts`` and the ``relations`` under which they are covered.
     """
     require_together(runs, privacy_unit, neighboring_relation)
     before = events_of(runs)

@@ -177,23 +177,8 @@ def _is_removal(law: LossLaw) -> bool:
 def rdp_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_relation: str) -> float:
     """A sound upper bound on epsilon by Rényi divergences: the least over the default orders, and real ones near the best.
 
-    Args:
-        events: Pairs (event, number of rounds that cost it). Their parameters may depend on earlier outputs as long as a total
-            fixed in advance is kept (Feldman and Zrnic 2021, https://arxiv.org/abs/2008.11193).
-        delta: Strictly between 0 and 1.
-        neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``.
-
-    Returns:
-        Infinity where nothing is known at so small a delta: with discrete Gaussian shares, by the module's docstring.
-
-    Raises:
-        ValueError: A number out of range, or no such relation.
-
-    Example:
-        >>> from hubbub.accounting import PoissonSampled
-        >>> event = PoissonSampled(noise_multiplier=1.0, sampling_probability=0.01)
-        >>> round(rdp_epsilon([(event, 2000)], delta=1e-6, neighboring_relation="add-or-remove-one"), 4)
-        3.2464
+    Parameters of the events may depend on earlier outputs as long as a total fixed in advance is kept (Feldman and Zrnic 2021,
+    https://arxiv.org/abs/2008.11193). Infinite where nothing is known at so small a delta, as with discrete Gaussian shares.
     """
     open_unit("delta", delta)
     together = counted(events)
@@ -213,22 +198,7 @@ def rdp_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_r
 
 
 def rdp_delta(events: Sequence[tuple[Event, int]], epsilon: float, neighboring_relation: str) -> float:
-    """A sound upper bound on delta by Rényi divergences: the least over the default orders, and real ones near the best.
-
-    Args:
-        events: Pairs (event, number of rounds that cost it), as in :func:`rdp_epsilon`.
-        epsilon: At least 0.
-        neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``.
-
-    Raises:
-        ValueError: A number out of range, or no such relation.
-
-    Example:
-        >>> from hubbub.accounting import PoissonSampled
-        >>> event = PoissonSampled(noise_multiplier=1.0, sampling_probability=0.01)
-        >>> f"{rdp_delta([(event, 2000)], epsilon=3.2464, neighboring_relation='add-or-remove-one') :.2e}"
-        '1.00e-06'
-    """
+    """A sound upper bound on delta by Rényi divergences: the least over the default orders, and real ones near the best."""
     together, eps = counted(events), non_negative("epsilon", epsilon)
     beta = distance(together)
     if beta > 0:

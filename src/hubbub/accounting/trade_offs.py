@@ -77,14 +77,9 @@ def trade_off(events: Sequence[tuple[Event, int]], false_positive_rates: npt.Arr
 
 
 def trade_off_from_profile(profile: Callable[[float], float], false_positive_rates: npt.ArrayLike) -> Array:
-    """The lower bound on false negative rates that a privacy profile gives, by some dozens of its points.
+    """The lower bounds on false negative rates, ``(rates,)``, that some dozens of points of a privacy profile give.
 
-    Args:
-        profile: The delta at an epsilon ≥ 0, an upper bound for both directions.
-        false_positive_rates: α, each from 0 to 1.
-
-    Returns:
-        One rate for each, ``(rates,)``.
+    ``profile`` is the delta at an epsilon ≥ 0, an upper bound for both directions.
     """
     rates = _require_rates(false_positive_rates)
     inner = rates[(rates > 0) & (rates < 1)]

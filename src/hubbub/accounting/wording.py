@@ -291,12 +291,8 @@ def assumptions(
 ) -> tuple[Assumption, ...]:
     """The assumptions of the guarantee, under the relation in which it is stated, and who enforces each.
 
-    Args:
-        participation: Who may contribute when.
-        neighboring_relation: By default ``None``; then nothing is said of the two data sets that it compares.
-        shares_of: How many clients at least bring the noise along, where the server adds none.
-        privacy_unit: Whose contribution is clipped as one.
-        pattern_kept_by: Who sees to it that a pattern is kept, ``"ledger"`` or ``"devices"``.
+    Without a relation nothing is said of the two data sets that it compares. At least ``shares_of`` clients bring the noise
+    along, where the server adds none; a pattern is kept by the ``"ledger"`` or by ``"devices"``.
     """
     unit = privacy_unit
     match participation:

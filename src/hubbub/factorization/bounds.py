@@ -75,13 +75,7 @@ def toeplitz_bound(root: Array, separation: int, participations: int, mean: bool
     i, has no zero in the unit disc (Eneström and Kakeya). By Landau's argument of 1913 the squared error of row i times
     c_0² + … + c_i² is then at least (s_0² + … + s_i²)²; at one participation the root itself attains it in the last row. The
     squared sensitivity is at least its mean over the signs of a client's contributions: a sum of squared norms of columns, of
-    which as many reach c_i as start i + 1 rounds or more before the end.
-
-    Args:
-        root: s, ``(rounds,)``.
-        separation: b.
-        participations: k.
-        mean: Over rows, rather than the largest.
+    which as many reach c_i as start i + 1 rounds or more before the end. ``mean``: over rows, rather than the largest.
 
     Source: for prefix sums and one participation Dvijotham et al. 2024, https://arxiv.org/abs/2404.16706.
     """

@@ -31,15 +31,7 @@ def share_stddev(noise_multiplier: float, clip_norm: float, clients: int, bits: 
 
     The least whole number with which the shares of these clients have at least the standard deviation ``noise_multiplier`` ×
     ``clip_norm`` together, exactly: z·C/√n in steps is never rounded down, not even by floating point.
-
-    Args:
-        noise_multiplier: From 1e-12 to 1e12.
-        clip_norm: Of the lattice.
-        clients: The fewest whose shares are in a sum.
-        bits: Of the lattice.
-
-    Raises:
-        ValueError: A number out of range, or a share of more than 2²⁸ steps, which is not drawn.
+    ``clients`` is the fewest whose shares are in a sum; a share of more than 2²⁸ steps is refused.
 
     Example:
         >>> share_stddev(noise_multiplier=1.0, clip_norm=1.0, clients=16) == 2**22
@@ -54,12 +46,7 @@ def share_stddev(noise_multiplier: float, clip_norm: float, clients: int, bits: 
 def require_room(clients: int, stddev: float) -> None:
     """Refuse, before the first round, sums or noise that are not exact on the finest lattice.
 
-    Args:
-        clients: The most clients of a cohort.
-        stddev: Of z, per unit of clip norm.
-
-    Raises:
-        ConfigError: Too many clients, or too much noise.
+    ``clients`` is the most of a cohort, ``stddev`` that of z per unit of clip norm.
 
     Example:
         >>> require_room(clients=1_000_000_000, stddev=1.0)
