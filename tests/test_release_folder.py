@@ -129,7 +129,7 @@ def test_closing_settles_the_round_under_way_and_wipes_what_was_half_written(tmp
     ticket = path.begin([3], total(), CLIP)
     store = RunStore(tmp_path)
     content = store.save_release(0, total().open(path.row(ticket)))
-    (tmp_path / "state" / ".noise-10.safetensors.new").write_bytes(b"secret rows")
+    (tmp_path / "state" / ".noise.sealed.new").write_bytes(b"secret rows")
     (tmp_path / "state" / "keys" / ".epoch-1.new").write_bytes(b"secret key")
     end_run(store.ledger_path, early=True, release=content)
     store.destroy_secrets()

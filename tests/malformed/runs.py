@@ -35,7 +35,7 @@ from malformed.place import (
     without,
 )
 
-CHECKPOINT, NOISE, LAST = "state/checkpoint-6.safetensors", "state/noise-6.safetensors", "state/releases/7.safetensors"
+CHECKPOINT, NOISE, LAST = "state/checkpoint-6.safetensors", "state/noise.sealed", "state/releases/7.safetensors"
 KEYS = ("state/keys/run", "state/keys/epoch-0", "state/keys/epoch-1")
 BY_LEDGER = (VERIFY, RESUME, LEDGER, CLOSE, COUNTED, EARLIER)
 # Who must refuse a file whatever is wrong with it. Anybody else refuses it, or says what is said of the whole run.
@@ -84,8 +84,8 @@ def damaged_files(run: Run) -> Iterator[Case]:
             if not what.startswith("cut") or name not in ("ledger.jsonl", "config.toml"):
                 damage = holding(f"run/{name}", odd + end if what.startswith("bit") else odd)
                 yield case(name, what, damage)
-        # Without a manifest the state is made again from the releases.
-        if name != "state/checkpoint.json":
+        # Without a manifest the state is made again from the releases, and noise from the keys.
+        if name not in ("state/checkpoint.json", NOISE):
             yield case(name, "missing", without(f"run/{name}"), commands=commands)
         if name != "ledger.jsonl":
             other = run.files[KEYS[0] if name in KEYS[1:] else CHECKPOINT if name == NOISE else NOISE]
@@ -343,12 +343,10 @@ def forged_promises(run: Run) -> Iterator[Case]:
 # What stands beside the ledger, under digests that are right.
 
 
-def with_digest(run: Run, name: str, content: bytes) -> Damage:
-    """A file of the checkpoint, and a manifest that says that it is right."""
-    manifest = json.loads(run.files["state/checkpoint.json"])
-    entry = manifest["files"][Path(name).name]
-    entry |= {"sha256": sha256(content), "bytes": len(content)}
-    return together(holding(f"run/{name}", content), holding("run/state/checkpoint.json", canonical(manifest)))
+def with_digest(run: Run, content: bytes) -> Damage:
+    """The file of the checkpoint, and a manifest that says that it is right."""
+    manifest = json.loads(run.files["state/checkpoint.json"]) | {"sha256": sha256(content)}
+    return together(holding(f"run/{CHECKPOINT}", content), holding("run/state/checkpoint.json", canonical(manifest)))
 
 
 def released(run: Run, content: bytes) -> Damage:
@@ -374,9 +372,8 @@ def model_of(head: object) -> bytes:
 
 def forged_tensors(run: Run) -> Iterator[Case]:
     """Files of tensors of the wrong format, or of the right one that hold something else."""
-    for name in (CHECKPOINT, NOISE):
-        for what, content in laws.of_safetensors_and_arrays(run.files[name]):
-            yield case(name, what, with_digest(run, name, content))
+    for what, content in laws.of_safetensors_and_arrays(run.files[CHECKPOINT]):
+        yield case(CHECKPOINT, what, with_digest(run, content))
     for what, content in laws.of_safetensors_and_arrays(run.files[LAST]):
         yield case(LAST, what, released(run, content), commands=(VERIFY,))
     for what, content in laws.of_safetensors_and_arrays(run.files["strategy.safetensors"]):
@@ -400,8 +397,7 @@ TRUE = {
 
 def documents(run: Run) -> Iterator[Case]:
     """The manifest of the checkpoint, and the statement of the guarantee: each value of them, and what is no strict JSON."""
-    # Noise that no manifest names is drawn again from the keys, as where several ranks had it.
-    for name, free in (("state/checkpoint.json", {"files.noise-6.safetensors: nothing"}), ("guarantee.json", TRUE)):
+    for name, free in (("state/checkpoint.json", set[str]()), ("guarantee.json", TRUE)):
         whole = json.loads(run.files[name])
         odd = [(what, canonical(record)) for what, record in laws.of_record(whole, free)]
         # To a statement anything may be added.
@@ -463,8 +459,7 @@ def whole(run: Run) -> Iterable[Case]:
         "a run": holding("run/ledger.jsonl", run.files["ledger.jsonl"]),
         "a ledger": forged(run.bodies),
         "a manifest": holding("run/state/checkpoint.json", manifest),
-        "a checkpoint": with_digest(run, CHECKPOINT, run.files[CHECKPOINT]),
-        "rows of noise": with_digest(run, NOISE, run.files[NOISE]),
+        "a checkpoint": with_digest(run, run.files[CHECKPOINT]),
         "a release": released(run, run.files[LAST]),
     }.items():
         yield Case(name, (VERIFY, RESUME, LEDGER), (), damage)

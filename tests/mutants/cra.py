@@ -276,24 +276,17 @@ a run goes on without the noise that was drawn before @ ReleasePath.start
 ! Violation: the run cannot go on:
 
 a checkpoint is named before it is written @ RunStore.save_checkpoint
-- for name, part in parts.items():
--     content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in part.items()})
--     files.write_atomic(self._state / name, content)
--     manifest['files'][name] = {'sha256': hashlib.sha256(content).hexdigest(), 'bytes': len(content)}
+- files.write_atomic(self._state / f'checkpoint-{rounds}.safetensors', content)
+- manifest = {'schema': 1, 'rounds': rounds, 'head': head, 'sha256': hashlib.sha256(content).hexdigest()}
 - files.write_atomic(self._state / 'checkpoint.json', strict_json.canonical(manifest))
-+ contents = {}
-+ for name, part in parts.items():
-+     content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in part.items()})
-+     contents[name] = content
-+     manifest['files'][name] = {'sha256': hashlib.sha256(content).hexdigest(), 'bytes': len(content)}
++ manifest = {'schema': 1, 'rounds': rounds, 'head': head, 'sha256': hashlib.sha256(content).hexdigest()}
 + files.write_atomic(self._state / 'checkpoint.json', strict_json.canonical(manifest))
-+ for name, content in contents.items():
-+     files.write_atomic(self._state / name, content)
++ files.write_atomic(self._state / f'checkpoint-{rounds}.safetensors', content)
 ! Violation: the run cannot go on:
 
 releases are forgotten before the checkpoint @ RunStore.save_checkpoint
-- parts = {f'checkpoint-{rounds}.safetensors': tensors}
-+ parts = {f'checkpoint-{rounds}.safetensors': tensors}
+- content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in tensors.items()})
++ content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in tensors.items()})
 + self._forget_before(rounds)
 ! Violation: the run cannot go on:
 

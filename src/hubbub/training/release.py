@@ -155,6 +155,8 @@ class ReleasePath:
             if here and stop > first
             else None
         )
+        if self.noise and store and whole and self._next < self._rounds:
+            store.unseal_noise(self._secret, self.ledger.chain, self.noise)
         self._foreign = _Unchanged(mechanism) if mechanism and type(mechanism.strategy) not in OWN else None
         self._started = False
         self._given: Ticket | None = None
@@ -320,7 +322,7 @@ class ReleasePath:
         if store and self.ledger.history.forgets:
             store.keep_releases = False
         self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
-        self._digest_key, self._noise_key = derive(secret, "sums"), derive(secret, "noise")
+        self._secret, self._digest_key = secret, derive(secret, "sums")
         self._require_folder_not_newer()
         return self.ledger.next_round, self._epoch_keys() if self._secure else []
 
@@ -356,8 +358,6 @@ class ReleasePath:
     def start(self) -> None:
         """Settle the round in progress of the last incarnation, and begin a new one with its own key.
 
-        Call it after the noise stream was restored from a checkpoint, or at once if there is none.
-
         Raises:
             LedgerError: The run is closed, or a required hook did not take the heads of its rounds.
             RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
@@ -382,15 +382,12 @@ class ReleasePath:
         self.ledger.chain.repair()
         self._give_heads()
         done = self.ledger.next_round
-        if self.noise and done < self._rounds:
-            if self._store and not self.noise.round_index and self._ranks.size == 1:
-                self._store.unseal_noise(self.noise, self._noise_key, self.ledger)
-            if self.noise.round_index < done and any(epoch.sampler != sampler() for epoch in self.ledger.history.epochs):
-                raise RunFolderError(
-                    "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, "
-                    "torch or hubbub computes other last bits; resume with the versions that the run was started with, or "
-                    "start a new run"
-                )
+        again = self.noise is not None and self.noise.round_index < done < self._rounds
+        if again and any(epoch.sampler != sampler() for epoch in self.ledger.history.epochs):
+            raise RunFolderError(
+                "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, torch "
+                "or hubbub computes other last bits; resume with the versions that the run was started with, or start a new run"
+            )
         return done
 
     def _settle(self) -> None:
@@ -430,9 +427,9 @@ class ReleasePath:
                 yield self._store.load_release(round_index, entry.release, self._dim)
 
     def keep_noise(self) -> None:
-        """Save the rows that later rounds need, so that the next start does not draw them again."""
-        if self._store and self.noise and memory_rows(self.noise.mechanism.strategy) != 0:
-            self._store.seal_noise(self.noise, self._noise_key, self.ledger.head)
+        """Save the rows that later rounds need, so that the next start does not draw them again, as several ranks do."""
+        if self._store and self.noise and self._ranks.size == 1 and memory_rows(self.noise.mechanism.strategy) != 0:
+            self._store.seal_noise(self.noise, self._secret, self.ledger.head)
 
     def make_room(self) -> None:
         """Keep releases only until the next checkpoint from now on, if the disk is short of room.

@@ -319,10 +319,7 @@ class RunState:
         checkpoint = store.load_checkpoint(self.path.ledger)
         if checkpoint is None:
             return 0
-        checkpoint.restore_model(self.model.vector, self.optimizer)
-        # Of several ranks each draws its part again.
-        if self.path.noise and checkpoint.has_noise and self.ranks.size == 1:
-            checkpoint.restore_noise(self.path.noise)
+        checkpoint.restore(self.model.vector, self.optimizer)
         clip_norm = checkpoint.clip_norm
         if (clip_norm is None) == bool(self.plan.clip_norms.further):
             raise RunFolderError(
@@ -382,9 +379,9 @@ class RunState:
     def _save(self, rounds: int, state: dict[str, torch.Tensor]) -> None:
         if self.store:
             moved = self.clip_norm if self.plan.clip_norms.further else None
-            noise = self.path.noise if self.ranks.size == 1 else None
             self.path.make_room()
-            self.store.save_checkpoint(rounds, self.model.vector, state, noise, self.path.ledger.head, clip_norm=moved)
+            self.path.keep_noise()
+            self.store.save_checkpoint(rounds, self.model.vector, state, self.path.ledger.head, clip_norm=moved)
 
 
 def _fixed(module: nn.Module) -> str:

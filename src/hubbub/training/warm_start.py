@@ -75,7 +75,7 @@ def last_checkpoint(recorded: Recorded) -> Checkpoint | None:
                 "them, as 'hubbub train' does at the end of a run; begin with a new model in a run that names this one in "
                 "privacy.earlier_runs"
             )
-        checkpoint = Checkpoint(store.folder / CHECKPOINT, again=False, noise=False)
+        checkpoint = Checkpoint(store.folder / CHECKPOINT, again=False)
         if missing[-1] < checkpoint.rounds == recorded.chain.rounds_at(checkpoint.head):
             return checkpoint
     raise RunFolderError(
@@ -118,7 +118,7 @@ def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: n
         start.restore(model.vector, optimizer)
     clip_norm, checkpoint = plan.clip_norms.first, last_checkpoint(recorded)
     if checkpoint:
-        checkpoint.restore_model(model.vector, optimizer)
+        checkpoint.restore(model.vector, optimizer)
         clip_norm = checkpoint.clip_norm or clip_norm
     for t in rounds_after(recorded, checkpoint):
         release = store.load_release(t, str(recorded.history.rounds[t].release), model.dim + plan.clip_norms.further)
@@ -412,7 +412,7 @@ def _since(folder: Path, into: Path, charged: Collection[str], extends: Extends,
         if (first := _begun(other)[0]) is not None and first not in charged:
             yield f"the run in {folder} was extended in {other} before, whose cost is not counted here"
     try:
-        checkpoint = Checkpoint(folder / CHECKPOINT, again=False, noise=False)
+        checkpoint = Checkpoint(folder / CHECKPOINT, again=False)
     except RunFolderError:
         # A finished run whose releases are there needs none.
         return

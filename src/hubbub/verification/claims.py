@@ -203,24 +203,25 @@ def _secrets(run: Run) -> Claim:
     drawn = [epoch.key for epoch in history.epochs if epoch.key is not None]
     if len(set(drawn)) != len(drawn):
         yield "two incarnations used one noise key"
-    yield from _keys(store, run.chain.records[0].get("key"), history)
+    yield from _keys(store, run.chain, history)
     keys = f"{count(len(drawn), 'noise key')}, a new one in each incarnation"
     return f"{keys}; {len(kept)} secret files that only the owner reads"
 
 
-def _keys(store: RunStore, own: object, history: History) -> Iterator[str]:
+def _keys(store: RunStore, chain: Chain, history: History) -> Iterator[str]:
     """Keys that are not those of the ledger, in words; a folder without its keys has none to compare."""
     if ahead := key_ahead(store.epochs(), len(history.epochs)):
         yield f"{ahead} is there, the ledger has {count(len(history.epochs), 'incarnation')}: it was rolled back"
     if not store.has_keys():
         return
     secret = store.secret()
-    if key_digest(secret, secret) != own:
+    if key_digest(secret, secret) != chain.records[0].get("key"):
         yield "state/keys/run is not the key of the ledger"
         return
     for number, epoch in enumerate(history.epochs):
         if epoch.key is not None and key_digest(secret, store.noise_key(number)) != epoch.key:
             yield f"state/keys/epoch-{number} is not the noise key of that incarnation"
+    store.unseal_noise(secret, chain)
 
 
 def _checkpoint(run: Run) -> Claim:

@@ -20,8 +20,9 @@ from hubbub.ledger.promise import Promise
 from hubbub.mechanism.strategies import strategy_arrays
 from hubbub.training import RunStore
 from hubbub.training.head_hook import signed_part
+from hubbub.training.run_folder import SEALED_NOISE
 from hubbub.training.run_folder.record import ledger_of
-from hubbub.training.run_folder.state import START, Checkpoint
+from hubbub.training.run_folder.state import CHECKPOINT, START, Checkpoint
 from hubbub.verification.claims import CLAIMS, Claim, Run
 
 __all__ = ["PUBLICATION", "SIGNATURE", "Check", "Verdict", "verify"]
@@ -237,11 +238,10 @@ def _coverage(run: Run, *, compared: bool) -> str:
         covered.add(START)
     if not history.closed and store.has_keys():
         keyed = (number for number, epoch in enumerate(history.epochs) if epoch.key is not None)
-        covered |= {"state/keys/run", *(f"state/keys/epoch-{number}" for number in keyed)}
+        covered |= {SEALED_NOISE, "state/keys/run", *(f"state/keys/epoch-{number}" for number in keyed)}
     if not history.closed:
         with suppress(RunFolderError):
-            named = Checkpoint(folder / "state" / "checkpoint.json", again=False).names
-            covered |= {"state/checkpoint.json", *(f"state/{name}" for name in named)}
+            covered |= {CHECKPOINT, f"state/{Checkpoint(folder / CHECKPOINT, again=False).file.name}"}
     left = _left(folder, covered)
     said = f"no digest binds these: {', '.join(left)}" if left else "every file was compared with the ledger"
     forged = "; whoever can write to the folder can forge all of it: compare the head with one that was kept elsewhere"

@@ -10,17 +10,17 @@
     state/releases/T.safetensors     the release of round T
     state/initial.safetensors        the model before the first round
     state/clients                    SHA-256 of the clients' names, if they have any and the promise depends on their list
-    state/checkpoint.json            names the last checkpoint, with the SHA-256 of each file
+    state/checkpoint.json            names the last checkpoint, with the SHA-256 of its file
     state/checkpoint-N.safetensors   model and optimizer after N rounds
-    state/noise-N.safetensors        rows of noise that later rounds need: as secret as the keys
-    state/noise.sealed               of a Flower server the same, under the run's key
+    state/noise.sealed               rows of noise that later rounds need, encrypted under the run's key
     evaluation/                      ledger, keys and releases of the private evaluations
     state/heads                      the last head of the ledger that the hook took
     state/holders/                   keys, noise and records of simulated share holders
 
-Every file but the keys is used only after its SHA-256 was compared with the ledger's or the manifest's.
+Every file but the keys and the noise, which is authenticated under the run's key, is used only after its SHA-256 was compared
+with the ledger's or the manifest's.
 """
 
-from hubbub.training.run_folder.store import EVALUATION, RunStore
+from hubbub.training.run_folder.store import EVALUATION, SEALED_NOISE, RunStore
 
-__all__ = ["EVALUATION", "RunStore"]
+__all__ = ["EVALUATION", "SEALED_NOISE", "RunStore"]

@@ -9,8 +9,8 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from hubbub._util.checks import integer
 from hubbub._util.files import refusing
 from hubbub.errors import RunFolderError
 from hubbub.ledger.promise import Extends
-from hubbub.noise import NoiseStream
 
 __all__ = [
     "CHECKPOINT",
@@ -110,95 +109,54 @@ def _put(
         optimizer.state[vector] = {name: t if t.ndim == 0 else t.to(vector.device) for name, t in state.items()}
 
 
-def _names(rounds: int) -> tuple[str, str]:
-    """The files of a checkpoint: model and optimizer, and rows of noise."""
-    return f"checkpoint-{rounds}.safetensors", f"noise-{rounds}.safetensors"
-
-
-def read_manifest(path: Path) -> tuple[int, str, dict[str, Any]]:
-    """The rounds of a checkpoint, its head of the ledger, and the SHA-256 and size of each file, by name."""
+def read_manifest(path: Path) -> tuple[int, str, str]:
+    """The rounds of a checkpoint, its head of the ledger, and the SHA-256 of its file."""
     manifest = strict_json.loads(files.read(path, at_most=_LARGEST_TEXT))
-    if not isinstance(manifest, dict) or set(manifest) != {"schema", "rounds", "head", "files"}:
-        raise ValueError("it must name schema, rounds, head and files")
+    if not isinstance(manifest, dict) or set(manifest) != {"schema", "rounds", "head", "sha256"}:
+        raise ValueError("it must name schema, rounds, head and sha256")
     if (schema := integer("schema", manifest["schema"], at_least=0)) != _SCHEMA:
         raise ValueError(f"schema = {schema}: this hubbub reads schema {_SCHEMA}; use the one that wrote it")
-    rounds, stated = integer("rounds", manifest["rounds"], at_least=1), manifest["files"]
-    own, rows = _names(rounds)
-    if not isinstance(stated, dict) or own not in stated or not set(stated) <= {own, rows}:
-        raise ValueError(f"files: must name {own}, and {rows} where there is noise")
-    for name, facts in stated.items():
-        if not isinstance(facts, dict) or set(facts) != {"sha256", "bytes"}:
-            raise ValueError(f"files: {name} must have its sha256 and bytes")
-    return rounds, str(manifest["head"]), stated
+    return integer("rounds", manifest["rounds"], at_least=1), str(manifest["head"]), str(manifest["sha256"])
 
 
 class Checkpoint:
     """The state of a run after some of its rounds, as its manifest names it.
 
     Args:
-        path: Of the manifest; its files lie next to it.
+        path: Of the manifest; the file lies next to it.
         again: Whether the state can be computed again from the releases; errors then say so.
-        noise: Whether its rows of noise are needed; a closed run has none any more.
 
     Attributes:
         rounds: The number of rounds.
         head: The ledger's head after them.
-        names: The files next to the manifest.
+        file: Of model and optimizer, next to the manifest.
         model: ``(dim,)``.
         clip_norm: Of the next round; ``None`` if it does not move.
     """
 
-    def __init__(self, path: Path, *, again: bool, noise: bool = True) -> None:
+    def __init__(self, path: Path, *, again: bool) -> None:
         then = f"remove {path.name}, and the state is computed again from the releases" if again else "restore it"
-
-        def checked(name: str) -> AbstractContextManager[None]:
-            return refusing(path.with_name(name), "is no checkpoint of this run", then)
-
-        with checked(path.name):
-            self.rounds, self.head, stated = read_manifest(path)
-        own, rows = _names(self.rounds)
-        parts: dict[str, Tensors] = {}
-        needed = {name: facts for name, facts in stated.items() if noise or name == own}
-        for name, facts in needed.items():
-            with checked(name):
-                content = files.read(path.with_name(name), at_most=_LARGEST)
-                if hashlib.sha256(content).hexdigest() != facts["sha256"] or len(content) != facts["bytes"]:
-                    raise ValueError("its SHA-256 or its length is not the manifest's")
-                parts[name] = parse(content)
-        self.names, self._rows = list(parts), parts.get(rows, {})
-        with checked(own):
-            norm = parts[own].pop("clip_norm", None)
+        with refusing(path, "is no checkpoint of this run", then):
+            self.rounds, self.head, digest = read_manifest(path)
+        self.file = path.with_name(f"checkpoint-{self.rounds}.safetensors")
+        self._checked = partial(refusing, self.file, "is no checkpoint of this run", then)
+        with self._checked():
+            content = files.read(self.file, at_most=_LARGEST)
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise ValueError("its SHA-256 is not the manifest's")
+            tensors = parse(content)
+            norm = tensors.pop("clip_norm", None)
             if norm is not None and (norm.dtype != torch.float64 or norm.ndim or not 0 < norm < math.inf):
                 raise ValueError(f"clip_norm is {norm.dtype} {tuple(norm.shape)}, or not above 0")
             self.clip_norm = None if norm is None else float(norm)
-            self.model, self._optimizer = _parted(parts[own])
+            self.model, self._optimizer = _parted(tensors)
             if not self.model.is_floating_point() or not bool(torch.isfinite(self.model).all()):
                 raise ValueError(f"model is {self.model.dtype} {tuple(self.model.shape)}, or not finite")
-        self._checked, self._own, self._noise = checked, own, rows
 
-    def restore_model(self, vector: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
-        """Restore the model and the optimizer's state."""
-        with self._checked(self._own):
+    def restore(self, vector: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """Copy the model and the optimizer's state."""
+        with self._checked():
             _put(self.model, self._optimizer, vector, optimizer)
-
-    @property
-    def has_noise(self) -> bool:
-        """Whether it holds rows of noise; those of several ranks are drawn again."""
-        return bool(self._rows)
-
-    def restore_noise(self, noise: NoiseStream) -> None:
-        """Restore the stream."""
-        rows = dict(self._rows)
-        drawn = rows.pop("drawn", None)
-        names = [f"memory.{i:06d}" for i in range(len(rows))]
-        with self._checked(self._noise):
-            if drawn is None or drawn.dtype != torch.int64 or drawn.ndim or sorted(rows) != names:
-                raise ValueError("it must hold a whole number, drawn, and rows memory.000000 and on")
-            state = {"round_index": self.rounds, "drawn": int(drawn), "memory": [rows[name] for name in names]}
-            try:
-                noise.load_state_dict(state)
-            except RunFolderError as error:
-                raise ValueError(str(error)) from error
 
 
 def model_digest(vector: torch.Tensor) -> str:

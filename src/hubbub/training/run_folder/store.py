@@ -12,7 +12,7 @@ import struct
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from safetensors.torch import save as save_tensors
 from hubbub._util import files, strict_json
 from hubbub._util.checks import Array, non_negative
 from hubbub._util.files import refusing
-from hubbub._util.prf import KEY_BYTES, fresh_key, sealed, unsealed
+from hubbub._util.prf import KEY_BYTES, derive, fresh_key, sealed, unsealed
 from hubbub.errors import LedgerError, ParticipationError, RunFolderError
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.ledger import Ledger
@@ -33,15 +33,16 @@ from hubbub.training.run_folder.state import Checkpoint, parse
 if TYPE_CHECKING:
     from hubbub.training.head_hook import HeadHook
 
-__all__ = ["EVALUATION", "RunStore"]
+__all__ = ["EVALUATION", "SEALED_NOISE", "RunStore"]
 
 # The folder of a run in a folder: the ledger, keys and releases of its private evaluations.
 EVALUATION = "evaluation"
+# The rows of noise that later rounds need.
+SEALED_NOISE = "state/noise.sealed"
 
 _LOG = logging.getLogger("hubbub")
 _LARGEST = 2**36
 _LOST = "restore it, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
-_SEALED = "noise.sealed"
 # The round, the rows of z that were drawn, and the ledger's head.
 _STATE = struct.Struct("<2Q32s")
 _RELEASE = re.compile(r"(0|[1-9][0-9]*)\.safetensors")
@@ -225,7 +226,7 @@ class RunStore:
 
     def secret_files(self) -> list[Path]:
         """The files of keys and rows of noise, those that a crash left half written included."""
-        rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith(("noise-", "noise."))]
+        rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith("noise.")]
         # Of simulated share holders.
         of_holders = [
             path
@@ -361,7 +362,6 @@ class RunStore:
         rounds: int,
         vector: torch.Tensor,
         optimizer: Mapping[str, torch.Tensor],
-        noise: NoiseStream | None,
         head: str,
         *,
         clip_norm: float | None = None,
@@ -370,20 +370,12 @@ class RunStore:
 
         ``optimizer`` is the state of the server's optimizer, by name.
         """
-        tensors = {"model": vector.detach()}
+        tensors = {"model": vector.detach(), **{f"optimizer.{name}": value for name, value in optimizer.items()}}
         if clip_norm is not None:
             tensors["clip_norm"] = torch.tensor(clip_norm, dtype=torch.float64)
-        tensors |= {f"optimizer.{name}": value for name, value in optimizer.items()}
-        parts = {f"checkpoint-{rounds}.safetensors": tensors}
-        if noise:
-            state = noise.state_dict()
-            rows = {f"memory.{i:06d}": row for i, row in enumerate(state["memory"])}
-            parts[f"noise-{rounds}.safetensors"] = {"drawn": torch.tensor(state["drawn"]), **rows}
-        manifest: dict[str, Any] = {"schema": 1, "rounds": rounds, "head": head, "files": {}}
-        for name, part in parts.items():
-            content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in part.items()})
-            files.write_atomic(self._state / name, content)
-            manifest["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in tensors.items()})
+        files.write_atomic(self._state / f"checkpoint-{rounds}.safetensors", content)
+        manifest = {"schema": 1, "rounds": rounds, "head": head, "sha256": hashlib.sha256(content).hexdigest()}
         files.write_atomic(self._state / "checkpoint.json", strict_json.canonical(manifest))
         self._forget_before(rounds)
 
@@ -404,44 +396,41 @@ class RunStore:
             )
         return checkpoint
 
-    def seal_noise(self, noise: NoiseStream, key: bytes, head: str) -> None:
-        """Write the rows of noise that later rounds need, with the ledger's head, sealed under a key."""
+    def seal_noise(self, noise: NoiseStream, secret: bytes, head: str) -> None:
+        """Write the rows of noise that later rounds need, with the ledger's head, sealed under the run's secret."""
         parts = itertools.chain([_STATE.pack(noise.round_index, noise.drawn, bytes.fromhex(head))], noise.remembered())
-        files.write_atomic(self._state / _SEALED, sealed(key, parts))
+        files.write_atomic(self.folder / SEALED_NOISE, sealed(derive(secret, "noise"), parts))
 
-    def unseal_noise(self, noise: NoiseStream, key: bytes, ledger: Ledger) -> None:
-        """Restore a stream to the state of :meth:`seal_noise`, if there is one.
+    def unseal_noise(self, secret: bytes, chain: Chain, noise: NoiseStream | None = None) -> None:
+        """Restore a stream to the state of :meth:`seal_noise`, if there is one; without a stream, only check it.
 
         Args:
+            secret: Of the run.
+            chain: The ledger's, which must have had the head in the file after as many rounds: a forked copy's had not.
             noise: At its beginning.
-            key: Of the run.
-            ledger: Must have had the head in the file after as many rounds; that of a forked copy of the run did not.
 
         Raises:
             RunFolderError: The file was changed, or belongs to another ledger.
         """
-        path = self._state / _SEALED
+        path = self.folder / SEALED_NOISE
         if not os.path.lexists(path):
             return
         with refusing(path, "is no noise of this run", f"remove {path.name}, and it is drawn again from the keys"):
-            content = unsealed(key, files.read(path, at_most=_LARGEST))
+            content = unsealed(derive(secret, "noise"), files.read(path, at_most=_LARGEST))
             round_index, drawn, head = _STATE.unpack_from(content)
-            if ledger.chain.rounds_at(head.hex()) != round_index:
+            if chain.rounds_at(head.hex()) != round_index:
                 raise ValueError(f"it is of {round_index} rounds, with a head that this ledger never had after them")
-            noise.take_up(round_index, drawn, memoryview(content)[_STATE.size :])
+            if noise:
+                noise.take_up(round_index, drawn, memoryview(content)[_STATE.size :])
 
     def _forget_before(self, rounds: int) -> None:
-        """Remove what the checkpoint of these rounds replaces: older ones, their noise, and releases that are not kept."""
+        """Remove what the checkpoint of these rounds replaces: older ones, and releases that are not kept."""
         for round_index in [] if self.keep_releases else self.released():
             if round_index < rounds:
                 self.discard_release(round_index)
         for path in _listed(self._state):
-            kind, _, last = path.name.lstrip(".").partition("-")
-            if last != f"{rounds}.safetensors" or path.name.startswith("."):
-                if kind == "noise":
-                    files.wipe(path)
-                elif kind == "checkpoint":
-                    files.remove(path)
+            if path.name.lstrip(".").startswith("checkpoint-") and path.name != f"checkpoint-{rounds}.safetensors":
+                files.remove(path)
 
     def destroy_secrets(self) -> None:
         """Overwrite and remove every key and every row of noise."""
