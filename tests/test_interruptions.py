@@ -343,7 +343,8 @@ def test_cra_5_cra_15_a_lost_checkpoint_is_made_again_from_the_releases_and_the_
     monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     plan = interrupted(tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    (tmp_path / "copy" / "state" / "checkpoint.json").unlink()
+    for name in ("checkpoint.json", "noise.sealed"):
+        (tmp_path / "copy" / "state" / name).unlink()
     whole, again = (RunState.start(plan, linear(), RunStore(tmp_path / name), clients=CLIENTS) for name in ("run", "copy"))
     assert torch.equal(whole.model.vector, again.model.vector)
     for ours, theirs in zip(whole.path.noise.state_dict()["memory"], again.path.noise.state_dict()["memory"], strict=True):

@@ -90,8 +90,8 @@ def of_a_checkpoint(file: str) -> object:
 def checkpoint_of(content: bytes, stated: bytes, schema: object = 1) -> Checkpoint:
     """A checkpoint of one content whose manifest states another."""
     Path("checkpoint-1.safetensors").write_bytes(content)
-    files = {"checkpoint-1.safetensors": {"sha256": sha256(stated), "bytes": len(stated)}}
-    Path("checkpoint.json").write_text(json.dumps({"schema": schema, "rounds": 1, "head": "0" * 64, "files": files}))
+    manifest = {"schema": schema, "rounds": 1, "head": "0" * 64, "sha256": sha256(stated)}
+    Path("checkpoint.json").write_text(json.dumps(manifest))
     return Checkpoint(Path("checkpoint.json"), again=False)
 
 
