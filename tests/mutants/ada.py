@@ -3,7 +3,7 @@
 from mutants.mutant import parsed
 
 MUTANTS = parsed(r"""
-what a client says of its norm is counted as it is @ Summing._with_indicator
+what a client says of its norm is counted as it is @ clipping.with_indicator
 - min(max(stated, 0), 1)
 + stated
 ? test_neighbours.py::test_ada_4_a_client_that_lies_about_its_norm_moves_the_count_by_one[4611686018427387904]

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from hubbub.errors import ConfigError, ParticipationError
+from hubbub.flower.arrays import Layout
 from hubbub.mechanism.participation import Participation, RandomParticipation
 from hubbub.training.cohorts import draw, eligible
 from hubbub.training.release import ReleasePath
@@ -41,6 +43,7 @@ __all__ = [
     "connected",
     "encrypted_vector",
     "is_training",
+    "noised_steps",
     "norm_bit",
     "quiet_strategy",
     "records_of",
@@ -265,6 +268,18 @@ def norm_bit(content: RecordDict) -> int | None:
                 raise ValueError(f"{NORM_BIT} is {type(value).__name__}: must be a whole number")
             return value
     return None
+
+
+def noised_steps(layout: Layout, content: RecordDict, *, counted: bool, mods: str) -> torch.Tensor:
+    """The noised steps of a reply, ``(dim,)`` int64, the indicator last if the client is counted."""
+    bit = norm_bit(content) if counted else None
+    try:
+        steps = layout.whole(single_arrays(content))
+    except ValueError as error:
+        raise ValueError(f"sent no noised numbers; its app needs mods={mods} ({error})") from error
+    if counted and bit is None:
+        raise ValueError(f"its noised indicator is missing; its app needs mods={mods}")
+    return steps if bit is None else torch.cat([steps, torch.tensor([bit], dtype=torch.int64)])
 
 
 # Who is in a round.

@@ -20,7 +20,7 @@ from hubbub.flower.arrays import Layout, Views, difference, native
 from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV, NORM_BIT, is_training, norm_bit
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise.lattice import Lattice
-from hubbub.training.clipping import clip
+from hubbub.training.clipping import clip, with_indicator
 
 __all__ = ["App", "Mod", "Request", "Sent", "clipping_mod", "discreet", "noising_mod", "refusal", "timer_mod", "within_by_all"]
 
@@ -110,9 +110,8 @@ class Sent:
         update = difference(self.layout.views(reply), self._before)
         if request.count_scale is None:
             return request.lattice.encode(update)[0]
-        bounded, was_clipped = clip(update, request.clip_norm)
-        indicator = within_by_all(not was_clipped, bit) - 0.5
-        return request.lattice.encode(torch.cat([bounded, bounded.new_tensor([request.count_scale * indicator])]))[0]
+        joint, _ = with_indicator(update, request.clip_norm, request.count_scale, within_by_all(True, bit))
+        return request.lattice.encode(joint)[0]
 
     def hidden(self, reply: ArrayRecord, request: Request, bit: int | None) -> tuple[ArrayRecord, int | None]:
         """The clipped update in whole steps of a lattice, plus a discrete Gaussian noise share whose key is not kept.

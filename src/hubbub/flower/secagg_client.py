@@ -21,14 +21,21 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from hubbub._util.checks import integer, shown
 from hubbub.errors import HubbubError, KeyFileError, NoiseExhaustedError, SumNotOpenedError
 from hubbub.flower.holder_messages import ACTION, AGREEMENT, HELLO, RECORD, Held, agreement_of, said
-from hubbub.flower.messages import ENCRYPTED, FAILED_PRECONDITION, ROUND_INDEX, is_training, norm_bit, single_arrays
+from hubbub.flower.messages import (
+    ENCRYPTED,
+    FAILED_PRECONDITION,
+    ROUND_INDEX,
+    is_training,
+    noised_steps,
+    norm_bit,
+    single_arrays,
+)
 from hubbub.flower.mods import App, Request, Sent, discreet, refusal
 from hubbub.secagg import key_files
 from hubbub.secagg.paillier import PrivateKey
@@ -144,20 +151,13 @@ def _encrypted(
     content: RecordDict, agreement: Agreement, round_index: int, request: Request, sent: Sent, context: Context
 ) -> bytes:
     """The encrypted contribution."""
-    arrays, bit = single_arrays(content), norm_bit(content) if request.counted else None
     noise: npt.NDArray[np.int64] | None = None
     if request.noise_stddev is None:
-        steps = sent.steps(arrays, request, bit).numpy()
+        steps = sent.steps(single_arrays(content), request, norm_bit(content) if request.counted else None).numpy()
     else:
-        try:
-            noised = sent.layout.whole(arrays)
-        except ValueError as error:
-            raise ValueError(f"no noise was added; list mods=[encrypting_mod, noising_mod, clipping_mod] ({error})") from error
-        if request.count_scale is not None:
-            if bit is None:
-                raise ValueError("the noised indicator is missing; list mods=[encrypting_mod, noising_mod, clipping_mod]")
-            noised = torch.cat([noised, torch.tensor([bit], dtype=torch.int64)])
-        whole, limit = noised.numpy(), agreement.packing.fixed_point.limit
+        mods = "[encrypting_mod, noising_mod, clipping_mod]"
+        whole = noised_steps(sent.layout, content, counted=request.count_scale is not None, mods=mods).numpy()
+        limit = agreement.packing.fixed_point.limit
         steps = whole.clip(-limit, limit)
         noise = whole - steps
     return agreement.contribution(str(context.node_id), round_index, steps, noise)

@@ -23,6 +23,7 @@ from hubbub.flower.messages import (
     ForwardingGrid,
     RoundMessages,
     is_training,
+    noised_steps,
     norm_bit,
     records_of,
     single_arrays,
@@ -31,8 +32,8 @@ from hubbub.flower.separation import require_kept
 from hubbub.mechanism import Mechanism
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
-from hubbub.training.aggregate import LatticeSum, statistics
-from hubbub.training.clipping import CountSplit, clip
+from hubbub.training.aggregate import LatticeSum, lattice_of, statistics
+from hubbub.training.clipping import CountSplit, with_indicator
 
 __all__ = ["TRAIN_LOSS", "Streaming", "Summing", "train_loss"]
 
@@ -125,7 +126,7 @@ class Summing:
     @property
     def lattice(self) -> Lattice:
         """The lattice of the sum, for the clip norm of a client's update together with its indicator."""
-        return Lattice(self.split.joint_norm(self.clip_norm) if self.split else self.clip_norm, self.lattice_bits)
+        return lattice_of(self.clip_norm, self.split, self.lattice_bits)
 
     def config(self) -> dict[str, float | bool | str]:
         """The settings that clients get."""
@@ -172,34 +173,20 @@ class Summing:
 
     def _add(self, update: torch.Tensor, content: RecordDict, total: torch.Tensor, buffer: torch.Tensor) -> bool:
         """Add a client's steps to a sum, ``(dim,)``, its indicator last; whether the update was clipped."""
-        update, was_clipped = (update, False) if self.split is None else self._with_indicator(update, content)
+        was_clipped = False
+        if self.split is not None:
+            if not bool(torch.isfinite(update).all()):
+                raise ValueError("its update is not finite")
+            scale = self.split.count_scale(self.clip_norm)
+            update, was_clipped = with_indicator(update, self.clip_norm, scale, norm_bit(content))
         clipped = self.lattice.add(update, total, buffer)
         if clipped is None:
             raise ValueError("its update is not finite")
         return was_clipped or (self.split is None and bool(clipped))
 
-    def _with_indicator(self, update: torch.Tensor, content: RecordDict) -> tuple[torch.Tensor, bool]:
-        """A clipped update, ``(dim + 1,)``, the client's indicator last; and whether it was clipped."""
-        if not bool(torch.isfinite(update).all()):
-            raise ValueError("its update is not finite")
-        bounded, was_clipped = clip(update, self.clip_norm)
-        stated = norm_bit(content)
-        # A client that has clipped says so itself; an update that was clipped here counts as clipped whatever it says.
-        bit = 0 if was_clipped else 1 if stated is None else min(max(stated, 0), 1)
-        scale = self.split.count_scale(self.clip_norm) if self.split else 0.0
-        return torch.cat([bounded, torch.tensor([scale * (bit - 0.5)], dtype=torch.float64)]), was_clipped
-
     def _noised(self, content: RecordDict, cohort: int) -> torch.Tensor:
         """A client's noised steps, ``(dim,)`` int64, which the server cannot clip again."""
-        try:
-            steps = self.layout.whole(single_arrays(content))
-        except ValueError as error:
-            raise ValueError(f"sent no noised numbers; its app needs mods=[noising_mod, clipping_mod] ({error})") from error
-        if self.split is not None:
-            bit = norm_bit(content)
-            if bit is None:
-                raise ValueError("its indicator is missing")
-            steps = torch.cat([steps, torch.tensor([bit], dtype=torch.int64)])
+        steps = noised_steps(self.layout, content, counted=self.split is not None, mods="[noising_mod, clipping_mod]")
         # Not by abs(), which leaves the least int64 negative.
         if max(int(steps.max()), -int(steps.min())) > _EXACT // cohort:
             raise ValueError("its numbers are too large to be summed exactly")

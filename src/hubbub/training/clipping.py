@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hubbub._util.checks import finite, positive, scale
 
-__all__ = ["MARGIN", "AdaptiveClipping", "ClipNorms", "Clipping", "CountSplit", "bounded", "clip"]
+__all__ = ["MARGIN", "AdaptiveClipping", "ClipNorms", "Clipping", "CountSplit", "bounded", "clip", "with_indicator"]
 
 if TYPE_CHECKING:
     # A plan needs no tensors.
@@ -238,9 +238,19 @@ def bounded(
         return update, False
     if split is None:
         return lattice.encode(update) if lattice else clip(update, clip_norm)
+    joint, was_clipped = with_indicator(update, clip_norm, split.count_scale(clip_norm))
+    return (lattice.encode(joint)[0] if lattice else joint), was_clipped
+
+
+def with_indicator(
+    update: torch.Tensor, clip_norm: float, count_scale: float, stated: int | None = None
+) -> tuple[torch.Tensor, bool]:
+    """A clipped update with its indicator, ``(dim + 1,)``, and whether it was clipped.
+
+    A client that has clipped says so itself (``stated`` = 0); an update that was clipped here counts as clipped all the same.
+    """
     import torch
 
     vector, was_clipped = clip(update, clip_norm)
-    indicator = vector.new_tensor([split.count_scale(clip_norm) * (-0.5 if was_clipped else 0.5)])
-    joint = torch.cat([vector, indicator])
-    return (lattice.encode(joint)[0] if lattice else joint), was_clipped
+    within = 0 if was_clipped else 1 if stated is None else min(max(stated, 0), 1)
+    return torch.cat([vector, vector.new_tensor([count_scale * (within - 0.5)])]), was_clipped

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 
@@ -87,11 +88,11 @@ class SimulatedPopulation(LocalPopulation):
         self._key = derive(seed_key(seed), "local training")
         named = clients_at_once(self._execution.plan)
         self._choice = None if named is None else Choice(named, "as plan says")
-        # Of one model: whether the choice was tried on it, and what trains its clients.
-        self._model: nn.Module | None = None
-        self._tried = self._agreed = False
-        self._trainer: Trainer | None = None
-        self._single: OneByOne | None = None
+        # The model of the choice, that on which all ranks agree, and what trains the clients of a model, and a client alone.
+        self._chosen: nn.Module | None = None
+        self._agreed: nn.Module | None = None
+        self._trainer: tuple[nn.Module, Trainer] | None = None
+        self._single: tuple[nn.Module, OneByOne] | None = None
         self._faults: list[tuple[int, str]] = []
 
     @property
@@ -113,7 +114,7 @@ class SimulatedPopulation(LocalPopulation):
         self._ranks.require_same("data, loss, local training or seed", self._fixed)
         self._choice = self._ranks.lead(lambda: self.choose(model, cohort))
         self._ranks.require_same("number of clients that can train at once", lambda: self.choose(model, cohort).clients)
-        self._agreed = True
+        self._agreed = model
 
     def _fixed(self) -> str:
         """A digest of everything but the model that a client's update depends on."""
@@ -132,20 +133,11 @@ class SimulatedPopulation(LocalPopulation):
             ConfigError: Model and loss fail on a probe batch of every form that clients have, or carry state from one client to
                 the next; or the sums are secure and, by the named plan, a client's bits depend on its place in the stack.
         """
-        self._take(model)
-        if self._choice is None or not self._tried:
-            self._choice = self._chosen(model, cohort, self._choice)
-            self._tried = True
+        if model is not self._chosen or self._choice is None:
+            require_trainable(model)
+            self._choice = self._sound(self._choice, self._runnable(model, self._choice.clients if self._choice else 1), cohort)
+            self._chosen = model
         return self._choice
-
-    def _chosen(self, model: nn.Module, cohort: int, named: Choice | None) -> Choice:
-        """The named choice if it is sound, else a new one."""
-        probe = self._runnable(model, named.clients if named else 1)
-        if probe is None:
-            return named or Choice(1, "since no client has an example")
-        if named is None:
-            return probe.choice(max(1, cohort))
-        return self._sound(named, probe) if self._lattice else named
 
     def _runnable(self, model: nn.Module, at_once: int) -> Probe | None:
         """A probe batch on which the model runs; ``None`` if no client has an example.
@@ -172,20 +164,22 @@ class SimulatedPopulation(LocalPopulation):
             raise why
         return None
 
-    def _sound(self, choice: Choice, probe: Probe) -> Choice:
-        """The choice, if by it no bit of a client's update depends on others; a secure sum must have no other."""
-        try:
-            if choice.clients == 1 or probe.independent(choice.clients):
-                return choice
-        except NotStackableError:
-            # Raised again when clients train.
-            return choice
-        if self._execution.plan == AUTO:
-            return Choice(1, "since many at a time a client's last bits depend on its place")
-        raise ConfigError(
-            f"plan = {choice.plan!r}: on this machine a client's last bits depend on where it stands in the stack, and so "
-            "on who else takes part, which no noise hides; say 'auto' or 'one-by-one', or another number of clients"
-        )
+    def _sound(self, named: Choice | None, probe: Probe | None, cohort: int) -> Choice:
+        """The named choice, if in a secure sum no bit of a client's update depends on others by it; a new one without it."""
+        if probe is None:
+            return named or Choice(1, "since no client has an example")
+        if named is None:
+            return probe.choice(max(1, cohort))
+        # A model that does not run in stacks is refused when clients train.
+        with suppress(NotStackableError):
+            if self._lattice and named.clients > 1 and not probe.independent(named.clients):
+                if self._execution.plan == AUTO:
+                    return Choice(1, "since many at a time a client's last bits depend on its place")
+                raise ConfigError(
+                    f"plan = {named.plan!r}: on this machine a client's last bits depend on where it stands in the stack, and "
+                    "so on who else takes part, which no noise hides; say 'auto' or 'one-by-one', or another number of clients"
+                )
+        return named
 
     def collect(
         self,
@@ -206,9 +200,6 @@ class SimulatedPopulation(LocalPopulation):
         lattice = lattice_of(clip_norm, split) if self._lattice and clip_norm is not None else None
         dim = sum(p.numel() for p in trainable(model).values()) + (split is not None)
         zero = torch.zeros(dim, dtype=torch.int64 if lattice else torch.float64, device=self._device)
-        self._take(model)
-        if not self._agreed:
-            self.prepare(model, len(self._examples))
         chunks = self._chunks(cohort, model)
 
         def chunk(clients: Sequence[int], total: torch.Tensor) -> tuple[int, list[float], list[tuple[int, str]]]:
@@ -247,13 +238,14 @@ class SimulatedPopulation(LocalPopulation):
         Raises:
             ConfigError: The module does not run by the plan that was named, or an injected update is no vector of its length.
         """
-        self._take(model)
-        if not self._agreed:
-            self.prepare(model, len(self._examples))
         chunks = self._chunks(cohort, model)
         if not chunks:
             return
-        made, at_once = self._made(model), self.choose(model, len(self._examples)).clients
+        at_once = self.choose(model, len(self._examples)).clients
+        if self._trainer is None or self._trainer[0] is not model:
+            keep_freed_memory()
+            self._trainer = model, trainer(at_once, model, self._loss, self._local, self._execution)
+        made = self._trainer[1]
 
         def together(some: Sequence[int]) -> list[Trained]:
             return list(made.train(model, [self._job(client, round_index) for client in some]))
@@ -299,23 +291,22 @@ class SimulatedPopulation(LocalPopulation):
         Raises:
             ConfigError: As for :meth:`choose`; also raised is whatever the client's own data or code raise.
         """
-        self._take(model)
         if client in self._adversaries:
             update = adversarial_update(self._adversaries[client], model, round_index)
             if update is None:
                 raise ConfigError(f"client {client}: the adversary does not answer in round {round_index}")
             start = flat_parameters(model).to(self._device)
             return (start.to(torch.float64) + update.to(self._device)).to(start.dtype), math.nan
-        if self._single is None:
+        if self._single is None or self._single[0] is not model:
             self._runnable(model, 1)
-            self._single = OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
-        return self._single.trained(flat_parameters(model).to(self._device), self._job(client, round_index))
+            self._single = model, OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
+        return self._single[1].trained(flat_parameters(model).to(self._device), self._job(client, round_index))
 
     def _chunks(self, cohort: Sequence[Hashable], model: nn.Module) -> list[list[int]]:
         """The cohort in parts that are trained together: clients with similar numbers of examples."""
-        if not len(cohort):
-            return []
         # By the number of all clients, unless the plan is known: who takes part must not decide over a plan.
+        if model is not self._agreed:
+            self.prepare(model, len(self._examples))
         at_once = self.choose(model, len(self._examples)).clients
         size = at_once if at_once > 1 else _FEW
         ordered = sorted((int(str(client)) for client in cohort), key=lambda client: (-self._count(client), client))
@@ -328,22 +319,6 @@ class SimulatedPopulation(LocalPopulation):
         except Exception as error:  # noqa: BLE001 # whatever this client's examples raise
             require_own(error)
             return 0
-
-    def _take(self, model: nn.Module) -> None:
-        """Forget all that is of another model."""
-        if model is not self._model:
-            require_trainable(model)
-            self._model, self._trainer, self._single, self._tried = model, None, None, False
-            self._agreed = self._ranks.size == 1
-
-    def _made(self, model: nn.Module) -> Trainer:
-        """The trainer of this model's clients by the plan in use."""
-        self._take(model)
-        if self._trainer is None:
-            keep_freed_memory()
-            at_once = self._choice.clients if self._choice else 1
-            self._trainer = trainer(at_once, model, self._loss, self._local, self._execution)
-        return self._trainer
 
     def _job(self, client: int, round_index: int) -> Job:
         """A client's job in a round, with a seed of its own."""
