@@ -42,11 +42,8 @@ def difference(after: Views, before: Views) -> torch.Tensor:
 class Layout:
     """The arrays of a model: floating ones are clipped, summed and noised as one vector, the others (buffers) stay.
 
-    Args:
-        names: Of the floating arrays, in the order of the vector.
-        shapes: Of each.
-        dtypes: Of each: ``"float16"``, ``"float32"`` or ``"float64"``.
-        order: The names of all arrays, buffers among them, as the record has them.
+    ``names``, ``shapes`` and ``dtypes`` are of the floating ones, in the order of the vector; ``order`` has all names, as the
+    record.
     """
 
     names: tuple[str, ...]

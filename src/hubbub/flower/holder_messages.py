@@ -93,12 +93,7 @@ def _read(data: bytes) -> Agreement:
 
 @dataclass(frozen=True)
 class Held:
-    """What a node claims to hold, in answer to a hello.
-
-    Args:
-        holder: The number of its share, from 1; 1 for a whole key; 0 for nothing.
-        key_id: Of the key that is shared, or of the whole key.
-    """
+    """A node's answer to a hello: the number of the share that it claims, 1 for a whole key, 0 for nothing, and its key."""
 
     holder: int = 0
     key_id: str = ""

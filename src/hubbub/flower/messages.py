@@ -87,12 +87,9 @@ def is_training(message_type: str) -> bool:
 
 @dataclass
 class RoundMessages:
-    """The messages of one round, under a group id of their own, so that no reply to another round is taken for one to them.
+    """The messages of one round, one a client, under a group id of their own, which replies to other rounds do not have.
 
-    Args:
-        messages: One a client.
-        clients: The client of each message.
-        reasons: Whether faults repeat what clients say of theirs, which may be of their data.
+    ``reasons`` says whether faults repeat what clients say of theirs, which may be of their data.
     """
 
     messages: list[Message]

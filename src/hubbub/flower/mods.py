@@ -32,13 +32,9 @@ _Numbers = npt.NDArray[Any]
 class Request:
     """The server's settings for a client's update.
 
-    Args:
-        clip_norm: The largest L2 norm of the update.
-        counted: Whether the server counts the updates whose norm was at most the clip norm.
-        noise_stddev: Standard deviation of the client's noise share, in the unit of the update; ``None`` if the server adds
-            all noise.
-        count_scale: The scale of the indicator in the vector, if the client is counted and adds noise or encrypts.
-        bits: Of the lattice.
+    ``counted`` says whether the server counts the updates whose norm was at most the clip norm; ``noise_stddev``, in the unit
+    of the update, is of the client's noise share (``None`` if the server adds all noise); ``count_scale`` scales the indicator
+    in the vector, if the client is counted and adds noise or encrypts; ``bits`` are the lattice's.
     """
 
     clip_norm: float
@@ -72,11 +68,7 @@ class Request:
 
 
 class Sent:
-    """A copy of the arrays that a client received, since its app may change them in place.
-
-    Args:
-        arrays: As received.
-    """
+    """A copy of the arrays that a client received, since its app may change them in place."""
 
     def __init__(self, arrays: ArrayRecord) -> None:
         self.layout = Layout.of(arrays)

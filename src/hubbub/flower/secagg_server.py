@@ -250,11 +250,7 @@ class EncryptedSumming:
 
 
 def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agreement:
-    """The agreement of a run, under a unique name; the same at every start.
-
-    Raises:
-        RunFolderError: The stored agreement cannot be read, or has other terms.
-    """
+    """The agreement of a run, under a unique name; the same at every start, or refused."""
     path = None if folder is None else folder / "state" / "agreement.json"
     if path is None or not path.exists():
         agreement = make(token_hex(16))

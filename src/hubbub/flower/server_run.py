@@ -57,12 +57,7 @@ class _Round:
 
 
 class PrivateRun:
-    """An open run.
-
-    Attributes:
-        state: Ledger, noise and clip norm, in memory or in the run's folder.
-        arrays: The model after the rounds so far; ``None`` before the first.
-    """
+    """An open run; ``arrays`` is the model after the rounds so far, ``None`` before the first."""
 
     def __init__(
         self,

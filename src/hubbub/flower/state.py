@@ -47,10 +47,8 @@ _OWNERS: WeakValueDictionary[Path, "ServerState"] = WeakValueDictionary()
 class ServerState:
     """The state of an open run: its release path, not started yet, and its folder.
 
-    Attributes:
-        rounds: The number of rounds in the stored model.
-        clip_norm: Of the next round.
-        closed: Whether the folder was released for another strategy.
+    ``rounds`` is the number of rounds in the stored model, ``clip_norm`` the next round's. ``closed``: another strategy has the
+    folder.
     """
 
     def __init__(self, promise: Promise, layout: Layout, options: Options, dim: int) -> None:

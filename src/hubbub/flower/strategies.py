@@ -31,14 +31,7 @@ _RECORDS = (("arrayrecord_key", "arrays"), ("configrecord_key", "config"))
 
 
 class PrivateStrategy(Strategy):
-    """The base class of the private strategies; use :class:`.DPFedAvgFixed` and its siblings.
-
-    Args:
-        strategy: One that averages.
-        mechanism: The mechanism of the run.
-        clipping: A fixed clip norm, or the rule of adaptive clipping.
-        options: All other settings.
-    """
+    """The base class of the private strategies; use :class:`.DPFedAvgFixed` and its siblings."""
 
     def __init__(self, strategy: Strategy, mechanism: Mechanism, clipping: Clipping, options: Options) -> None:
         self.strategy = require_averaging(strategy)

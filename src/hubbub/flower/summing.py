@@ -49,12 +49,7 @@ _SOON, _LATER = 0.05, 3.0
 
 
 class Streaming(ForwardingGrid):
-    """Another grid, with at most a handful of its replies in memory at once.
-
-    Args:
-        grid: Any grid.
-        deadline: Seconds after which a round of training ends; ``None`` waits for the caller's timeout.
-    """
+    """Another grid, a handful of its replies in memory at once; a round of training ends after ``deadline`` seconds."""
 
     def __init__(self, grid: Grid, deadline: float | None = None) -> None:
         if deadline is not None and isinstance(grid, LocalGrid):
@@ -107,13 +102,8 @@ class Streaming(ForwardingGrid):
 class Summing:
     """How the replies of one round are summed.
 
-    Args:
-        layout: Of the model.
-        clip_norm: Of an update.
-        split: With adaptive clipping: how each client's indicator enters the sum as one more coordinate.
-        mechanism: Its ``shares`` say whether clients add the noise; without one they do not.
-        lattice_bits: Of the lattice.
-        separation: The settings for devices that keep the separation; a reply that does not confirm them is not counted.
+    With a ``split`` each client's indicator is one more coordinate. The shares of ``mechanism`` say whether clients add the
+    noise. A reply that does not confirm ``separation``, the settings for devices that keep it, is not counted.
     """
 
     layout: Layout
@@ -142,11 +132,10 @@ class Summing:
         return settings
 
     def of(self, messages: RoundMessages, replies: Iterable[Message], arrays: ArrayRecord) -> tuple[LatticeSum, int, int]:
-        """The sum of a round.
+        """The sum of a round, the number of replies, and the number of them in the sum.
 
-        Returns:
-            The sum, the number of replies, and the number of them in the sum. A reply that cannot be read, is not finite, or
-            does not fit the model counts as zero, with the reason in ``messages.faults``.
+        A reply that cannot be read, is not finite, or does not fit the model counts as zero, with the reason in
+        ``messages.faults``.
         """
         before = self.layout.views(arrays)
         shares = self.mechanism.shares if self.mechanism else None

@@ -137,12 +137,7 @@ class Population(ABC):
 
 
 class LocalPopulation(Population):
-    """A population whose clients are computed in this process, or in this and other ranks, and are numbered from 0.
-
-    Args:
-        ranks: The processes that divide a cohort, each of which makes the population.
-        unit: What a client is called in messages.
-    """
+    """A population whose clients are computed in this process or by ranks, and are numbered from 0; a ``unit`` in messages."""
 
     takes_split = True
 
@@ -156,11 +151,7 @@ class LocalPopulation(Population):
         return self._ranks
 
     def inject(self, client: int, adversary: Adversary | None) -> None:
-        """Let an adversary choose a client's update, in place of its computation; the same on every rank.
-
-        Raises:
-            ConfigError: There is no such client.
-        """
+        """Let an adversary choose a client's update, in place of its computation; the same on every rank."""
         if client not in self.clients:
             raise ConfigError(f"client = {client!r}: there are {self._unit}s 0 to {len(self.clients) - 1}")
         self._adversaries.pop(client, None)
@@ -252,12 +243,7 @@ class PlainSum:
 
 @dataclass(frozen=True)
 class NoSum:
-    """The place of a sum that was not formed, such as for lack of contributions; its cost is recorded all the same.
-
-    Args:
-        lattice: That of the sum that was planned; ``None`` in floating point.
-        fault: Why there is none.
-    """
+    """The place of a sum that was not formed; its cost is recorded all the same. ``lattice`` is that of the planned sum."""
 
     lattice: Lattice | None
     fault: SumNotOpenedError
@@ -279,22 +265,12 @@ def _digest(key: bytes, total: torch.Tensor) -> str:
 
 
 def lattice_of(clip_norm: float, split: CountSplit | None = None, bits: int = 24) -> Lattice:
-    """The lattice of sums of updates of this clip norm, each with its indicator if there is a split.
-
-    Example:
-        >>> lattice_of(clip_norm=1.0).step, lattice_of(clip_norm=0.5, bits=8).step
-        (5.960464477539063e-08, 0.001953125)
-    """
+    """The lattice of sums of updates of this clip norm, each with its indicator if there is a split."""
     return Lattice(clip_norm if split is None else split.joint_norm(clip_norm), bits)
 
 
 def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, float]:
-    """The statistics of a round for its operator: private. Losses that are not finite are left out.
-
-    Example:
-        >>> statistics(cohort=4, clipped=1, losses=[0.5, math.nan, 1.5])
-        {'clipped_fraction': 0.25, 'train_loss': 1.0}
-    """
+    """The statistics of a round for its operator: private. Losses that are not finite are left out."""
     finite_losses = [loss for loss in losses if math.isfinite(loss)]
     return {
         "clipped_fraction": clipped / cohort if cohort else 0.0,

@@ -71,13 +71,6 @@ def draw(
 
     Raises:
         ParticipationError: A client is listed twice, or too few may join.
-
-    Example:
-        >>> from hubbub.ledger.promise import Promise
-        >>> pattern, keys = MinSeparation(2, 2), CohortKeys(bytes(32), bytes(32))
-        >>> cohort = draw(pattern, 0, range(9), 3, keys=keys, ledger=Ledger(Promise(4, None), bytes(32)))
-        >>> len(cohort), set(cohort) <= set(range(9))
-        (3, True)
     """
     require_distinct(clients)
     _require_counted(participation, len(clients))
@@ -158,24 +151,12 @@ def counts_on_list(participation: Participation) -> bool:
 
     Random cohorts are drawn from the list, and a rotation assigns places of the list. For other patterns the ledger knows by
     name who took part when.
-
-    Example:
-        >>> from hubbub.mechanism.participation import MinSeparation, PoissonSampling
-        >>> counts_on_list(PoissonSampling(0.1)), counts_on_list(MinSeparation(2, 2))
-        (True, False)
     """
     return isinstance(participation, RandomParticipation | FixedEpochs)
 
 
 def require_distinct(clients: Sequence[Hashable]) -> None:
-    """Refuse a client that is listed twice, also under names that are equal as text: it would be sampled twice as often.
-
-    Example:
-        >>> require_distinct(["ann", "bob", "ann"])  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-            ...
-        hubbub.errors.ParticipationError: clients: 'ann', at place 2, is listed at place 0, too, as ...
-    """
+    """Refuse a client that is listed twice, also under names that are equal as text: it would be sampled twice as often."""
     if not isinstance(clients, range):
         _require_distinct(tuple(clients))
 
@@ -200,16 +181,7 @@ def _require_counted(participation: Participation, clients: int) -> None:
 
 
 def require_feasible(participation: Participation, rounds: int, clients: int, size: float) -> None:
-    """Refuse, before the first round, a pattern that this many clients cannot keep.
-
-    Raises:
-        ParticipationError: There are too few clients for it.
-
-    Example:
-        >>> require_feasible(SingleParticipation(), rounds=20, clients=30, size=10)
-        Traceback (most recent call last):
-        hubbub.errors.ParticipationError: pattern 'single': 20 rounds of 10 clients need 200 clients, there are 30
-    """
+    """Refuse, before the first round, a pattern that this many clients cannot keep."""
     _require_counted(participation, clients)
     match participation:
         case SingleParticipation() if rounds * size > clients:

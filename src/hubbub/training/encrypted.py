@@ -61,11 +61,7 @@ def noise_steps(row: torch.Tensor, step: float) -> Steps:
 class EncryptedSum:
     """A sum under encryption; ``statistics`` are the operator's, and complete once it is open.
 
-    Args:
-        aggregator: What came.
-        lattice: On which clients rounded; ``None`` for numbers that were cut off one by one, in runs that promise nothing.
-        opening: How it is opened.
-        private: What is known of the clients.
+    Without a ``lattice`` numbers were cut off one by one, in runs that promise nothing.
     """
 
     def __init__(self, aggregator: Aggregator, lattice: Lattice | None, opening: Opening, private: Mapping[str, float]) -> None:
@@ -96,16 +92,9 @@ class EncryptedSum:
 
 
 class HolderNoise:
-    """Rows of stddev·N·z, each for one round and given out once.
+    """Rows of stddev·N·z, each for one round and given out once; a simulation's follow from its ``seed``.
 
-    Args:
-        mechanism: Whose noise it is.
-        dim: Numbers in a sum.
-        folder: Where the holder keeps what it drew; ``None`` keeps it in memory.
-        seed: Of a simulation, in place of secret keys.
-
-    Raises:
-        RunFolderError: The folder cannot be read, or what it drew before cannot be drawn again bit for bit on this machine.
+    What a holder drew is in ``folder``; ``None`` keeps it in memory. What cannot be drawn again bit for bit here is refused.
     """
 
     def __init__(self, mechanism: Mechanism, dim: int, folder: Path | None = None, *, seed: int | None = None) -> None:
@@ -134,14 +123,7 @@ class HolderNoise:
         return self._next
 
     def row(self, round_index: int) -> torch.Tensor:
-        """The row of a round, ``(dim,)`` float64 per unit of clip norm. When it is returned it is spent, on disk too.
-
-        Args:
-            round_index: Rounds in between are given up.
-
-        Raises:
-            NoiseExhaustedError: The row was given out already, or the mechanism has no such round.
-        """
+        """The row of a round, ``(dim,)`` float64 per unit of clip norm, now spent, on disk too, as those before it are."""
         if integer("round_index", round_index, at_least=0) < self._next:
             raise NoiseExhaustedError(
                 f"round {round_index + 1}: its row of noise was given out already, and none meets two sums"
@@ -183,14 +165,8 @@ class EncryptedPopulation(Population):
     """Clients in this process that encrypt what they send, and the holders that open the sums. It shows what it costs; whoever
     runs the process can read everything.
 
-    Args:
-        population: The clients.
-        agreement: What was agreed.
-        holders: Those who open sums, each with what it may do.
-        public: The key that they share; ``None`` where one owns it whole.
-        lattice_bits: Of the lattice on which clients round their updates.
-        noise: Where the holders add noise, the stream of each.
-        mechanism: Says whether the clients bring noise along; ``None`` for bare sums.
+    ``public`` is the key that holders share, ``None`` if one owns it whole; ``noise`` the stream of each holder that adds
+    noise; the shares of ``mechanism`` say whether the clients bring noise along.
     """
 
     def __init__(

@@ -114,15 +114,9 @@ class Encryption:
         return NoiseShares(self.min_survivors, lattice_bits=self.lattice_bits)
 
     def packing(self, clients: int, mechanism: Mechanism | None, largest_stddev: float) -> Packing:
-        """How numbers lie in plaintexts, with room for all contributions and all noise.
+        """How numbers lie in plaintexts, with room for all contributions and all noise; refused if a sum would not be exact.
 
-        Args:
-            clients: The most contributions in a sum.
-            mechanism: How sums are hidden; ``None`` for bare sums.
-            largest_stddev: Of a row of noise that one party adds, per unit of clip norm.
-
-        Raises:
-            ValueError: A sum would not be exact.
+        ``largest_stddev`` is of a row of noise that one party adds, per unit of clip norm.
         """
         # Only a run that encrypts needs gmpy2.
         from hubbub.secagg.packing import Packing
@@ -137,14 +131,7 @@ class Encryption:
         return Packing(self.bits, self.clip, clients, self.key_bits, noise)
 
     def agreement(self, key: PublicKey, packing: Packing, size: int, run: str) -> Agreement:
-        """What clients, server and holders agree on.
-
-        Args:
-            key: Under which everybody encrypts.
-            packing: How numbers lie in plaintexts.
-            size: Numbers in a sum.
-            run: A name that no other run has.
-        """
+        """What clients, server and holders agree on, for sums of ``size`` numbers and under a name that no other run has."""
         from hubbub.secagg.protocol import Agreement
 
         return Agreement(
@@ -161,11 +148,7 @@ class Encryption:
     # What is stated of it.
 
     def setting(self, *, hidden: bool = True) -> str:
-        """Who is trusted with what, in one line.
-
-        Args:
-            hidden: Whether there is any noise.
-        """
+        """Who is trusted with what, in one line; ``hidden`` says whether there is any noise."""
         opened = "the owner of the key, who is not the server, opens sums"
         unread = "the owner of the key, as long as nothing but sums reaches it"
         if self.holders > 1:

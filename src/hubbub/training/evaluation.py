@@ -58,16 +58,7 @@ _PADDED = -100
 class Spread:
     """One number for each client, summarised; each client counts the same, however many examples it has.
 
-    Args:
-        mean: Over all clients.
-        worst_tenth: Over the tenth of the clients, rounded up, for whom it is worst.
-        best_tenth: As above.
-        quantiles: By their probability, linear between clients.
-
-    Example:
-        >>> found = Spread.of(np.array([0.2, 0.8, 0.9, 1.0]), higher_is_better=True)
-        >>> found.mean, found.worst_tenth, round(found.quantiles[0.5], 2)
-        (0.725, 0.2, 0.85)
+    A tenth of the clients is rounded up. Quantiles, by their probability, are linear between clients.
     """
 
     mean: float
@@ -97,13 +88,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Fairness:
-    """How evenly a model serves the clients, by their own examples: private.
-
-    Args:
-        clients: How many have any example.
-        accuracy: Of each client.
-        loss: Mean of each client.
-    """
+    """How evenly a model serves the clients that have any example, by their own examples: private."""
 
     clients: int
     accuracy: Spread
@@ -136,22 +121,6 @@ def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int =
 def fairness(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_size: int = 2000) -> Fairness:
     """Accuracy and loss of a classifier on each client's own examples, summarised; clients without examples are left out.
 
-    Args:
-        model: It is put into evaluation mode meanwhile, and back.
-        clients: For each client its inputs and targets; of sequences, targets ``(examples, length)`` with −100 where padded.
-        loss: Mean loss of a batch from the module's output and the targets.
-        batch_size: The most examples that pass through the model at once.
-
-    Raises:
-        DataError: No client has an example.
-
-    Example:
-        >>> inputs = torch.eye(4)
-        >>> first, second = (inputs, torch.tensor([0, 1, 2, 3])), (inputs, torch.tensor([0, 1, 0, 0]))
-        >>> found = fairness(nn.Identity(), [first, second], nn.functional.cross_entropy)
-        >>> found.clients, found.accuracy.mean, found.accuracy.worst_tenth
-        (2, 0.75, 0.5)
-
     Source: Li et al. 2020, "Fair Resource Allocation in Federated Learning", Table 1 (average, worst and best tenth),
     https://arxiv.org/abs/1905.10497.
     """
@@ -167,14 +136,7 @@ def fairness(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_si
 
 
 def measured(model: nn.Module, examples: Callable[[], Examples], loss: Loss, who: str) -> dict[str, float] | None:
-    """Accuracy, loss and number of examples of one client; ``None`` if it has none, or fails, which the operator's log says.
-
-    Example:
-        >>> inputs, targets = torch.eye(4), torch.tensor([0, 1, 2, 0])
-        >>> found = measured(nn.Identity(), lambda: (inputs, targets), nn.functional.cross_entropy, "client 3")
-        >>> found["accuracy"], found["examples"]
-        (0.75, 4.0)
-    """
+    """Accuracy, loss and number of examples of one client; ``None`` if it has none, or fails, which the operator's log says."""
     try:
         own = examples()
         if not bool((own[1] != _PADDED).any()):
@@ -188,17 +150,7 @@ def measured(model: nn.Module, examples: Callable[[], Examples], loss: Loss, who
 
 
 def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_size: int = 2000) -> tuple[Array, Array]:
-    """Accuracy and mean loss of a classifier on each client's own examples.
-
-    Args:
-        model: It is put into evaluation mode meanwhile, and back.
-        clients: For each client its inputs and targets, at least one.
-        loss: Mean loss of a batch from the module's output and the targets.
-        batch_size: The most examples that pass through the model at once.
-
-    Returns:
-        Accuracies and losses, ``(clients,)`` each.
-    """
+    """Accuracies and mean losses, ``(clients,)`` each, of a classifier on each client's own examples, one or more."""
     integer("batch_size", batch_size, at_least=1)
     right, counted, lost = (np.zeros(len(clients)) for _ in range(3))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -229,12 +181,7 @@ def _quantile(upwards: Array, probability: float) -> float:
 
 
 def evaluation_promise(promise: Promise, first: str) -> Promise | None:
-    """The promise of the ledger of a run's evaluations; ``None`` for a run without any.
-
-    Args:
-        promise: Of the run.
-        first: Hash of the first record of its ledger.
-    """
+    """The promise of the ledger of a run's evaluations, if it has any; ``first`` is the first hash of the run's own ledger."""
     measured, hidden = promise.terms.evaluation, promise.evaluations(promise.rounds)
     if measured is None or hidden is None or promise.mechanism is None or not hidden[1]:
         return None
@@ -261,17 +208,7 @@ class Evaluations:
     @classmethod
     @contextmanager
     def of(cls, ledger: Ledger, *, clients: int, seed: int, store: RunStore | None) -> Iterator["Evaluations | None"]:
-        """The evaluations of a run, ready for the next one; ``None`` if its promise has none.
-
-        Args:
-            ledger: Of the run.
-            clients: How many there are.
-            seed: Of a simulation.
-            store: Of the run.
-
-        Raises:
-            LedgerError: The record of the evaluations is damaged, or of another run.
-        """
+        """The evaluations of a run, ready for the next one; ``None`` if its promise has none. ``seed`` is a simulation's."""
         promise, measured = evaluation_promise(ledger.promise, ledger.run), ledger.promise.terms.evaluation
         if promise is None or measured is None:
             yield None
@@ -287,11 +224,7 @@ class Evaluations:
     def after(
         self, round_index: int, population: Population, clients: Sequence[Hashable], model: nn.Module
     ) -> "tuple[Estimate, ...]":
-        """The released estimates after a round; empty if no evaluation follows it.
-
-        Raises:
-            ConfigError: The population measures nothing.
-        """
+        """The released estimates after a round; empty if no evaluation follows it."""
         if not self.due(round_index):
             return ()
         cohort = self.cohort(clients)

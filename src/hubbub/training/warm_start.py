@@ -92,13 +92,9 @@ def rounds_after(recorded: Recorded, checkpoint: Checkpoint | None) -> list[int]
 
 
 def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: nn.Module) -> tuple[Extends, Start]:
-    """The final state of a finished run, recomputed from its releases; its model is written into ``module`` as well.
+    """The final state of a finished run, recomputed from its releases by its ``plan``; its model is written into ``module``.
 
-    Args:
-        recorded: The finished run, as its folder records it.
-        plan: Its plan.
-        following: The plan of the new run. The state of the server's optimizer is dropped if it names another optimizer.
-        module: Of the same kind; its trainable parameters are overwritten.
+    The state of the server's optimizer is dropped if the plan of the following run names another optimizer.
     """
     costs_of_ended_runs([recorded])
     _require_learnt_by(recorded, plan)

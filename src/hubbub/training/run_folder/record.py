@@ -167,11 +167,8 @@ def key_ahead(keyed: int, epochs: int) -> str:
 class Traces:
     """The traces in a run's folder.
 
-    Args:
-        releases: The SHA-256 of each release, by round; empty where it is not to be compared.
-        checkpoint: The rounds of the last checkpoint and its head of the ledger.
-        shown: The rounds of the metrics.
-        keyed: One more than the last incarnation with a key.
+    They are the SHA-256 of each release, by round (empty if it is not to be compared), the rounds and the head of the last
+    checkpoint, the rounds of the metrics, and one more than the last incarnation with a key.
     """
 
     releases: Mapping[int, str]

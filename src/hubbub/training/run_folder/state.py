@@ -120,18 +120,10 @@ def read_manifest(path: Path) -> tuple[int, str, str]:
 
 
 class Checkpoint:
-    """The state of a run after some of its rounds, as its manifest names it.
+    """The state of a run after some of its rounds, as the manifest at ``path`` names it; its ``file`` lies next to it.
 
-    Args:
-        path: Of the manifest; the file lies next to it.
-        again: Whether the state can be computed again from the releases; errors then say so.
-
-    Attributes:
-        rounds: The number of rounds.
-        head: The ledger's head after them.
-        file: Of model and optimizer, next to the manifest.
-        model: ``(dim,)``.
-        clip_norm: Of the next round; ``None`` if it does not move.
+    ``again`` says whether the state can be computed again from the releases; errors then say so. ``head`` is the ledger's after
+    the rounds, ``clip_norm`` the next round's, ``None`` if it does not move.
     """
 
     def __init__(self, path: Path, *, again: bool) -> None:
@@ -184,13 +176,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, vector: torch.Tensor) -> T
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The initial state of a run.
-
-    Args:
-        model: ``(dim,)``.
-        optimizer: State from the optimizer of a finished run, by name.
-        finished: Whether the model is that of a finished run.
-    """
+    """The initial state of a run: a model, ``(dim,)``; if of a finished run, with the state of its optimizer, by name."""
 
     model: torch.Tensor
     optimizer: Mapping[str, torch.Tensor]
@@ -248,12 +234,7 @@ def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.opti
 
 @dataclass(frozen=True)
 class Segments:
-    """Folders of related runs: the one that a run extends, and those that extend it.
-
-    Args:
-        goes_on_from: A folder, or ``None``.
-        went_on_in: Folders, in the order in which they began.
-    """
+    """Folders of related runs: the one that a run extends, and those that extend it, in the order in which they began."""
 
     goes_on_from: str | None = None
     went_on_in: tuple[str, ...] = ()

@@ -72,10 +72,5 @@ def clients_at_once(plan: str) -> int | None:
 
 
 def plan_for(clients: int) -> str:
-    """The plan that trains that many clients at a time.
-
-    Example:
-        >>> plan_for(16), plan_for(1)
-        ('batched-16', 'one-by-one')
-    """
+    """The plan that trains that many clients at a time."""
     return f"batched-{clients}" if clients > 1 else "one-by-one"

@@ -51,12 +51,7 @@ def trainer(clients: int, model: nn.Module, loss: Loss, local: LocalTraining, ex
 
 @dataclass(frozen=True)
 class Choice:
-    """A number of clients at a time, and the reason.
-
-    Args:
-        clients: At a time.
-        reason: One line for people.
-    """
+    """A number of clients at a time, and the reason in one line for people."""
 
     clients: int
     reason: str
@@ -74,10 +69,6 @@ def stack_size(cohort: int, parameters: int, execution: Execution) -> int:
     """The number of clients at a time to try for cohorts of about this size.
 
     Stacks are as even as possible, as the last is padded, and two or a multiple of it, so that two ranks have as much to do.
-
-    Example:
-        >>> stack_size(100, 21_840, Execution()), stack_size(100, 1_200_000, Execution()), stack_size(1, 10, Execution())
-        (25, 6, 1)
     """
     most, room = _LIMITS[execution.device]
     most = min(most, room // parameters)
@@ -88,15 +79,7 @@ def stack_size(cohort: int, parameters: int, execution: Execution) -> int:
 
 
 class Probe:
-    """Clients with a synthetic probe batch, trained as real ones are.
-
-    Args:
-        model: The global model.
-        loss: Of a batch.
-        local: The training of a client.
-        execution: How it is computed.
-        job: Of a client; only the form of its examples is used.
-    """
+    """Clients with a synthetic probe batch of the form of a job's examples, trained as real ones are."""
 
     def __init__(self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, job: Job) -> None:
         self._model, self._loss, self._local, self._execution = model, loss, local, execution

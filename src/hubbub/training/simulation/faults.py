@@ -50,12 +50,9 @@ def reason(error: Exception) -> str:
 def isolated(
     compute: Callable[[Sequence[Unit]], Made], units: Sequence[Unit], nothing: Callable[[Unit, Exception], Made]
 ) -> Iterator[Made]:
-    """The results of units computed together; if that fails, of each half of them, down to single units.
+    """The results of units computed together; if that fails, of each half of them, down to one, which counts as ``nothing``.
 
-    Args:
-        compute: The result of some units; one unit's part must not depend on the others.
-        units: At least one.
-        nothing: The result of a unit that fails alone.
+    One unit's part of the result must not depend on the others.
 
     Example:
         >>> list(isolated(lambda units: [1 / unit for unit in units], [1, 0, 2], lambda unit, error: [0.0]))
@@ -86,13 +83,9 @@ _AGREEMENT = 1e-5
 def probe_batch(
     inputs: torch.Tensor, targets: torch.Tensor, module: nn.Module, examples: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Synthetic inputs and targets of the form of given ones, independent of their values.
+    """Synthetic inputs and targets of the form of given ones, ``(any, *shape)``, independent of their values.
 
-    Args:
-        inputs: ``(any, *shape)``.
-        targets: ``(any, *shape)``.
-        module: Integer inputs are rows of its embeddings, if it has any. Integer targets are 0.
-        examples: Their number.
+    Integer inputs are rows of the module's embeddings, if it has any. Integer targets are 0.
     """
     drawn = torch.Generator().manual_seed(0)
     made = [torch.zeros(examples, *given.shape[1:], dtype=given.dtype) for given in (inputs, targets)]
@@ -124,15 +117,9 @@ def agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def require_steady(compute: Callable[[int], torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor) -> None:
-    """Refuse, on a probe batch, a model that fails for every unit, or whose updates depend on earlier units.
+    """Refuse, on a probe batch of this form, a model that fails for every unit, or whose updates depend on earlier units.
 
-    Args:
-        compute: The update of a unit, by its number, ``(dim,)``.
-        inputs: Of the form of the probe batch.
-        targets: Likewise.
-
-    Raises:
-        ConfigError: Model and loss fail, or keep state from one unit to the next.
+    ``compute`` gives the update of a unit, by its number, ``(dim,)``.
     """
     try:
         first, _, again = (compute(number) for number in (0, 1, 0))

@@ -101,14 +101,7 @@ def difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_buffers(module: nn.Module) -> None:
-    """Refuse buffers: statistics of clients' data in them would be released without clipping or noise.
-
-    Example:
-        >>> refuse_buffers(nn.BatchNorm1d(2))  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-            ...
-        hubbub.errors.ConfigError: model: the model is BatchNorm1d, whose running statistics ...
-    """
+    """Refuse buffers: statistics of clients' data in them would be released without clipping or noise."""
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
             raise ConfigError(
@@ -187,11 +180,7 @@ def computing(precision: Precision, device: torch.device) -> AbstractContextMana
 
 
 class Constants:
-    """A copy of a module's frozen parameters and buffers, which are neither trained nor released.
-
-    Args:
-        module: Any module.
-    """
+    """A copy of a module's frozen parameters and buffers, which are neither trained nor released."""
 
     def __init__(self, module: nn.Module) -> None:
         tables: list[dict[str, Any]] = [table for part in module.modules() for table in (part._parameters, part._buffers)]

@@ -121,15 +121,7 @@ class LocalTraining:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One client's training in one round.
-
-    Args:
-        client: Its number.
-        inputs: ``(examples, *shape)``.
-        targets: ``(examples, *)``.
-        seed: Of its shuffles and its dropout.
-        round_index: From 0.
-    """
+    """One client's training in a round: inputs and targets, ``(examples, *)`` each, and a seed of shuffles and dropout."""
 
     client: int
     inputs: torch.Tensor
@@ -140,13 +132,9 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A client's trained update.
+    """A client's update, ``(dim,)``, trained minus sent parameters, and its mean loss over batches; NaN if it had none.
 
-    Args:
-        client: Its number.
-        update: ``(dim,)``, trained minus sent parameters.
-        loss: The mean over its batches; NaN if it had none.
-        fault: The error in one line if its training raised; the update then is zero.
+    ``fault`` is the error in one line if its training raised; the update then is zero.
     """
 
     client: int
@@ -161,25 +149,12 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def flat_parameters(module: nn.Module) -> torch.Tensor:
-    """The trainable parameters as one vector, ``(dim,)``, a copy.
-
-    Example:
-        >>> flat_parameters(nn.Linear(3, 2)).shape
-        torch.Size([8])
-    """
+    """The trainable parameters as one vector, ``(dim,)``, a copy."""
     return torch.cat([p.detach().reshape(-1) for p in trainable(module).values()])
 
 
 class OneByOne:
-    """Trains one client at a time.
-
-    Args:
-        model: Is copied; the copy stands on ``device``.
-        loss: Mean loss of a batch from the module's output and the targets.
-        local: The training of a client.
-        device: Of the computation.
-        precision: Of layers.
-    """
+    """Trains one client at a time, on a copy of the model."""
 
     def __init__(
         self,

@@ -34,12 +34,7 @@ class NotStackableError(HubbubError):
 
 
 class StackedModel:
-    """A module that runs for K clients at once, each with parameters of its own.
-
-    Args:
-        module: In training mode; each call replaces its parameters by those of the clients.
-        clients: K.
-    """
+    """A module, in training mode, that runs for K clients at once, each with parameters of its own in place of the module's."""
 
     def __init__(self, module: nn.Module, clients: int) -> None:
         self._module, self._clients = module, clients
@@ -52,13 +47,10 @@ class StackedModel:
         counts: Sequence[int],
         generators: Sequence[torch.Generator],
     ) -> torch.Tensor:
-        """The outputs, ``(K, B, *)``.
+        """The outputs, ``(K, B, *)``, of inputs ``(K, B, *shape)`` and the trainable parameters by name, each ``(K, *shape)``.
 
-        Args:
-            parameters: The trainable ones by name, each ``(K, *shape)``.
-            inputs: ``(K, B, *shape)``.
-            counts: How many of the B examples are each client's; the rest is padding.
-            generators: Of each client's dropout.
+        ``counts`` says how many of the B examples are each client's; the rest is padding. ``generators`` are of each client's
+        dropout.
         """
 
         def forward(own: Mapping[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
@@ -330,17 +322,10 @@ def _stacked_lstm(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Outputs, last hidden states and last cells, as :class:`torch.nn.LSTM` has them, for K clients.
 
-    Args:
-        inputs: ``(K, T, B, features)``.
-        state: Hidden states and cells, ``(K, layers · directions, B, hidden)`` each.
-        weights: As ``torch.lstm`` takes them, each ``(K, *shape)``.
-        bias: Whether there are biases.
-        bidirectional: Whether a second pass goes backwards in time.
+    Inputs are ``(K, T, B, features)``, hidden states and cells ``(K, layers · directions, B, hidden)`` each, the weights as
+    ``torch.lstm`` takes them, each ``(K, *shape)``. Gates in torch's order: input, forget, cell, output.
 
-    Returns:
-        ``(K, T, B, directions · hidden)``, and twice ``(K, layers · directions, B, hidden)``.
-
-    Source: Hochreiter and Schmidhuber 1997; gates in torch's order: input, forget, cell, output.
+    Source: Hochreiter and Schmidhuber 1997.
     """
     each, directions = _WITH_BIAS if bias else _WITHOUT, 2 if bidirectional else 1
     hidden, cells = state

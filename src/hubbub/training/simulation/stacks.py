@@ -32,16 +32,7 @@ _KEPT = 256 * 2**20
 
 
 class Stacks:
-    """Trains K clients at a time.
-
-    Args:
-        model: Is copied; the copy stands on ``device``.
-        loss: Mean loss of a batch from the module's output and the targets.
-        local: The training of a client.
-        device: Of the computation.
-        precision: Of layers.
-        clients: K.
-    """
+    """Trains K clients at a time, on a copy of the model."""
 
     def __init__(
         self,
@@ -64,11 +55,7 @@ class Stacks:
         self._entropy = _is_cross_entropy(loss)
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
-        """The training of each client; the model stays as it is.
-
-        Raises:
-            NotStackableError: The module does not run for many clients at once.
-        """
+        """The training of each client; the model stays as it is, and is refused if it does not run for many clients at once."""
         start = {name: p.detach().to(self._device) for name, p in trainable(model).items()}
         for first in range(0, len(jobs), self.clients):
             yield from self._chunk(start, jobs[first : first + self.clients])
