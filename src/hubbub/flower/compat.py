@@ -37,8 +37,6 @@ _FLOWER_CLIP_NORM, _FLOWER_NORM_BIT = "clipping_norm", "norm_bit"
 
 
 class _FlowersNames(PrivateStrategy):
-    """Flower's attributes of a strategy."""
-
     @property
     def noise_multiplier(self) -> float:
         """The argument; with adaptive clipping it covers updates and count, Flower's the updates alone."""

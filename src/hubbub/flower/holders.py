@@ -162,7 +162,6 @@ def _kept(folder: Path) -> list[bytes]:
 
 
 def _promise(stated: bytes, arrays: bytes) -> Promise:
-    """A promise of noise by the holders."""
     if len(stated) > _LARGEST_PROMISE:
         raise ValueError(f"{PROMISE}: has {len(stated)} bytes, at most {_LARGEST_PROMISE} are read")
     record = strict_json.loads(stated)

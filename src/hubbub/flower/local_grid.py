@@ -209,7 +209,6 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
     def _ask(self, message: Message, content: RecordDict) -> list[Message]:
-        """The messages that arrive in reply to one."""
         if message.metadata.dst_node_id in self._node_ids:
             reply = self._answer(message, content)
         else:
@@ -291,6 +290,5 @@ def _returned(answer: object, message: Message) -> Message | None:
 
 
 def _stamp(message: Message, message_id: str) -> str:
-    """Set the id of a message, and return it."""
     message.metadata.__dict__["_message_id"] = message_id
     return message_id

@@ -293,12 +293,10 @@ def timer_mod(min_seconds: float, *, clock: Callable[[], float] = time.time) -> 
 
 
 def _config(content: RecordDict) -> tuple[str, ConfigRecord]:
-    """The first ConfigRecord and its name; an empty one if there is no such record."""
     return next(iter(content.config_records.items()), ("config", ConfigRecord()))
 
 
 def _arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
-    """The only ArrayRecord and its name."""
     found = list(content.array_records.items())
     if len(found) != 1:
         raise ValueError(f"there are {len(found)} ArrayRecords, {[name for name, _ in found]}: there must be one, the model's")
@@ -306,7 +304,6 @@ def _arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
 
 
 def _free(content: RecordDict) -> str:
-    """A name for a further MetricRecord."""
     return "metrics" if "metrics" not in content else NORM_BIT
 
 

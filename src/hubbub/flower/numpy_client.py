@@ -100,5 +100,4 @@ class DPNumPyClient(NumPyClient):
 
 
 def _record(arrays: Sequence[npt.ArrayLike]) -> ArrayRecord:
-    """A copy of the arrays, named by their positions."""
     return ArrayRecord({str(position): Array(np.asarray(array)) for position, array in enumerate(arrays)})

@@ -150,7 +150,6 @@ def _pin(agreement: Agreement, round_index: int, context: Context, *, noised: bo
 def _encrypted(
     content: RecordDict, agreement: Agreement, round_index: int, request: Request, sent: Sent, context: Context
 ) -> bytes:
-    """The encrypted contribution."""
     noise: npt.NDArray[np.int64] | None = None
     if request.noise_stddev is None:
         steps = sent.steps(single_arrays(content), request, norm_bit(content) if request.counted else None).numpy()

@@ -181,7 +181,6 @@ class GridHolders:
         read: Callable[[int, RecordDict], _Read],
         records: Mapping[str, ConfigRecord] | None = None,
     ) -> dict[int, _Read]:
-        """The answers of some nodes; faults are logged and left out."""
         names = {str(node): node for node in nodes}
         if not names:
             return {}

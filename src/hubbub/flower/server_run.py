@@ -48,8 +48,6 @@ _LOG = logging.getLogger("flwr")
 
 @dataclass(frozen=True)
 class _Round:
-    """A round under way."""
-
     ticket: Ticket
     messages: RoundMessages
     summing: "Summing | EncryptedSumming"

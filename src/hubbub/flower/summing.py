@@ -77,7 +77,6 @@ class Streaming(ForwardingGrid):
         return self._pulled([message_id for message_id in ids if message_id], until)
 
     def _pulled(self, missing: list[str], until: float | None) -> Iterator[Message]:
-        """Poll for missing replies until all have come or the time is up."""
         pause = _SOON
         while missing:
             # The last poll, at the deadline, covers all that is missing: every reply until then counts.

@@ -163,7 +163,6 @@ def require_distinct(clients: Sequence[Hashable]) -> None:
 
 @lru_cache(maxsize=1)
 def _require_distinct(clients: tuple[Hashable, ...]) -> None:
-    """As above, cached for one list."""
     places: dict[str, int] = {}
     for place, client in enumerate(clients):
         first = places.setdefault(str(client), place)
@@ -175,7 +174,6 @@ def _require_distinct(clients: tuple[Hashable, ...]) -> None:
 
 
 def _require_counted(participation: Participation, clients: int) -> None:
-    """Refuse a number of clients other than the planned one."""
     if (counted := getattr(participation, "population", clients)) != clients:
         raise ParticipationError(f"population = {counted}: there are {clients} clients")
 

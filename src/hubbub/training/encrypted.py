@@ -146,7 +146,6 @@ class HolderNoise:
             return integer("next_round", told["next_round"], at_least=0), first_rows
 
     def _key(self, number: int) -> bytes:
-        """The key of an earlier start, 32 bytes."""
         path = Path(str(self._folder)) / "keys" / f"epoch-{number}"
         key = files.read(path, at_most=KEY_BYTES + 1)
         if len(key) != KEY_BYTES:

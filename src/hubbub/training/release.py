@@ -297,7 +297,6 @@ class ReleasePath:
             self._started = started
 
     def _require_started(self) -> None:
-        """Refuse a call before :meth:`start`."""
         if not self._started:
             raise LedgerError("the path is not open: call start first, which gives this process noise of its own")
 

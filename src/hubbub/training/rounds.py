@@ -158,7 +158,6 @@ def train(
 
 
 def _listed(population: Population) -> Sequence[Hashable]:
-    """A copy of the list of clients."""
     clients = population.clients
     return clients if isinstance(clients, range) else tuple(clients)
 
@@ -166,7 +165,6 @@ def _listed(population: Population) -> Sequence[Hashable]:
 def _rounds(
     run: RunState, population: Population, clients: Sequence[Hashable], evaluations: Evaluations | None
 ) -> Iterator[RoundResult]:
-    """The loop over the remaining rounds."""
     plan, path, ranks, aborted = run.plan, run.path, run.ranks, 0
     for round_index in range(path.next_round, plan.rounds):
         run.require_same_model("between rounds")
@@ -309,7 +307,6 @@ class RunState:
             self.optimizer.state[vector] = state
 
     def _update_again(self, start: int, stop: int) -> None:
-        """Update the model by the releases on disk."""
         for round_index in range(start, stop):
             for release in self.path.released(round_index, round_index + 1):
                 self.update(release, round_index)

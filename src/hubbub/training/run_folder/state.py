@@ -73,7 +73,6 @@ def metadata(content: bytes) -> dict[str, Any]:
 
 
 def _header(content: bytes) -> dict[str, Any]:
-    """The header of a file of tensors."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > len(content) - 8:
         raise ValueError(f"its header claims {length} of {len(content)} bytes")

@@ -438,7 +438,6 @@ class RunStore:
             files.wipe(path)
 
     def _release_path(self, round_index: int) -> Path:
-        """The file of a round's release."""
         return self._releases / f"{round_index}.safetensors"
 
 
@@ -450,7 +449,6 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _read(path: Path, at_most: int = _LARGEST) -> bytes:
-    """The content of a file of a run."""
     with refusing(path, "cannot be read"):
         return files.read(path, at_most=at_most)
 

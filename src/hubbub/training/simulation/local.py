@@ -182,7 +182,6 @@ class OneByOne:
             return self._worker.vector, self._steps(start, job)
 
     def _steps(self, start: torch.Tensor, job: Job) -> float:
-        """Take all steps of one client; returns its mean loss."""
         local, worker = self._local, self._worker
         vector, gradient = worker.vector, worker.gradient
         velocity = torch.zeros_like(vector) if local.momentum else None

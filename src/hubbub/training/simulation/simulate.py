@@ -321,7 +321,6 @@ class SimulatedPopulation(LocalPopulation):
             return 0
 
     def _job(self, client: int, round_index: int) -> Job:
-        """A client's job in a round, with a seed of its own."""
         inputs, targets = self._examples[client]
         return Job(client, inputs, targets, seed_for(self._key, client, round_index), round_index)
 

@@ -115,7 +115,6 @@ class _Rewriting(TorchFunctionMode):
 
 
 def _apply(rule: Rule, *tensors: torch.Tensor | None) -> Any:
-    """The result of a rule on all clients' tensors."""
     given = [tensor for tensor in tensors if tensor is not None]
     return _Physical.apply(rule, *given)  # type: ignore[no-untyped-call] # torch leaves it without types
 
@@ -128,7 +127,6 @@ def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor
 
 
 def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callable[..., Any]:
-    """A convolution with clients as groups of channels."""
 
     def form(
         _: _Rewriting,
@@ -158,7 +156,6 @@ def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callabl
 
 
 def _pooling(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """A pooling of pictures: clients are groups of channels."""
 
     def form(_: _Rewriting, x: torch.Tensor, *options: Any, return_indices: bool = False, **named: Any) -> Any:
         if x.ndim != 4 or return_indices:
@@ -180,7 +177,6 @@ def _group_norm(
     bias: torch.Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
-    """A group norm: each client has groups of its own."""
     if (weight is None) != (bias is None):
         return NotImplemented
 
@@ -241,12 +237,10 @@ def _narrowed(x: torch.Tensor) -> torch.Tensor:
 
 
 def _embedding(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, *options: Any, **named: Any) -> Any:
-    """``functional.embedding`` with checked indices."""
     return F.embedding(_within(x, len(weight)), weight, *options, **named)
 
 
 def _plain_embedding(_: _Rewriting, weight: torch.Tensor, indices: torch.Tensor, *options: Any, **named: Any) -> Any:
-    """``torch.embedding`` with checked indices."""
     return torch.embedding(weight, _within(indices, len(weight)), *options, **named)
 
 
@@ -346,7 +340,6 @@ def _stacked_lstm(
 def _lstm_pass(
     inputs: torch.Tensor, h: torch.Tensor, c: torch.Tensor, weights: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One layer in one direction."""
     clients, length, batch, _ = inputs.shape
     from_inputs, from_state = (weight.transpose(1, 2) for weight in weights[:2])
     rows = inputs.reshape(clients, length * batch, -1)

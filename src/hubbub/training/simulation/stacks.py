@@ -61,7 +61,6 @@ class Stacks:
             yield from self._chunk(start, jobs[first : first + self.clients])
 
     def _chunk(self, start: dict[str, torch.Tensor], jobs: Sequence[Job]) -> Iterator[Trained]:
-        """The training of at most K clients."""
         # One of each client, (K, *shape).
         own = {name: p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim).requires_grad_() for name, p in start.items()}
         stepper = _Stepper(self._local, list(own.values()), list(start.values()))
@@ -149,7 +148,6 @@ class _Feed:
         return inputs.contiguous(), targets.contiguous(), self._counts[step]
 
     def _fetch(self, first: int, stop: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Inputs and targets of some steps."""
         rows, like = self._rows[:, first:stop], self._jobs[0]
         clients, steps, size = rows.shape
         # Padded with the client's own example: a module might make NaN of zeros.
