@@ -28,8 +28,8 @@ from torch import nn
 from hubbub._util import files, strict_json
 from hubbub._util.checks import integer
 from hubbub._util.files import refusing
-from hubbub._util.prf import KEY_BYTES, fresh_key
-from hubbub.errors import NoiseExhaustedError, RunFolderError, SumNotOpenedError
+from hubbub._util.prf import fresh_key
+from hubbub.errors import NoiseExhaustedError, SumNotOpenedError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise import NoiseStream, SimulationSource, sampler
@@ -42,6 +42,7 @@ from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
 from hubbub.training.aggregate import Adversary, Population, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
+from hubbub.training.run_folder.store import secret_key
 from hubbub.training.simulation.simulate import SimulatedPopulation
 
 __all__ = ["EncryptedPopulation", "EncryptedSum", "HolderNoise", "noise_steps"]
@@ -104,7 +105,8 @@ class HolderNoise:
             self._next, self._first_rows = 0, list[int]()
             return
         self._next, self._first_rows = self._kept()
-        epochs = [(first, self._key(number)) for number, first in enumerate(self._first_rows)]
+        keys = Path(str(folder)) / "keys"
+        epochs = [(first, secret_key(keys / f"epoch-{number}")) for number, first in enumerate(self._first_rows)]
         source = IncarnationSource(epochs)
         # Real noise of a round does not exist before it is asked for.
         self._stream = NoiseStream(mechanism, dim, source=source)
@@ -113,8 +115,8 @@ class HolderNoise:
         source.start(self._stream.drawn, key)
         self._first_rows.append(self._stream.drawn)
         if folder is not None:
-            files.make_folder(folder / "keys")
-            files.write_atomic(folder / "keys" / f"epoch-{len(epochs)}", key)
+            files.make_folder(keys)
+            files.write_atomic(keys / f"epoch-{len(epochs)}", key)
         self._remember()
 
     @property
@@ -144,13 +146,6 @@ class HolderNoise:
                 raise ValueError("its noise cannot be drawn again bit for bit with this processor, torch or hubbub")
             first_rows = [integer("first_rows", row, at_least=0) for row in told["first_rows"]]
             return integer("next_round", told["next_round"], at_least=0), first_rows
-
-    def _key(self, number: int) -> bytes:
-        path = Path(str(self._folder)) / "keys" / f"epoch-{number}"
-        key = files.read(path, at_most=KEY_BYTES + 1)
-        if len(key) != KEY_BYTES:
-            raise RunFolderError(f"{path}: holds {len(key)} bytes, a key has {KEY_BYTES}; restore this holder's folder")
-        return key
 
     def _remember(self) -> None:
         """Put on disk which rows were drawn, and from which start on."""

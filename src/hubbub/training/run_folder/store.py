@@ -1,6 +1,5 @@
 """The keys, releases and checkpoints of a run's folder, read and written by a process that holds its lock."""
 
-import fcntl
 import hashlib
 import itertools
 import logging
@@ -10,7 +9,7 @@ import shutil
 import stat
 import struct
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,7 @@ from hubbub.training.run_folder.state import Checkpoint, parse
 if TYPE_CHECKING:
     from hubbub.training.head_hook import HeadHook
 
-__all__ = ["EVALUATION", "SEALED_NOISE", "RunStore"]
+__all__ = ["EVALUATION", "SEALED_NOISE", "RunStore", "secret_key"]
 
 # The folder of a run in a folder: the ledger, keys and releases of its private evaluations.
 EVALUATION = "evaluation"
@@ -96,38 +95,27 @@ class RunStore:
         Raises:
             RunFolderError: The folder cannot be written, or another process works in it.
         """
-        try:
-            for part in (self.folder, self._state, self._keys, self._releases):
-                files.make_folder(part)
-            if self.folder.stat().st_uid != os.getuid():
-                raise RunFolderError(f"{self.folder}: belongs to another user; copy it to a folder of your own")
-            self.folder.chmod(0o700)
-        except OSError as error:
-            raise RunFolderError(
-                f"{error.filename or self.folder}: cannot be written ({error.strerror}); choose another folder (--out, "
-                "or state= of a strategy)"
-            ) from error
-        path = self._state / "lock"
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        except OSError as error:
-            raise RunFolderError(f"{path}: cannot be opened ({error.strerror}); remove it if no process is at work") from error
-        try:
-            if not stat.S_ISREG(os.fstat(lock).st_mode):
-                raise RunFolderError(f"{path}: is no regular file; remove it")
+        lock = self._state / "lock"
+        with ExitStack() as held:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                holder = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
+                for part in (self.folder, self._state, self._keys, self._releases):
+                    files.make_folder(part)
+                if self.folder.stat().st_uid != os.getuid():
+                    raise RunFolderError(f"{self.folder}: belongs to another user; copy it to a folder of your own")
+                self.folder.chmod(0o700)
+                if os.path.lexists(lock) and not stat.S_ISREG(lock.lstat().st_mode):
+                    raise RunFolderError(f"{lock}: is no regular file; remove it")
+                held.enter_context(files.locked_folder(self._state, wait=False))
+                lock.write_text(f"{os.getpid()}\n")
+            except BlockingIOError as error:
+                holder = lock.read_bytes()[:20].decode("ascii", "replace").strip() or "unknown"
                 raise RunFolderError(f"{self.folder}: process {holder} is at work on this run; wait for it") from error
-            try:
-                os.ftruncate(lock, 0)
-                os.write(lock, f"{os.getpid()}\n".encode())
             except OSError as error:
-                raise RunFolderError(f"{path}: cannot be written ({error.strerror})") from error
+                where = error.filename or lock
+                raise RunFolderError(
+                    f"{where}: cannot be written ({error.strerror}); choose another folder (--out, or state= of a strategy)"
+                ) from error
             yield
-        finally:
-            os.close(lock)
 
     def evaluation(self) -> "RunStore":
         """The folder of the run's private evaluations, whose heads the same hook receives."""
@@ -211,14 +199,14 @@ class RunStore:
                     f"{path}: is missing; without its key this run cannot be resumed (a closed run has none); {_LOST}"
                 )
             files.write_atomic(path, fresh_key())
-        return _key(path)
+        return secret_key(path)
 
     def noise_key(self, epoch: int) -> bytes:
         """The key of an incarnation."""
         path = self._keys / f"epoch-{epoch}"
         if not os.path.lexists(path):
             raise RunFolderError(f"{path}: is missing; without it the noise of earlier rounds cannot be drawn again; {_LOST}")
-        return _key(path)
+        return secret_key(path)
 
     def add_noise_key(self, epoch: int, key: bytes) -> None:
         """Keep the key of a new incarnation, before the ledger names it."""
@@ -453,7 +441,7 @@ def _read(path: Path, at_most: int = _LARGEST) -> bytes:
         return files.read(path, at_most=at_most)
 
 
-def _key(path: Path) -> bytes:
+def secret_key(path: Path) -> bytes:
     """A key of 32 bytes that nobody else may read."""
     key = _read(path, KEY_BYTES)
     if len(key) != KEY_BYTES:

@@ -22,7 +22,18 @@ from hubbub.training.simulation.functional import (
     seed_generators,
 )
 
-__all__ = ["Examples", "Job", "LocalTraining", "Loss", "OneByOne", "Schedule", "Trained", "flat_parameters", "trainable"]
+__all__ = [
+    "Examples",
+    "Job",
+    "LocalTraining",
+    "Loss",
+    "OneByOne",
+    "Schedule",
+    "Stepper",
+    "Trained",
+    "flat_parameters",
+    "trainable",
+]
 
 Examples = tuple[torch.Tensor, torch.Tensor]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -153,6 +164,40 @@ def flat_parameters(module: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in trainable(module).values()])
 
 
+class Stepper:
+    """SGD on stacked parameters, with a learning rate for each client; its arithmetic does not depend on other clients."""
+
+    def __init__(self, local: LocalTraining, own: list[torch.Tensor], start: list[torch.Tensor]) -> None:
+        self._local, self._own, self._start = local, own, start
+        self._velocity = [torch.zeros_like(p) for p in own] if local.momentum else None
+        # Whether all who take a step have one rate.
+        self._one_rate = local.schedule == "constant" or local.schedule_rounds is not None
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float], resting: Sequence[int]) -> None:
+        """Update the parameters of every client but the resting ones.
+
+        The gradient of padding may be NaN, and 0 times NaN is NaN: a rate of 0 would not keep a resting client's parameters.
+        """
+        local = self._local
+        for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):
+            direction = torch.zeros_like(p) if gradient is None else gradient
+            # Never in place: autograd may give two parameters one gradient.
+            if local.weight_decay:
+                direction = direction.add(p, alpha=local.weight_decay)
+            if local.proximal:
+                direction = direction.add(p - self._start[i], alpha=local.proximal)
+            if self._velocity is not None:
+                direction = self._velocity[i].mul_(local.momentum).add_(direction)
+            kept = p[resting] if resting else None
+            if self._one_rate or len(rates) == 1:
+                p.add_(direction, alpha=-max(rates))
+            else:
+                p.addcmul_(direction, -torch.tensor(rates, dtype=p.dtype, device=p.device).view(-1, *[1] * (p.ndim - 1)))
+            if kept is not None:
+                p[resting] = kept
+
+
 class OneByOne:
     """Trains one client at a time, on a copy of the model."""
 
@@ -184,7 +229,7 @@ class OneByOne:
     def _steps(self, start: torch.Tensor, job: Job) -> float:
         local, worker = self._local, self._worker
         vector, gradient = worker.vector, worker.gradient
-        velocity = torch.zeros_like(vector) if local.momentum else None
+        stepper = Stepper(local, [vector], [start])
         worker.module.train()
         with torch.no_grad():
             vector.copy_(start)
@@ -198,12 +243,6 @@ class OneByOne:
             with computing(self._precision, self._device), in_range(self._device):
                 loss = self._loss(worker.module(inputs), job.targets[rows].to(self._device, non_blocking=True))
             loss.backward()
-            with torch.no_grad():
-                if local.weight_decay:
-                    gradient.add_(vector, alpha=local.weight_decay)
-                if local.proximal:
-                    gradient.add_(vector - start, alpha=local.proximal)
-                step = gradient if velocity is None else velocity.mul_(local.momentum).add_(gradient)
-                vector.add_(step, alpha=-local.rate(job.round_index, number, len(batches)))
-                total += loss.detach()
+            stepper.step([gradient], [local.rate(job.round_index, number, len(batches))], [])
+            total += loss.detach()
         return float(total) / len(batches) if batches else math.nan

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub.training.simulation import Precision
 from hubbub.training.simulation.functional import Constants, computing, difference, in_range, repeatable
-from hubbub.training.simulation.local import Job, LocalTraining, Loss, Trained, trainable
+from hubbub.training.simulation.local import Job, LocalTraining, Loss, Stepper, Trained, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError, StackedModel
 
 __all__ = ["Stacks", "keep_freed_memory"]
@@ -63,7 +63,7 @@ class Stacks:
     def _chunk(self, start: dict[str, torch.Tensor], jobs: Sequence[Job]) -> Iterator[Trained]:
         # One of each client, (K, *shape).
         own = {name: p.unsqueeze(0).repeat(self.clients, *[1] * p.ndim).requires_grad_() for name, p in start.items()}
-        stepper = _Stepper(self._local, list(own.values()), list(start.values()))
+        stepper = Stepper(self._local, list(own.values()), list(start.values()))
         self._constants.restore()
         feed = _Feed(self._local, jobs, self.clients, self._device)
         generators = [torch.Generator(self._device).manual_seed(job.seed) for job in jobs]
@@ -173,40 +173,6 @@ class _Feed:
             for job, steps in zip(self._jobs, self.own_steps, strict=True)
         ]
         return found + [0.0] * self._idle
-
-
-class _Stepper:
-    """SGD on stacked parameters, with a learning rate for each client; its arithmetic does not depend on other clients."""
-
-    def __init__(self, local: LocalTraining, own: list[torch.Tensor], start: list[torch.Tensor]) -> None:
-        self._local, self._own, self._start = local, own, start
-        self._velocity = [torch.zeros_like(p) for p in own] if local.momentum else None
-        # Then all who take a step have one rate.
-        self._one_rate = local.schedule == "constant" or local.schedule_rounds is not None
-
-    @torch.no_grad()
-    def step(self, gradients: Sequence[torch.Tensor | None], rates: Sequence[float], resting: Sequence[int]) -> None:
-        """Update the parameters of every client but the resting ones.
-
-        The gradient of padding may be NaN, and 0 times NaN is NaN: a rate of 0 would not keep a resting client's parameters.
-        """
-        local, scale = self._local, -torch.tensor(rates, dtype=self._own[0].dtype, device=self._own[0].device)
-        for i, (p, gradient) in enumerate(zip(self._own, gradients, strict=True)):
-            direction = torch.zeros_like(p) if gradient is None else gradient
-            # Never in place: autograd may give two parameters one gradient.
-            if local.weight_decay:
-                direction = direction.add(p, alpha=local.weight_decay)
-            if local.proximal:
-                direction = direction.add(p - self._start[i], alpha=local.proximal)
-            if self._velocity is not None:
-                direction = self._velocity[i].mul_(local.momentum).add_(direction)
-            kept = p[resting] if resting else None
-            if self._one_rate:
-                p.add_(direction, alpha=-max(rates))
-            else:
-                p.addcmul_(direction, scale.view(-1, *[1] * (p.ndim - 1)))
-            if kept is not None:
-                p[resting] = kept
 
 
 def _is_cross_entropy(loss: Loss) -> bool:
