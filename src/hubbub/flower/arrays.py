@@ -16,8 +16,6 @@ from hubbub._util import strict_json
 from hubbub._util.npy import read_header
 from hubbub.errors import ConfigError
 
-__all__ = ["BUFFERS", "Layout", "Views", "difference", "native", "read"]
-
 # The last parts of names of layer statistics.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 _FLOATS = ("float16", "float32", "float64")

@@ -20,31 +20,6 @@ from hubbub.secagg.proofs import Proof
 from hubbub.secagg.protocol import Agreement, as_bytes, width
 from hubbub.secagg.threshold import Partial, ThresholdKey
 
-__all__ = [
-    "ACTION",
-    "AGREEMENT",
-    "ARRAYS",
-    "CLIP_NORM",
-    "FIRST",
-    "HELLO",
-    "NOISE",
-    "OPEN",
-    "PROMISE",
-    "QUERY",
-    "RECORD",
-    "ROUND",
-    "TAKE",
-    "Held",
-    "agreement_of",
-    "answer_record",
-    "contributions_of",
-    "opened",
-    "request_of",
-    "requests",
-    "round_of",
-    "said",
-]
-
 # The name of the holder's query function and of the record that every message has; the type of messages to it.
 ACTION = RECORD = "paillier"
 QUERY = f"{MessageType.QUERY}.{ACTION}"

@@ -23,8 +23,6 @@ from hubbub.training.encrypted import HolderNoise, noise_steps
 from hubbub.training.encryption import Encryption
 from hubbub.training.run_folder.state import parse
 
-__all__ = ["HolderFolder"]
-
 _LARGEST_PROMISE, _LARGEST_ARRAYS = 10**6, 2**32
 _FILES = ("promise.json", "strategy.safetensors")
 # Of contributions that came in several messages, before the number of their round.

@@ -25,8 +25,6 @@ from hubbub.errors import ConfigError
 from hubbub.flower.messages import is_training
 from hubbub.flower.mods import App
 
-__all__ = ["LocalGrid", "received"]
-
 # Flower's node id of the SuperLink, for which a ServerApp sends; also the id of this process's run and task.
 _SERVER = 1
 # Far from the indices of nodes and partitions, so that a mix-up of both finds no data.

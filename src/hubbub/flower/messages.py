@@ -22,35 +22,6 @@ from hubbub.mechanism.participation import Participation, RandomParticipation
 from hubbub.training.cohorts import draw, eligible
 from hubbub.training.release import ReleasePath
 
-__all__ = [
-    "CLIP_NORM",
-    "COUNT_SCALE",
-    "ENABLED",
-    "ENCRYPTED",
-    "FAILED_PRECONDITION",
-    "LATTICE_BITS",
-    "NOISE_STDDEV",
-    "NORM_BIT",
-    "ROUND_INDEX",
-    "ForwardingGrid",
-    "Identity",
-    "Node",
-    "RoundMessages",
-    "addressed",
-    "clients_of",
-    "cohort",
-    "configured",
-    "connected",
-    "encrypted_vector",
-    "is_training",
-    "noised_steps",
-    "norm_bit",
-    "quiet_strategy",
-    "records_of",
-    "single_arrays",
-    "stated_numbers",
-]
-
 # Names of the published design (Flower's DPFedAvg wrappers and their clients).
 CLIP_NORM = "dpfedavg_clip_norm"
 NOISE_STDDEV = "dpfedavg_noise_stddev"

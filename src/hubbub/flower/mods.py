@@ -22,8 +22,6 @@ from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise.lattice import Lattice
 from hubbub.training.clipping import clip, with_indicator
 
-__all__ = ["App", "Mod", "Request", "Sent", "clipping_mod", "discreet", "noising_mod", "refusal", "timer_mod", "within_by_all"]
-
 # Entries of any floating dtype.
 _Numbers = npt.NDArray[Any]
 

@@ -12,8 +12,6 @@ from hubbub._util.checks import shown
 from hubbub.flower.messages import NOISE_STDDEV, NORM_BIT
 from hubbub.flower.mods import Request, Sent, within_by_all
 
-__all__ = ["DPNumPyClient"]
-
 NDArrays = list[npt.NDArray[np.generic]]
 Scalar = bool | bytes | float | int | str
 

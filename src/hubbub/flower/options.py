@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from hubbub.flower.secagg import Paillier
     from hubbub.training.encryption import Encryption
 
-__all__ = ["Options", "StrategyArguments", "independent_noise", "promises", "require_averaging"]
-
 NoiseAt = Literal["server", "clients"]
 Buffers = Literal["error", "keep"]
 OnFailure = Literal["zero", "abort"]

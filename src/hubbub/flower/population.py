@@ -19,8 +19,6 @@ from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Populatio
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.simulation.local import flat_parameters
 
-__all__ = ["ROUND_INDEX", "GridPopulation", "layout_of", "load", "trained"]
-
 ROUND_INDEX = "round-index"
 # Flower's code of an app that failed.
 _APP_RAISED = 2

@@ -14,8 +14,6 @@ from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.threshold import ThresholdKey
 from hubbub.training.encryption import Encryption, NoiseSide
 
-__all__ = ["Paillier"]
-
 
 @dataclass(frozen=True)
 class Paillier:

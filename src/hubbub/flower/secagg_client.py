@@ -42,10 +42,8 @@ from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import KeyShare
 
-__all__ = ["FOLDER", "KEY_ID", "SEED", "SHARE", "encrypting_mod", "hold"]
-
 # In a node's configuration: the key under which alone it encrypts.
-KEY_ID = "paillier-key-id"
+_KEY_ID = "paillier-key-id"
 # In a node's configuration: the file of a share or of a whole private key; the holder's folder, by default that of the file;
 # and the seed of its noise in a simulation, which is no secret.
 SHARE, FOLDER, SEED = "paillier-share", "paillier-folder", "paillier-noise-seed"
@@ -123,9 +121,9 @@ def _require_room(agreement: Agreement, request: Request, sent: Sent) -> None:
 def _pin(agreement: Agreement, round_index: int, context: Context, *, noised: bool) -> None:
     """Keep the agreement and the round before the app runs; refuse another agreement or an earlier round."""
     key_id = agreement.public_key.key_id
-    wanted = context.node_config.get(KEY_ID, key_id)
+    wanted = context.node_config.get(_KEY_ID, key_id)
     if wanted != key_id:
-        raise ValueError(f"the server's key is {key_id!r}, this node encrypts under {shown(wanted)} only ({KEY_ID})")
+        raise ValueError(f"the server's key is {key_id!r}, this node encrypts under {shown(wanted)} only ({_KEY_ID})")
     kept: dict[str, str | bool] = {
         "key-id": key_id,
         "run": agreement.run,

@@ -47,8 +47,6 @@ from hubbub.training.aggregate import Adversary, Population
 from hubbub.training.clipping import CountSplit
 from hubbub.training.encrypted import EncryptedSum, Steps
 
-__all__ = ["EncryptedGridPopulation", "EncryptedSumming", "GridHolders", "kept_agreement"]
-
 # Seconds that all nodes, most of which hold nothing, have to answer a hello.
 _HELLO_PATIENCE = 60.0
 _LARGEST = 100_000

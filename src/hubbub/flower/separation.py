@@ -18,8 +18,6 @@ from hubbub.flower.messages import ROUND_INDEX, is_training, records_of
 from hubbub.flower.mods import App, refusal
 from hubbub.mechanism.participation import MinSeparation
 
-__all__ = ["FOLDER", "require_kept", "separation_config", "separation_mod"]
-
 # Of the node's configuration.
 FOLDER = "separation-folder"
 _RUN, _SEPARATION, _MOST = "hubbub_run", "hubbub_min_separation", "hubbub_max_participations"

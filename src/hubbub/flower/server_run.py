@@ -41,8 +41,6 @@ from hubbub.training.rounds import MOST_ABORTED
 if TYPE_CHECKING:
     from hubbub.flower.secagg_server import EncryptedSumming, GridHolders
 
-__all__ = ["PrivateRun"]
-
 _LOG = logging.getLogger("flwr")
 
 

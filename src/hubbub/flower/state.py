@@ -33,8 +33,6 @@ from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import Metrics
 from hubbub.training.run_folder.state import metadata, parse
 
-__all__ = ["MOST_CLIENTS", "ServerState", "recorded", "require_same_mechanism"]
-
 # The most clients in a random cohort: sums of that many are exact.
 MOST_CLIENTS = 2**26
 _LARGEST = 2**36

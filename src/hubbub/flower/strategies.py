@@ -23,8 +23,6 @@ from hubbub.flower.summing import Streaming
 from hubbub.mechanism import Mechanism
 from hubbub.training.clipping import AdaptiveClipping, Clipping
 
-__all__ = ["DPFedAvgAdaptive", "DPFedAvgFixed", "MatrixFactorizationDP", "PrivateStrategy"]
-
 _LOG = logging.getLogger("flwr")
 # The attributes that name a strategy's records of model and configuration, and their defaults.
 _RECORDS = (("arrayrecord_key", "arrays"), ("configrecord_key", "config"))

@@ -35,8 +35,6 @@ from hubbub.noise.steps import share_stddev
 from hubbub.training.aggregate import LatticeSum, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, with_indicator
 
-__all__ = ["TRAIN_LOSS", "Streaming", "Summing", "train_loss"]
-
 TRAIN_LOSS = "train_loss"
 # Sums of whole numbers below this are exact in float64.
 _EXACT = 2**52

@@ -17,20 +17,6 @@ from hubbub.noise.lattice import Lattice, require_one_shape
 from hubbub.training.clipping import CountSplit
 from hubbub.training.ranks import Ranks
 
-__all__ = [
-    "Adversary",
-    "LatticeSum",
-    "LocalPopulation",
-    "NoSum",
-    "PlainSum",
-    "Population",
-    "Sum",
-    "Values",
-    "adversarial_update",
-    "lattice_of",
-    "statistics",
-]
-
 # From the global model and the round's index, from 0, to the update that a client sends, before clipping, ``(dim,)`` of any
 # floating dtype; ``None`` for a client that does not answer.
 Adversary = Callable[[nn.Module, int], torch.Tensor | None]

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hubbub._util.checks import finite, positive, scale
 
-__all__ = ["MARGIN", "AdaptiveClipping", "ClipNorms", "Clipping", "CountSplit", "bounded", "clip", "with_indicator"]
-
 if TYPE_CHECKING:
     # A plan needs no tensors.
     import torch
@@ -189,7 +187,7 @@ class ClipNorms:
 
 
 # Sums of many squares round; this keeps a scaled vector below the clip norm at any length.
-MARGIN = 1 - 2**-20
+_MARGIN = 1 - 2**-20
 
 
 def clip(update: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, bool]:
@@ -225,9 +223,9 @@ def clip(update: torch.Tensor, clip_norm: float) -> tuple[torch.Tensor, bool]:
     # Scaled first, so that the squares of huge numbers do not overflow and those of tiny ones do not vanish.
     unit = vector / largest
     norm = float(unit.norm())
-    if norm * largest <= bound * MARGIN:
+    if norm * largest <= bound * _MARGIN:
         return vector, False
-    return unit * (bound * MARGIN / norm), True
+    return unit * (bound * _MARGIN / norm), True
 
 
 def bounded(

@@ -29,8 +29,6 @@ from hubbub.mechanism.participation import (
     TruncatedPoissonSampling,
 )
 
-__all__ = ["CohortKeys", "counts_on_list", "draw", "eligible", "require_distinct", "require_feasible"]
-
 
 @dataclass(frozen=True)
 class CohortKeys:

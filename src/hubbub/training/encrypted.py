@@ -45,8 +45,6 @@ from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.run_folder.store import secret_key
 from hubbub.training.simulation.simulate import SimulatedPopulation
 
-__all__ = ["EncryptedPopulation", "EncryptedSum", "HolderNoise", "noise_steps"]
-
 _LARGEST = 1_000_000
 
 Steps = npt.NDArray[np.int64]

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from hubbub.secagg.paillier import PublicKey
     from hubbub.secagg.protocol import Agreement
 
-__all__ = ["Encryption", "NoiseSide"]
-
 NoiseSide = Literal["server", "holders", "clients"]
 # Beside the bits of the lattice: its sign, and since a clip norm has up to twice as many steps as its power of two.
 _BITS_ABOVE = 2

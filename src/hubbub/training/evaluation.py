@@ -37,18 +37,6 @@ from hubbub.training.simulation.local import Examples, Loss
 if TYPE_CHECKING:
     from hubbub.mechanism.private_evaluation import Estimate, PrivateEvaluation
 
-__all__ = [
-    "QUANTILES",
-    "Evaluations",
-    "Fairness",
-    "Spread",
-    "evaluate",
-    "evaluation_promise",
-    "fairness",
-    "measured",
-    "per_client",
-]
-
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 # The target of padding in a sequence, as torch's cross entropy has it.
 _PADDED = -100

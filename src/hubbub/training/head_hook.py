@@ -23,8 +23,6 @@ from hubbub._util import strict_json
 from hubbub._util.ssh_signatures import PrivateKey, private_key, sign
 from hubbub.errors import ConfigError
 
-__all__ = ["HeadHook", "signed_part"]
-
 # Seconds that a head may take.
 _PATIENCE = 10.0
 _HERE = ("localhost", "127.0.0.1", "::1")

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from hubbub.mechanism.private_evaluation import PrivateEvaluation
 
-__all__ = ["NoiseKind", "Plan", "RunPlan", "ServerOptimizer"]
-
 NoiseKind = Literal["secure", "simulation"]
 ServerName = Literal["fedavg", "fedavgm", "fedadam"]
 

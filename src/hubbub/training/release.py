@@ -42,8 +42,6 @@ from hubbub.training.ranks import Ranks, fingerprint, segments
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import Traces, rounds_shown
 
-__all__ = ["ReleasePath"]
-
 # The most share holders of a key; each may add a whole row to a sum.
 _MOST_HOLDERS = 100
 

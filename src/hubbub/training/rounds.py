@@ -35,8 +35,6 @@ from hubbub.training.simulation.functional import FlatModel
 if TYPE_CHECKING:
     from hubbub.mechanism.private_evaluation import Estimate
 
-__all__ = ["EVALUATE", "MOST_ABORTED", "PHASES", "Phases", "RoundResult", "RunState", "server_step", "train"]
-
 # Aborted rounds in a row that end the run: so many are no chance.
 MOST_ABORTED = 3
 CHECKPOINT_EVERY = 10
@@ -425,7 +423,7 @@ def server_step(
 
 
 # In the order of the loop.
-PHASES = ("sample", "aggregate", "record", "noise", "persist", "update", "account")
+_PHASES = ("sample", "aggregate", "record", "noise", "persist", "update", "account")
 # Time of evaluations, which are no part of a round.
 EVALUATE = "evaluate"
 
@@ -438,7 +436,7 @@ class Phases:
 
     def __init__(self) -> None:
         self._started = self._lapped = time.perf_counter()
-        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.seconds = dict.fromkeys(_PHASES, 0.0)
 
     def end(self, phase: str) -> None:
         """Add the time since the last lap, or since the start, to a phase."""

@@ -40,21 +40,6 @@ from hubbub.training.run_folder.state import (
 )
 from hubbub.training.simulation.functional import FlatModel
 
-__all__ = [
-    "breaks",
-    "charged_with",
-    "extended",
-    "extending",
-    "final_state",
-    "last_checkpoint",
-    "origin_words",
-    "register",
-    "related",
-    "require_alike",
-    "require_new",
-    "rounds_after",
-]
-
 # The terms that decide, together with the releases, which model a run ends with.
 _LEARNING = ("expected_cohort_size", "clip_norm", "adaptive_clipping", "server", "cooldown")
 

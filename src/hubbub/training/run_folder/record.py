@@ -29,8 +29,6 @@ from hubbub.ledger.promise import Promise
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import read_manifest
 
-__all__ = ["Metrics", "Traces", "key_ahead", "ledger_of", "read_metrics", "read_run", "rounds_shown", "unknown_releases"]
-
 _LARGEST = 2**32
 _NUMBERS = ("loss", "accuracy", "clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss", "clip_norm")
 # Numbers that depend on clients only through releases, or on public test data, unless a row names them as private.

@@ -24,22 +24,6 @@ from hubbub._util.files import refusing
 from hubbub.errors import RunFolderError
 from hubbub.ledger.promise import Extends
 
-__all__ = [
-    "CHECKPOINT",
-    "START",
-    "Checkpoint",
-    "Segments",
-    "Start",
-    "begins_with",
-    "metadata",
-    "model_digest",
-    "optimizer_digest",
-    "optimizer_state",
-    "parse",
-    "read_manifest",
-    "take_up",
-]
-
 Tensors = dict[str, torch.Tensor]
 
 # The initial state of a run, in its folder.

@@ -32,8 +32,6 @@ from hubbub.training.run_folder.state import Checkpoint, parse
 if TYPE_CHECKING:
     from hubbub.training.head_hook import HeadHook
 
-__all__ = ["EVALUATION", "SEALED_NOISE", "RunStore", "secret_key"]
-
 # The folder of a run in a folder: the ledger, keys and releases of its private evaluations.
 EVALUATION = "evaluation"
 # The rows of noise that later rounds need.

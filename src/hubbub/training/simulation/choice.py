@@ -23,8 +23,6 @@ from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne,
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
 
-__all__ = ["Choice", "Probe", "Trainer", "stack_size", "trainer"]
-
 # A stack must be clearly faster: clocks waver.
 _CLEARLY = 0.95
 # Steps of a timed chunk, and its repetitions, of which the first one also warms up.
@@ -65,10 +63,14 @@ class Choice:
         return f"{f'{self.clients} at a time' if self.clients > 1 else 'one by one'}, {self.reason}"
 
 
-def stack_size(cohort: int, parameters: int, execution: Execution) -> int:
+def _stack_size(cohort: int, parameters: int, execution: Execution) -> int:
     """The number of clients at a time to try for cohorts of about this size.
 
     Stacks are as even as possible, as the last is padded, and two or a multiple of it, so that two ranks have as much to do.
+
+    Example:
+        >>> _stack_size(100, 21_840, Execution()), _stack_size(100, 1_200_000, Execution()), _stack_size(1, 10, Execution())
+        (25, 6, 1)
     """
     most, room = _LIMITS[execution.device]
     most = min(most, room // parameters)
@@ -90,7 +92,7 @@ class Probe:
     def choice(self, cohort: int) -> Choice:
         """One by one, unless stacks are clearly faster for cohorts of about this size, and right."""
         parameters = sum(p.numel() for p in trainable(self._model).values())
-        clients = stack_size(cohort, parameters, self._execution)
+        clients = _stack_size(cohort, parameters, self._execution)
         examples = cohort * self._local.steps_of(_BATCHES * self._local.batch_size) * self._local.batch_size
         if clients == 1 or examples * parameters < _WORTH:
             return Choice(1, "since a round is too little work for more at a time")

@@ -17,8 +17,6 @@ from torch import nn
 
 from hubbub.errors import ConfigError
 
-__all__ = ["agree", "isolated", "note", "probe_batch", "reason", "require_own", "require_steady", "shaken"]
-
 _LOG = logging.getLogger("hubbub")
 _LONGEST = 200
 _MACHINE: tuple[type[BaseException], ...] = (

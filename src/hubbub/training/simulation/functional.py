@@ -19,19 +19,6 @@ from torch.overrides import TorchFunctionMode
 from hubbub.errors import ConfigError
 from hubbub.training.simulation import Precision
 
-__all__ = [
-    "Constants",
-    "FlatModel",
-    "called",
-    "computing",
-    "difference",
-    "in_range",
-    "own_generators",
-    "refuse_buffers",
-    "require_trainable",
-    "seed_generators",
-]
-
 
 class FlatModel:
     """A module whose trainable parameters are views of one vector, and their gradients of another.

@@ -22,19 +22,6 @@ from hubbub.training.simulation.functional import (
     seed_generators,
 )
 
-__all__ = [
-    "Examples",
-    "Job",
-    "LocalTraining",
-    "Loss",
-    "OneByOne",
-    "Schedule",
-    "Stepper",
-    "Trained",
-    "flat_parameters",
-    "trainable",
-]
-
 Examples = tuple[torch.Tensor, torch.Tensor]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Schedule = Literal["constant", "linear", "cosine"]

@@ -31,8 +31,6 @@ from hubbub.training.simulation.local import Examples, Job, LocalTraining, Loss,
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import keep_freed_memory
 
-__all__ = ["SimulatedPopulation"]
-
 # Clients of a chunk where each trains alone.
 _FEW = 8
 

@@ -20,8 +20,6 @@ from torch.overrides import TorchFunctionMode
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.training.simulation.functional import called
 
-__all__ = ["NotStackableError", "StackedModel"]
-
 # Weights of an LSTM layer in one direction: of inputs and of the state, with biases or without.
 _WITH_BIAS, _WITHOUT = 4, 2
 Dims = Sequence[int | None]

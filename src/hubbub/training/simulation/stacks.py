@@ -20,8 +20,6 @@ from hubbub.training.simulation.functional import Constants, computing, differen
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, Stepper, Trained, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError, StackedModel
 
-__all__ = ["Stacks", "keep_freed_memory"]
-
 # The target that torch's cross entropy ignores.
 _IGNORED = -100
 # Bytes of examples that are fetched at a time.
