@@ -87,9 +87,9 @@ a kept head is not asked for @ Chain.require_head
 + not self.hashes
 ? test_release_folder.py::test_cra_7_cra_9_a_kept_head_tells_a_rolled_back_ledger
 
-the lock is shared @ RunStore.locked
-- fcntl.LOCK_EX
-+ fcntl.LOCK_SH
+the lock is shared @ files.locked_folder
+- fcntl.LOCK_EX | fcntl.LOCK_NB
++ fcntl.LOCK_SH | fcntl.LOCK_NB
 ? test_interruptions.py::test_cra_8_two_processes_do_not_work_on_one_run
 
 a folder that is newer than its ledger is taken @ ReleasePath._open
@@ -111,7 +111,7 @@ a hash binds its own record alone @ chain._bound
 - head.encode() + content
 + content
 
-a key that others may read is used @ store._key
+a key that others may read is used @ store.secret_key
 - path.stat().st_mode & 63
 + not path.stat().st_mode
 ? test_interruptions.py::test_cra_14_a_key_that_is_lost_or_damaged_ends_the_run_and_draws_no_noise[epoch-0-others may read it]
