@@ -205,12 +205,7 @@ def _laws(events: Events, relation: NeighboringRelation) -> tuple[pld.Rounds, pl
 
 
 def one_gaussian(events: Events) -> bool:
-    """Whether the events together are one Gaussian release, without random cohorts.
-
-    Example:
-        >>> one_gaussian([(Gaussian(2.0), 3), (TreeAggregation(2.0, rounds=8), 1)])
-        True
-    """
+    """Whether the events together are one Gaussian release, without random cohorts."""
     return all(isinstance(event, Gaussian | TreeAggregation) for event, _ in events)
 
 

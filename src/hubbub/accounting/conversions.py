@@ -41,10 +41,6 @@ def require_orders(orders: npt.ArrayLike) -> Array:
     Raises:
         TypeError: No sequence of numbers.
         ValueError: An order out of range, or none at all.
-
-    Example:
-        >>> require_orders((2, 4.5, 32)).tolist()
-        [2.0, 4.5, 32.0]
     """
     return numbers_within("orders", orders, "above 1 and at most 1e9", lambda order: 1 < order <= 1e9)
 

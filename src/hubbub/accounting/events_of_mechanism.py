@@ -122,12 +122,7 @@ def shares_of(mechanism: Mechanism, shares: NoiseShares) -> DiscreteGaussianShar
 
 
 def covered_relations(participation: Participation) -> tuple[NeighboringRelation, ...]:
-    """The neighboring relations under which a theorem covers these cohorts: of a pattern not add-or-remove-one.
-
-    Example:
-        >>> covered_relations(MinSeparation(10, 3))
-        ('zero-out', 'replace-one')
-    """
+    """The neighboring relations under which a theorem covers these cohorts: of a pattern not add-or-remove-one."""
     return tuple(r for r in RELATIONS if r != "add-or-remove-one" or isinstance(participation, RandomParticipation))
 
 

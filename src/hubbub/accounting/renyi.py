@@ -92,12 +92,7 @@ def rdp(event: Event, orders: npt.ArrayLike, neighboring_relation: str) -> Array
 
 
 def rdp_of_all(events: Sequence[tuple[Event, int]], orders: npt.ArrayLike, neighboring_relation: str) -> Array:
-    """An upper bound on the Rényi divergence of a composition at each order, as :func:`rdp` of one event, ``(orders,)``.
-
-    Example:
-        >>> rdp_of_all([(Gaussian(1.0), 3), (Gaussian(2.0), 4)], (2, 5), "zero-out").tolist()
-        [4.0, 10.0]
-    """
+    """An upper bound on the Rényi divergence of a composition at each order, as :func:`rdp` of one event, ``(orders,)``."""
     a, relation = require_orders(orders), require_relation(neighboring_relation)
     return sum((rounds * _curve(event, a, relation) for event, rounds in counted(events)), np.zeros(len(a)))
 

@@ -148,12 +148,7 @@ def require_together(runs: Sequence[RunCharge], privacy_unit: str, neighboring_r
 
 
 def event_record(event: Event, count: int) -> dict[str, Any]:
-    """An event and how often it happens, as strict JSON values.
-
-    Example:
-        >>> event_record(Gaussian(2.0), 3)
-        {'event': 'Gaussian', 'count': 3, 'noise_multiplier': 2.0}
-    """
+    """An event and how often it happens, as strict JSON values."""
     return {"event": type(event).__name__, "count": count, **asdict(event)}
 
 

@@ -78,12 +78,7 @@ optimal-toeplitz, normalized-toeplitz, banded, banded-inverse
 
 
 def default_bands(participation: Participation, rounds: int) -> int:
-    """The most bands with which the columns of one client do not overlap.
-
-    Example:
-        >>> default_bands(MinSeparation(min_separation=10, max_participations=4), rounds=1000)
-        10
-    """
+    """The most bands with which the columns of one client do not overlap."""
     match participation:
         case (
             MinSeparation(min_separation=separation)

@@ -94,10 +94,6 @@ def _controller() -> ThreadpoolController:
 def on_one_thread(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """The function, with NumPy's and SciPy's linear algebra on one thread: on small blocks, more threads spend most of
     their time waiting for one another.
-
-    Example:
-        >>> on_one_thread(sum)([1, 2])
-        3
     """
 
     @functools.wraps(function)

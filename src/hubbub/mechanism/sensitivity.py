@@ -202,10 +202,6 @@ def best_of_columns(values: Array, separation: int, most: int) -> Array:
     """The largest sum of at most ``most`` values along the last axis whose indices are ``separation`` apart: for diagonal X.
 
     F_m[i] = max(F_m[i+1], c_i + F_{m-1}[i+b]): O(n·k) time, O(n) memory, no recursion.
-
-    Example:
-        >>> float(best_of_columns(np.array([1.0, 5.0, 1.0, 3.0]), separation=2, most=2))
-        8.0
     """
     n = values.shape[-1]
     separation = min(separation, n)
@@ -345,10 +341,5 @@ def every_set(n: int, separation: int, most: int) -> Iterator[list[int]]:
 
 
 def is_triangular(C: Array) -> bool:
-    """Whether C is square and lower triangular.
-
-    Example:
-        >>> is_triangular(np.array([[1.0, 0.0], [0.5, 1.0]])), is_triangular(np.ones((3, 2)))
-        (True, False)
-    """
+    """Whether C is square and lower triangular."""
     return C.shape[0] == C.shape[1] and not np.triu(C, 1).any()

@@ -192,10 +192,6 @@ def binomial_sums(n: int, order: int, logs: Array) -> tuple[Array, Array]:
 
     Order 1 is Σ_{i<n} r^i; order 2 is Σ_{i<n} (n−1−i)·r^i. In powers of δ, T = Σ_q C(n, q + order)·(−δ)^q, from which follows
     δ·T_order = C(n, order−1) − T_{order−1} with T_0 = r^n.
-
-    Example:
-        >>> binomial_sums(3, 1, np.log([0.5, 1.0]))
-        (array([1.75, 3.  ]), array([-2., -3.]))
     """
     if n < order:
         return np.zeros_like(logs), np.zeros_like(logs)

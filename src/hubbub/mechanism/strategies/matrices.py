@@ -222,12 +222,7 @@ def transposed_divide(a: Array, c: Array) -> Array:
 
 
 def correlate(u: Array, a: Array, lags: int) -> Array:
-    """``(lags,)``: the sum of u_{i+k}·a_i for each lag k, for u and a of equal length: the gradient of a product.
-
-    Example:
-        >>> correlate(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 1.0]), 2).round(12)
-        array([6., 5.])
-    """
+    """``(lags,)``: the sum of u_{i+k}·a_i for each lag k, for u and a of equal length: the gradient of a product."""
     size = fft.next_fast_len(len(u) + lags - 1, real=True)
     correlation: Array = fft.irfft(fft.rfft(u, size) * np.conj(fft.rfft(a, size)), size)
     return correlation[:lags]
@@ -257,12 +252,6 @@ def gram_root(X: npt.ArrayLike) -> Array:
 
     A Cholesky factor L of X itself has L·Lᵀ = X, with other column norms; here the order of rows and columns is reversed before
     and after.
-
-    Example:
-        >>> C = gram_root([[1.25, 0.5], [0.5, 1.0]])
-        >>> C
-        array([[1. , 0. ],
-               [0.5, 1. ]])
     """
     gram = real_array("X", X, ndim=2)
     if gram.shape[0] != gram.shape[1] or not np.allclose(gram, gram.T, rtol=1e-10, atol=1e-12 * float(np.abs(gram).max())):
