@@ -1,16 +1,20 @@
 """The names of ``import hubbub``: a first program says each fact once, and what follows from it is what the long way makes."""
 
 import ast
+import dataclasses
 import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import torch
 from torch import nn
 
 import hubbub
+import hubbub.accounting
+import hubbub.training
 from hubbub.accounting.guarantee import unprotected
 from hubbub.errors import ConfigError, DataError
 from hubbub.mechanism import Mechanism
@@ -53,6 +57,15 @@ def test_what_a_type_checker_sees_is_what_a_program_gets() -> None:
     assert set(seen) == set(hubbub.__all__)
     for name, module in seen.items():
         assert getattr(hubbub, name) is getattr(sys.modules[module or ""], name), name
+
+
+def test_annotations_of_public_names_can_be_evaluated() -> None:
+    """As tools do that check arguments or make a form of them; what is loaded for some runs alone is left out."""
+    for package in (hubbub, hubbub.accounting, hubbub.training):
+        for name in set(package.__all__) - {"__version__", "RunStore", "clip"}:
+            named = getattr(package, name)
+            if inspect.isfunction(named) or dataclasses.is_dataclass(named):
+                assert get_type_hints(named).keys() >= inspect.get_annotations(named).keys(), name
 
 
 def test_the_front_door_loads_no_tensors_until_they_are_needed() -> None:

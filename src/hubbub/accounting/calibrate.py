@@ -13,7 +13,6 @@ no bound; of one round alone, Balle, Barthe and Gaboardi 2018, Theorem 8, https:
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,11 +40,9 @@ from hubbub.accounting.wording import UNITS
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares, gaussian
 from hubbub.mechanism.participation import MinSeparation, Participation, RandomParticipation
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.strategies.strategy import Strategy
-
-if TYPE_CHECKING:
-    from hubbub.mechanism.private_evaluation import PrivateEvaluation
 
 __all__ = [
     "calibrate",
@@ -422,7 +419,7 @@ def calibrate(
     shares: NoiseShares | None = None,
     prior: Sequence[RunCharge] = (),
     privacy_unit: str = "client",
-    evaluation: "PrivateEvaluation | None" = None,
+    evaluation: PrivateEvaluation | None = None,
 ) -> Mechanism:
     """The mechanism with the least noise that meets a budget, rounded up.
 

@@ -24,13 +24,13 @@ from hubbub.factorization.families import Family, strategy_of
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.participation import Participation
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.workloads import Workload
 from hubbub.training.cohorts import require_feasible
 from hubbub.training.plan import RunPlan
 
 if TYPE_CHECKING:
-    from hubbub.mechanism.private_evaluation import PrivateEvaluation
     from hubbub.training.encryption import Encryption
 
 __all__ = [
@@ -195,7 +195,7 @@ def _mechanism(
     earlier: tuple[RunCharge, ...],
     allow_import: bool,
     shares: NoiseShares | None,
-    evaluation: "PrivateEvaluation | None",
+    evaluation: PrivateEvaluation | None,
 ) -> Mechanism:
     privacy = config.privacy
     strategy = _strategy(config, participation, allow_import)

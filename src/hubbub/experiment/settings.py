@@ -23,11 +23,11 @@ from hubbub.mechanism.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
+from hubbub.mechanism.private_evaluation import Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.training.clipping import AdaptiveClipping, Clipping
 from hubbub.training.plan import ServerOptimizer
 
 if TYPE_CHECKING:
-    from hubbub.mechanism.private_evaluation import PrivateEvaluation
     from hubbub.training.encryption import Encryption
 
 __all__ = [
@@ -192,13 +192,11 @@ def server_of(config: Config) -> ServerOptimizer:
     )
 
 
-def evaluation_of(config: Config) -> "PrivateEvaluation | None":
+def evaluation_of(config: Config) -> PrivateEvaluation | None:
     """The private evaluation of clients; ``None`` without one."""
     said, privacy = config.evaluation, config.privacy
     if said.statistics is None:
         return None
-    from hubbub.mechanism.private_evaluation import Mean, PrivateEvaluation, epsilon_of_share
-
     times = config.training.rounds // said.every
     if privacy.mode == "none" or not times:
         every = f"evaluation.every = {said.every} in {config.training.rounds} rounds"

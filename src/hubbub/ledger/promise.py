@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -28,10 +28,8 @@ from hubbub.accounting.wording import (
 from hubbub.errors import ConfigError, LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
 from hubbub.mechanism.participation import MinSeparation, RandomParticipation, participation_of, participation_record
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import from_parts, strategy_arrays, strategy_numbers
-
-if TYPE_CHECKING:
-    from hubbub.mechanism.private_evaluation import PrivateEvaluation
 
 __all__ = ["Extends", "Promise", "Terms", "earlier_from"]
 
@@ -110,7 +108,7 @@ class Terms:
     initial_model: str | None = None
     extends: Extends | None = None
     keep_releases: bool = True
-    evaluation: "PrivateEvaluation | None" = None
+    evaluation: PrivateEvaluation | None = None
     pattern_kept_by: str = "ledger"
 
     def __post_init__(self) -> None:
@@ -132,8 +130,6 @@ class Terms:
         """Those of the settings of a promise."""
         known = {name: settings[name] for name in cls.__dataclass_fields__ if name in settings}
         if known.get("evaluation") is not None:
-            from hubbub.mechanism.private_evaluation import PrivateEvaluation
-
             known["evaluation"] = PrivateEvaluation.from_record(known["evaluation"])
         return cls(**{**known, "extends": Extends.of(settings)})
 

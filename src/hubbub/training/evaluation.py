@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from hubbub.accounting.events_of_mechanism import stated_relation
 from hubbub.errors import DataError
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
+from hubbub.mechanism.private_evaluation import Estimate, PrivateEvaluation
 from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import LatticeSum, Population, Values
 from hubbub.training.cohorts import draw
@@ -34,8 +35,6 @@ from hubbub.training.run_folder import EVALUATION, RunStore
 from hubbub.training.simulation.faults import note, reason, require_own
 from hubbub.training.simulation.local import Examples, Loss
 
-if TYPE_CHECKING:
-    from hubbub.mechanism.private_evaluation import Estimate, PrivateEvaluation
 
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 # The target of padding in a sequence, as torch's cross entropy has it.
@@ -189,7 +188,7 @@ def evaluation_promise(promise: Promise, first: str) -> Promise | None:
 class Evaluations:
     """The evaluations of a run in progress; made by :meth:`of`."""
 
-    def __init__(self, measured: "PrivateEvaluation", path: ReleasePath) -> None:
+    def __init__(self, measured: PrivateEvaluation, path: ReleasePath) -> None:
         self._measured, self._path = measured, path
         self._lattice = Lattice(measured.norm)
 
@@ -211,7 +210,7 @@ class Evaluations:
 
     def after(
         self, round_index: int, population: Population, clients: Sequence[Hashable], model: nn.Module
-    ) -> "tuple[Estimate, ...]":
+    ) -> tuple[Estimate, ...]:
         """The released estimates after a round; empty if no evaluation follows it."""
         if not self.due(round_index):
             return ()
@@ -227,7 +226,7 @@ class Evaluations:
         path, participation = self._path, self._measured.mechanism(1).participation
         return draw(participation, path.next_round, clients, 1, keys=path.cohort_keys, ledger=path.ledger)
 
-    def release(self, cohort: Sequence[Hashable], answers: Sequence[Values]) -> "tuple[Estimate, ...]":
+    def release(self, cohort: Sequence[Hashable], answers: Sequence[Values]) -> tuple[Estimate, ...]:
         """Sum the answers, each clipped, and release the sum with noise."""
         total = torch.zeros(self._measured.dim, dtype=torch.int64)
         for values in answers[: len(cohort)]:

@@ -20,6 +20,7 @@ from hubbub.errors import ConfigError
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseBy
 from hubbub.mechanism.participation import Participation
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.workloads import Workload, momentum
 from hubbub.noise.steps import require_room, step_of
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     # A plan needs no tensors.
     import torch
 
-    from hubbub.mechanism.private_evaluation import PrivateEvaluation
 
 NoiseKind = Literal["secure", "simulation"]
 ServerName = Literal["fedavg", "fedavgm", "fedadam"]

@@ -13,7 +13,6 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -21,6 +20,7 @@ from torch import nn
 from hubbub._util import strict_json
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNotOpenedError
 from hubbub.ledger.promise import Extends
+from hubbub.mechanism.private_evaluation import Estimate
 from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import NoSum, Population, Sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
@@ -32,8 +32,6 @@ from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import model_digest, optimizer_state, take_up
 from hubbub.training.simulation.functional import FlatModel
 
-if TYPE_CHECKING:
-    from hubbub.mechanism.private_evaluation import Estimate
 
 # Aborted rounds in a row that end the run: so many are no chance.
 MOST_ABORTED = 3
