@@ -166,6 +166,15 @@ def test_what_is_no_longer_the_same_training_is_refused(setting: str, place: Pat
     assert not (place / "one/segments.json").exists()
 
 
+def test_settings_of_the_finished_run_that_were_changed_since_are_to_be_restored(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = place / "one/config.toml"
+    path.write_text(path.read_text().replace("\nseed = 0\n", "\nseed = 5\n"))
+    assert extend("one", "two") == 2
+    assert f"seed = 5: by its ledger {place / 'one'} had 0; restore its config.toml" in capsys.readouterr().err
+
+
 def test_an_unfinished_run_is_to_be_resumed_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert hubbub("close", "one") == 0
     assert extend() == 0
@@ -208,6 +217,8 @@ def test_settings_that_go_on_from_a_run_are_trained_only_with_its_charge(
     assert "the cost of what starts from a run's model counts that run" in capsys.readouterr().err
     assert hubbub(*by_hand, "--set", 'privacy.earlier_runs=["one"]') == 0
     assert hubbub("verify", "two") == 0
+    assert hubbub("audit", "two/config.toml", "--allow-import") == 2
+    assert f"training.extends = {str(place / 'one')!r}: an audit starts runs of its own" in capsys.readouterr().err
     by_hand = (*by_hand[:3], "three", *by_hand[4:], "--set", 'privacy.earlier_runs=["one"]')
     assert hubbub(*by_hand) == 2
     assert "was extended in" in (told := capsys.readouterr().err)

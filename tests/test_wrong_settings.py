@@ -44,6 +44,21 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(refused: Refused, assig
         ("good.toml", ["privacy.sampling=truncated-poisson"], ["participation.max_cohort_size", "is missing"]),
         (
             "good.toml",
+            ["privacy.sampling=truncated-poisson", "participation.max_cohort_size=2", "training.cohort_size=3"],
+            ["participation.max_cohort_size = 2", "at least training.cohort_size = 3"],
+        ),
+        (
+            "good.toml",
+            ['evaluation.statistics=["accuracy"]'],
+            ["evaluation.every = 10 in 2 rounds", "evaluate more often"],
+        ),
+        (
+            "good.toml",
+            ['evaluation.statistics=["accuracy"]', "evaluation.every=1"],
+            ["evaluation.noise_multiplier", "is missing", "give it, or privacy.epsilon"],
+        ),
+        (
+            "good.toml",
             ["privacy.sampling=cyclic-poisson", "participation.cycle_length=4", "training.cohort_size=3"],
             ["participation.cycle_length = 4", "cohorts of 3", "lower it to 3", "cohort_size to 2"],
         ),
@@ -60,7 +75,7 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(refused: Refused, assig
         ("correlated.toml", ["privacy.sampling=poisson"], ["privacy.sampling = 'poisson'", "participation", "leave one"]),
         ("correlated.toml", ["privacy.bands=5"], ["privacy.bands = 5", "4"]),
         ("correlated.toml", ["training.rounds=20", "participation.min_separation=6"], ["min_separation = 6", "10"]),
-        ("pattern.toml", ["participation.pattern=every-round"], ["training.cohort_size = 2", "every-round"]),
+        ("pattern.toml", ["participation.pattern=every-round"], ["training.cohort_size = 2", "every-round", "leave it out"]),
         ("correlated.toml", ["participation.rounds_per_epoch=100"], ["min_separation = 2", "leave it out"]),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",

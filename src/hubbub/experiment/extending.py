@@ -119,7 +119,7 @@ def _require_recorded(recorded: Recorded, following: RunPlan, config: Config, fo
         now["seed"] = config.training.seed
     for name, value in now.items():
         if value != stated.get(name):
-            raise ConfigError(f"{name} = {value!r}: by its ledger {folder} had {stated.get(name)!r}; config.toml was changed")
+            raise ConfigError(f"{name} = {value!r}: by its ledger {folder} had {stated.get(name)!r}; restore its config.toml")
 
 
 def _plan(before: Config, recorded: Recorded, following: RunPlan) -> RunPlan:

@@ -81,7 +81,7 @@ def participation_of(config: Config, clients: int, size: int) -> tuple[Participa
             return SingleParticipation(), float(size)
         case "every-round":
             if config.training.cohort_size not in (None, clients):
-                raise ConfigError(f"training.cohort_size = {size}: with pattern 'every-round' all {clients} clients take part")
+                raise ConfigError(f"training.cohort_size = {size}: with pattern 'every-round' all {clients} join; leave it out")
             return every_round(rounds), float(clients)
         case "fixed-epochs":
             period = wanted.rounds_per_epoch or max(1, clients // size)
@@ -109,7 +109,7 @@ def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[Ran
             if (most := wanted.max_cohort_size) is None:
                 raise ConfigError("participation.max_cohort_size: is missing; truncated Poisson sampling bounds cohorts by it")
             if most < size:
-                raise ConfigError(f"participation.max_cohort_size = {most}: is below the mean, training.cohort_size = {size}")
+                raise ConfigError(f"participation.max_cohort_size = {most}: must be at least training.cohort_size = {size}")
             return TruncatedPoissonSampling(size / clients, most, clients), float(size)
         case "cyclic-poisson":
             if (cycle := wanted.cycle_length) is None:
@@ -199,13 +199,13 @@ def evaluation_of(config: Config) -> PrivateEvaluation | None:
         return None
     times = config.training.rounds // said.every
     if privacy.mode == "none" or not times:
-        every = f"evaluation.every = {said.every} in {config.training.rounds} rounds"
-        other = 'privacy.mode = "none"' if privacy.mode == "none" else every
-        raise ConfigError(f"evaluation.statistics = {list(said.statistics)} with {other}: leave one of them out")
+        every = f"evaluation.every = {said.every} in {config.training.rounds} rounds: evaluate more often"
+        other = 'privacy.mode = "none": there is no noise for it' if privacy.mode == "none" else every
+        raise ConfigError(f"evaluation.statistics = {list(said.statistics)} with {other}, or leave [evaluation] out")
     participation, noise_multiplier = PoissonSampling(said.sampling_probability), said.noise_multiplier
     if noise_multiplier is None:
         if privacy.epsilon is None:
-            raise ConfigError("evaluation.noise_multiplier: is missing; only of a privacy.epsilon can it be a share")
+            raise ConfigError("evaluation.noise_multiplier: is missing; give it, or privacy.epsilon, of which it takes a share")
         part = epsilon_of_share(_SHARE if said.share is None else said.share, privacy.epsilon, privacy.delta)
         relation = privacy.neighboring_relation
         found = calibrate(
