@@ -35,7 +35,6 @@ from hubbub.training.run_folder import EVALUATION, RunStore
 from hubbub.training.simulation.faults import note, reason, require_own
 from hubbub.training.simulation.local import Examples, Loss
 
-
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 # The target of padding in a sequence, as torch's cross entropy has it.
 _PADDED = -100

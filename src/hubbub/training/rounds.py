@@ -32,7 +32,6 @@ from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import model_digest, optimizer_state, take_up
 from hubbub.training.simulation.functional import FlatModel
 
-
 # Aborted rounds in a row that end the run: so many are no chance.
 MOST_ABORTED = 3
 CHECKPOINT_EVERY = 10
