@@ -155,6 +155,11 @@ NOTHING: dict[str, Fault] = {
     "truth values": with_w(lambda w: Array(w.astype(bool))),
     "complex numbers": with_w(lambda w: Array(w.astype(np.complex64))),
     "text": with_w(lambda w: Array(w.astype("U8"))),
+    "whole numbers under another label": with_w(
+        lambda w: Array("float32", (2, 3), "numpy.ndarray", Array(w.astype(np.int32)).data)
+    ),
+    "an array that is cut": with_w(lambda w: Array("float32", (2, 3), "numpy.ndarray", Array(w).data[:-1])),
+    "an array and a byte more": with_w(lambda w: Array("float32", (2, 3), "numpy.ndarray", Array(w).data + b"\0")),
     "bytes that are no array": with_w(lambda w: Array("float32", (2, 3), "numpy.ndarray", b"nonsense")),
     "a header that promises more": with_w(lying("(9, 9)")),
     "a header that promises 100 GB": with_w(lying("(5, 5000000000)")),
@@ -242,8 +247,14 @@ def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:
 
 
 def adaptive(clients: int = CLIENTS, **settings: Any) -> DPFedAvgAdaptive:
-    settings = {"noise_multiplier": 1.0, "num_sampled_clients": clients, "simulation_seed": 3, **settings}
-    return DPFedAvgAdaptive(averaging(clients), initial_clip_norm=CLIP, **settings)
+    settings = {
+        "initial_clip_norm": CLIP,
+        "noise_multiplier": 1.0,
+        "num_sampled_clients": clients,
+        "simulation_seed": 3,
+        **settings,
+    }
+    return DPFedAvgAdaptive(averaging(clients), **settings)
 
 
 def trained(model: dict[str, Any], index: int) -> dict[str, Any]:

@@ -146,29 +146,26 @@ class Noted:
 
 
 @dataclass
-class Transcript(Population):
-    """A population that notes what it is asked. ``steps_of`` reads a sum."""
+class Asking(Population):
+    """A population that asks another one."""
 
     population: Any
-    steps_of: Callable[[Any], Steps] = lambda total: total.total.numpy().copy()
-    rounds: dict[int, Noted] = field(default_factory=dict)
-    model: nn.Module = field(default_factory=linear)
-
     takes_split = True
 
     @property
     def clients(self) -> Sequence[Hashable]:
         return self.population.clients
 
-    def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
-    ) -> Any:
-        assert clip_norm is not None
+
+@dataclass
+class Transcript(Asking):
+    """Notes what it is asked. ``steps_of`` reads a sum."""
+
+    steps_of: Callable[[Any], Steps] = lambda total: total.total.numpy().copy()
+    rounds: dict[int, Noted] = field(default_factory=dict)
+    model: nn.Module = field(default_factory=linear)
+
+    def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
         parameters = [p.detach().clone() for p in model.parameters()]
         total = self.population.collect(cohort, model, clip_norm, round_index, split)
         self.rounds[round_index] = Noted(tuple(cohort), parameters, clip_norm, split, total.lattice, self.steps_of(total))
@@ -201,26 +198,12 @@ class Transcript(Population):
 
 
 @dataclass
-class Replayed(Population):
+class Replayed(Asking):
     """A neighbour that sees the models of a run that was noted, whatever becomes of the model that it is given."""
 
     transcript: Transcript
-    population: Any
     seen: list[tuple[Hashable, ...]] = field(default_factory=list)
 
-    takes_split = True
-
-    @property
-    def clients(self) -> Sequence[Hashable]:
-        return self.population.clients
-
-    def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
-    ) -> Any:
+    def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
         self.seen.append(tuple(cohort))
         return self.transcript.again(self.population, round_index)

@@ -28,7 +28,7 @@ from hubbub.noise.lattice import Lattice
 from hubbub.testing import check_population
 from hubbub.training import LatticeSum, LocalTraining, PlainSum, RunPlan, RunStore, SimulatedPopulation, train
 from hubbub.training.aggregate import Population
-from hubbub.training.clipping import AdaptiveClipping, ClipNorms, CountSplit
+from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.verification import verify
 from recorded_runs import invoke
 from replays import simulated
@@ -64,14 +64,7 @@ class Vectors(Population):
     def clients(self) -> Sequence[int]:
         return range(len(self.updates))
 
-    def collect(
-        self,
-        cohort: Sequence[int],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
-    ) -> LatticeSum | PlainSum:
+    def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
         self.asked.append(clip_norm)
         rows = self.updates[list(cohort)]
         norms = rows.norm(dim=1, keepdim=True)

@@ -56,7 +56,6 @@ from hubbub.noise.steps import require_room
 from hubbub.secagg.paillier import PublicKey
 from hubbub.training import (
     ExamplePopulation,
-    LocalTraining,
     RunPlan,
     RunStore,
     SimulatedPopulation,
@@ -69,7 +68,7 @@ from hubbub.training.encryption import Encryption
 from hubbub.training.run_folder.record import read_run
 from malformed.contents import canonical, chained
 from refusals import Refused, settings
-from release_paths import some_rounds
+from release_paths import silent, some_rounds
 
 # Fixtures are found by their names here.
 workplace, refused = refusals.workplace, refusals.refused
@@ -203,9 +202,7 @@ def test_num_2_a_run_without_noise_says_so_in_its_ledger_its_report_and_its_stat
 
 
 def test_num_2_without_a_mechanism_epsilon_is_infinite_from_python_too(tmp_path: Path) -> None:
-    nothing = (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
-    clients = SimulatedPopulation([nothing] * 3, F.cross_entropy, LocalTraining())
-    results = list(train(RunPlan(2, ONE, 3), clients, nn.Linear(3, 2), RunStore(tmp_path)))
+    results = list(train(RunPlan(2, ONE, 3), silent(), nn.Linear(3, 2), RunStore(tmp_path)))
     assert all(result.epsilon == math.inf for result in results)
     (run,) = [read_run(tmp_path)]
     statement = run.promise.after(2, 1e-5).statement()
@@ -417,7 +414,9 @@ def test_num_12_sums_are_refused_where_they_would_not_be_exact_and_no_sooner() -
     for too_many in (most + 1, 2**62 - 1, 2**62, 2**62 + 1, 2**63, 10**30):
         with pytest.raises(HubbubError, match="clients"):
             require_room(too_many, 1.0)
-    for noise in (2.0**62, 2.0**63, 1e300):
+    loudest = 2.0**52 / 2**25 / 13
+    require_room(1, loudest * (1 - 1e-12))
+    for noise in (loudest * (1 + 1e-12), 2.0**62, 2.0**63, 1e300):
         with pytest.raises(HubbubError, match="noise_multiplier"):
             require_room(1, noise)
 

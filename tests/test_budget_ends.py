@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import refusals
 from flower_arms import Federation, averaging
@@ -25,9 +24,9 @@ from hubbub.ledger.ledger import Ledger
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
-from hubbub.training import LocalTraining, RunPlan, RunStore, SimulatedPopulation, train
+from hubbub.training import RunPlan, RunStore, train
 from recorded_runs import hubbub
-from release_paths import PROMISE
+from release_paths import PROMISE, silent
 from release_paths import one_round as round_of
 from release_paths import opened as opened_path
 
@@ -118,11 +117,6 @@ def breaks(monkeypatch: pytest.MonkeyPatch, broken: Callable[..., float]) -> Non
     monkeypatch.setattr(composition, "_epsilon", broken)
 
 
-def people() -> SimulatedPopulation:
-    nothing = (torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
-    return SimulatedPopulation([nothing] * 6, F.cross_entropy, LocalTraining())
-
-
 @pytest.mark.parametrize("answer", [math.nan, -1.0, -math.inf])
 @pytest.mark.parametrize("part", PARTS)
 def test_acc_11_an_accountant_without_an_answer_has_no_epsilon(
@@ -163,7 +157,7 @@ def test_acc_11_no_run_begins_whose_cost_nobody_knows(
     breaks(monkeypatch, broken)
     store = RunStore(tmp_path / "run")
     with pytest.raises((BudgetError, RuntimeError), match=r"bounds nothing|broke"):
-        list(train(planned, people(), nn.Linear(3, 2), store))
+        list(train(planned, silent(), nn.Linear(3, 2), store))
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
     assert not list((tmp_path / "run").glob("state/releases/*"))
     with pytest.raises((BudgetError, RuntimeError), match=r"bounds nothing|broke"):
@@ -176,7 +170,7 @@ def test_acc_11_no_run_begins_whose_cost_nobody_knows(
 def test_acc_11_no_further_round_is_begun_once_the_accountant_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Callable[..., float]
 ) -> None:
-    run = train(sampled("tight"), people(), nn.Linear(3, 2), RunStore(tmp_path / "run"))
+    run = train(sampled("tight"), silent(), nn.Linear(3, 2), RunStore(tmp_path / "run"))
     next(run)
     breaks(monkeypatch, broken)
     with pytest.raises((BudgetError, RuntimeError), match=r"bounds nothing|broke"):

@@ -119,18 +119,6 @@ def test_the_noise_of_every_event_meets_the_budget_and_a_millionth_less_does_not
     assert calibrate_noise_multiplier(with_noise(event, 123.0), rounds, 1.5, 1e-5, relation) == z
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.floats(-3, 0), st.integers(1, 2000), st.floats(-5, 3), st.floats(-12, -2))
-def test_acc_3_what_was_calibrated_never_exceeds_the_budget_when_it_is_accounted(
-    log_q: float, rounds: int, log_epsilon: float, log_delta: float
-) -> None:
-    q, epsilon, delta = 10**log_q, 10**log_epsilon, 10**log_delta
-    z = calibrate_noise_multiplier(PoissonSampled(1.0, q), rounds, epsilon, delta, RELATION)
-    assert epsilon_of([(PoissonSampled(z, q), rounds)], delta, RELATION) <= epsilon
-    # Sampling never needs more noise than none, but for the last millionth.
-    assert z <= gaussian.noise_multiplier(epsilon, delta) * math.sqrt(rounds) * (1 + 2e-6)
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.floats(-8, 6), st.floats(-290, -1), st.integers(1, 10**6), st.sampled_from(["zero-out", "replace-one"]))
 def test_the_noise_of_gaussian_rounds_has_no_search_in_it(

@@ -14,7 +14,6 @@ from hubbub.accounting import calibrate
 from hubbub.accounting.runs import RunCharge
 from hubbub.errors import BudgetError, ConfigError, LedgerError
 from hubbub.ledger.actual_cost import spent
-from hubbub.ledger.chain import Chain
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, gaussian
@@ -23,7 +22,7 @@ from hubbub.mechanism.strategies import Identity
 from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify
 from malformed import CONFIG, Line
-from recorded_runs import BAND, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, charges, hubbub, interrupted_at, recorded
+from recorded_runs import BAND, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, charges, hubbub, interrupted_at, recorded, rewritten
 
 
 def test_acc_12_a_run_that_is_told_of_earlier_ones_starts_with_their_charge(tmp_path: Path) -> None:
@@ -217,11 +216,7 @@ def test_a_record_of_an_earlier_run_is_checked_value_by_value(name: str, value: 
 @pytest.mark.parametrize("earlier", [None, {}, "x", [1], [RECORD, RECORD]], ids=lambda value: str(value)[:10])
 def test_a_promise_with_false_earlier_runs_is_no_promise(tmp_path: Path, earlier: object) -> None:
     run = recorded(tmp_path / "run", BAND, THREE)
-    records = [dict(record) for record in read_run(run).chain.records]
-    (run / "ledger.jsonl").unlink()
-    chain = Chain(run / "ledger.jsonl")
-    for record in [{**records[0], "earlier": earlier}, *records[1:]]:
-        chain.append(record)
+    rewritten(run, lambda records: records[0].update(earlier=earlier))
     assert hubbub("verify", run) == 1
     with pytest.raises(LedgerError):
         Ledger(BAND, bytes(32), run / "ledger.jsonl")
@@ -231,11 +226,7 @@ def test_a_run_of_another_version_is_refused_in_one_line_that_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = recorded(tmp_path / "run", BAND, THREE)
-    first, *records = read_run(run).chain.records
-    (run / "ledger.jsonl").unlink()
-    chain = Chain(run / "ledger.jsonl")
-    for record in [{**first, "schema": 2}, *records]:
-        chain.append(record)
+    rewritten(run, lambda records: records[0].update(schema=2))
     for command in ("account", "ledger"):
         capsys.readouterr()
         assert hubbub(command, run) == 2

@@ -291,7 +291,7 @@ def test_the_last_bits_of_a_release_are_even_whatever_the_sum_and_not_with_noise
         assert pvalue(z.to(torch.float16), total) < FALSE_ALARM
 
 
-def test_noise_beyond_exact_whole_numbers_is_refused() -> None:
+def test_num_12_noise_beyond_exact_whole_numbers_is_refused() -> None:
     total = torch.zeros(2, dtype=torch.int64)
     largest = 2.0**52 * LATTICE.step
     assert LATTICE.holds(LATTICE.release(total + 2**52, torch.tensor([largest, -largest])))

@@ -164,10 +164,3 @@ def test_acc_10_the_budget_of_an_accountant_is_taken_over_and_the_ledger_counts(
 def test_an_accountant_that_counts_otherwise_is_refused(accountant, more, error, message):
     with pytest.raises(error, match=message):
         fixed(FIXED[0], accountant=accountant, **more)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_num_2_no_noise_is_refused(name):
-    arguments = (0, 1.0, 10) if name in FIXED else (0, 10)
-    with pytest.raises(ValueError, match="noise_multiplier = 0"):
-        getattr(compat, name)(FedAvg(), *arguments)

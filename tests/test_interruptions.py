@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.errors import HubbubError, LedgerError, RunFolderError
 from hubbub.ledger.chain import read_chain
@@ -28,7 +27,7 @@ from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, toeplitz
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.noise import SecureSource
-from hubbub.training import LatticeSum, LocalTraining, RunPlan, RunStore, ServerOptimizer, SimulatedPopulation, train
+from hubbub.training import LatticeSum, RunPlan, RunStore, ServerOptimizer, SimulatedPopulation, train
 from hubbub.training.rounds import RunState
 from release_paths import CLIENTS, PATTERN, ROUNDS, plan, silent, some_rounds
 from small_runs import PLANS, linear, plan_with, population
@@ -303,13 +302,10 @@ def test_the_checkpoint_of_a_long_run_is_enough(plan: RunPlan, tmp_path: Path, m
 @pytest.mark.parametrize("strategy", [Identity(6), toeplitz.square_root(6, 3), BinaryTree(6)], ids=lambda s: type(s).__name__)
 def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Identity, tmp_path: Path) -> None:
     # Clients without examples release the noise alone, rounded to the lattice.
-    silent = SimulatedPopulation(
-        [(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))] * 12, F.cross_entropy, LocalTraining()
-    )
     plan = replace(plan_with(strategy, MinSeparation(3, 2)), noise="secure")
     first_rows, store = [], RunStore(tmp_path)
     for stop in (2, 3, 5):
-        for result in train(plan, silent, linear(), store):
+        for result in train(plan, silent(), linear(), store):
             if result.round_index + 1 == stop:
                 break
     for line in (tmp_path / "ledger.jsonl").read_text().splitlines():

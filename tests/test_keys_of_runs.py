@@ -96,15 +96,6 @@ def test_rng_3_a_row_that_is_asked_for_again_is_the_same_to_the_last_bit(tmp_pat
         assert torch.equal(next(served.released(0, 1)), release)
 
 
-def test_rng_5_of_ten_million_numbers_of_rows_layers_and_epochs_none_comes_twice() -> None:
-    # Two of so many float64 numbers agree by chance with a probability below 1 %; under these keys none do.
-    size = 1_250_000
-    parts = [SecureSource(key).row(index, size) for key in (KEY, bytes(32)) for index in (0, 1, 2, 10)]
-    numbers = torch.cat(parts).numpy()
-    assert len(numbers) == 10_000_000
-    assert len(np.unique(np.abs(numbers))) == len(numbers)
-
-
 def test_rng_5_the_parts_of_a_vector_are_parts_of_one_row() -> None:
     length = SecureSource.segment_length(torch.device("cpu"))
     whole = SecureSource(KEY).row(3, 3 * length)

@@ -2,17 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from flower_arms import SEED, Federation, averaging, entries
+from flower_arms import SEED, Federation, averaging
 from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgFixed
 from hubbub.noise.lattice import Lattice
@@ -126,76 +123,6 @@ def test_shp_4_half_precision_is_summed_and_hidden_in_whole_steps(dtype: torch.d
     # 0.6 in ten million numbers of 1.9e-4 is above a clip norm of 0.1.
     small = torch.full((10**6,), 6e-4, dtype=dtype)
     assert float(clip(small, 0.1)[0].norm()) == pytest.approx(0.1, rel=1e-5)
-
-
-def altered(change: Callable[[np.ndarray], Any]) -> Callable[[list[Message]], list[Message]]:
-    def alter(replies: list[Message]) -> list[Message]:
-        content = replies[0].content
-        arrays = dict(content.array_records["arrays"])
-        made = change(arrays["w"].numpy())
-        content["arrays"] = ArrayRecord({**arrays, "w": made if isinstance(made, Array) else Array(np.asarray(made))})
-        return replies
-
-    return alter
-
-
-def released(alter: Callable[[list[Message]], list[Message]]) -> np.ndarray:
-    strategy = DPFedAvgFixed(averaging(3), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3, simulation_seed=SEED)
-    federation = Federation(3, lambda model, index: {name: v + np.float32(0.1 * (index + 1)) for name, v in model.items()})
-    model = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32)}
-    arrays, _ = strategy.aggregate_train(1, alter(federation.ask(strategy, model)))
-    assert arrays is not None
-    return np.concatenate([a.reshape(-1) for a in entries(arrays).values()])
-
-
-def test_shp_5_shapes_of_another_model_count_as_no_reply_and_the_round_goes_on() -> None:
-    missing = released(lambda replies: replies[1:])
-    shapes: list[tuple[int, ...]] = [(1,), (), (3, 2), (6,), (1, 2, 3), (2, 3, 1), (2, 1), (1, 3), (2, 4), (0,), (2, 3, 0)]
-    r = np.random.default_rng(0)
-    shapes += [tuple(int(n) for n in r.integers(0, 5, int(r.integers(0, 4)))) for _ in range(30)]
-    for shape in shapes:
-        if shape != (2, 3):
-            found = released(altered(lambda w, shape=shape: np.ones(shape, np.float32)))
-            assert np.array_equal(found, missing), shape
-    assert np.array_equal(released(altered(lambda w: w.T)), missing)
-
-
-def test_shp_6_every_order_of_names_is_one_and_every_other_set_of_names_is_no_reply() -> None:
-    whole, missing = released(lambda replies: replies), released(lambda replies: replies[1:])
-
-    def named(*names: str) -> Callable[[list[Message]], list[Message]]:
-        def alter(replies: list[Message]) -> list[Message]:
-            arrays = dict(replies[0].content.array_records["arrays"])
-            replies[0].content["arrays"] = ArrayRecord({name: arrays.get(name, arrays["w"]) for name in names})
-            return replies
-
-        return alter
-
-    for names in itertools.permutations(("w", "b")):
-        assert np.array_equal(released(named(*names)), whole)
-    for others in (("w",), ("b",), ("w", "b", "c"), ("W", "b"), ("w ", "b"), ("x", "y"), ("w", "b", "")):
-        assert np.array_equal(released(named(*others)), missing), others
-
-
-def test_shp_7_layouts_that_say_the_same_are_the_same_and_those_that_lie_are_no_reply() -> None:
-    whole, missing = released(lambda replies: replies), released(lambda replies: replies[1:])
-    same: dict[str, Callable[[np.ndarray], Any]] = {
-        "big-endian": lambda w: w.astype(">f4"),
-        "column by column": np.asfortranarray,
-        "negative strides": lambda w: w[::-1, ::-1].copy()[::-1, ::-1],
-    }
-    for name, change in same.items():
-        assert np.array_equal(released(altered(change)), whole), name
-    lying: dict[str, Callable[[np.ndarray], Any]] = {
-        "whole numbers under another label": lambda w: Array(
-            "float32", (2, 3), "numpy.ndarray", Array(w.astype(np.int32)).data
-        ),
-        "cut": lambda w: Array("float32", (2, 3), "numpy.ndarray", Array(w).data[:-1]),
-        "too long": lambda w: Array("float32", (2, 3), "numpy.ndarray", Array(w).data + b"\0"),
-        "empty": lambda w: Array("float32", (2, 3), "numpy.ndarray", b""),
-    }
-    for name, change in lying.items():
-        assert np.array_equal(released(altered(change)), missing), name
 
 
 def test_shp_8_tied_weights_count_once_and_tensors_of_no_size_pass() -> None:

@@ -181,35 +181,6 @@ def test_prt_3_prt_4_a_run_of_releases_keeps_its_pattern_over_restarts(tmp_path:
     assert seen.gaps[0] > 0
 
 
-def one_client(rounds: int, pattern: MinSeparation, file: Path | None = None) -> Ledger:
-    strategy = toeplitz.square_root(rounds, 2)
-    return Ledger(Promise(rounds, Mechanism(strategy, pattern, 1.0)), SECRET, file)
-
-
-def test_prt_2_a_client_that_took_part_as_often_as_promised_is_never_asked_again() -> None:
-    ledger, keys = one_client(8, MinSeparation(2, 3)), CohortKeys(bytes(32), bytes(32))
-    took_part = []
-    for t in range(8):
-        cohort = eligible(t, ["a"], 1, keys=keys, ledger=ledger)
-        took_part += [t] * len(cohort)
-        if t > 4:
-            with pytest.raises(ParticipationError, match=r"took part in rounds \[0, 2, 4\]"):
-                ledger.begin(t, ["a"], "a sum")
-        ledger.abort(ledger.begin(t, cohort, "a sum"))
-    assert took_part == [0, 2, 4]
-
-
-def test_prt_3_a_start_knows_the_clients_of_those_before(tmp_path: Path) -> None:
-    pattern, file = MinSeparation(3, 2), tmp_path / "ledger.jsonl"
-    for t, cohort in enumerate((["a"], ["b"], ["c"], ["a"])):
-        ledger = one_client(6, pattern, file)
-        ledger.start_epoch(t, bytes([t]) * 32, DIGEST)
-        ledger.commit(ledger.begin(t, cohort, "a sum"), b"a release")
-    again = one_client(6, pattern, file)
-    again.start_epoch(4, bytes(32), DIGEST)
-    assert [again.may_join(client, 4) for client in "abcd"] == [False, True, False, True]
-
-
 def test_prt_8_what_a_run_cost_follows_from_the_rounds_that_clients_really_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,13 +100,6 @@ def test_fil_11_every_file_of_a_run_is_its_owners_alone(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_fil_11_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    some_rounds(tmp_path, 2)
-    (tmp_path / "state" / "keys" / "epoch-0").chmod(0o644)
-    with pytest.raises(RunFolderError, match="read by others"):
-        some_rounds(tmp_path, 4)
-
-
 def test_fil_10_a_symbolic_link_in_the_folder_is_not_followed(tmp_path: Path) -> None:
     some_rounds(tmp_path / "run", 2)
     (tmp_path / "run" / "state" / "releases").rename(tmp_path / "elsewhere")

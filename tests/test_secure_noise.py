@@ -274,15 +274,11 @@ def test_rng_2_a_fork_cannot_draw_the_rows_of_its_parent() -> None:
     assert torch.equal(source.row(0, 10), expected)
 
 
-def seed_everything() -> None:
+def test_rng_1_noise_neither_reads_nor_moves_a_global_generator() -> None:
+    expected = row(0, 1000)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 # what users do at the start of a script
     torch.manual_seed(0)
-
-
-def test_rng_1_noise_neither_reads_nor_moves_a_global_generator() -> None:
-    expected = row(0, 1000)
-    seed_everything()
     states = random.getstate(), str(np.random.get_state()), torch.get_rng_state()  # noqa: NPY002 # users' own
     assert (row(0, 1000) == expected).all()
     assert random.getstate() == states[0]
@@ -391,15 +387,6 @@ def test_noise_of_another_covariance_is_caught() -> None:
     assert not wrong_covariance(C @ linalg.inv(C) @ z)
     for name, noise in broken(z).items():
         assert wrong_covariance(C @ noise), name
-
-
-def test_rng_1_global_seeds_do_not_make_two_secure_runs_alike(tmp_path: Path) -> None:
-    # These keys are the operating system's own: the one test here that may fail by chance.
-    runs = []
-    for name in ("a", "b"):
-        seed_everything()
-        runs.append(released(Identity(ROUNDS), tmp_path / name)[0])
-    assert not related(*runs)
 
 
 @pytest.mark.parametrize("failure", [NotImplementedError("no source of randomness"), OSError("no entropy")], ids=repr)

@@ -50,7 +50,6 @@ FAMILIES = {
         inputs.names,
         inputs.matrices,
         inputs.data_sets,
-        messages.contributions,
         messages.replies,
         messages.agreements,
         messages.holder_messages,

@@ -6,7 +6,7 @@ MUTANTS = parsed(r"""
 updates that clients should have clipped are summed as they come @ Summing._add
 - self.lattice.add(update, total, buffer)
 + total.add_((update.double() / self.lattice.step).round())
-? test_flower_replies.py::test_cli_1_no_client_moves_the_release_by_more_than_the_clip_norm[None-just above]
+? test_neighbours.py::test_cli_1_no_hostile_reply_moves_a_federation_by_more[fixed-40]
 
 updates in this process are rounded and not clipped @ clipping.bounded
 - lattice.encode(update)
@@ -19,7 +19,7 @@ updates are weighted by the examples that clients say they have @ Summing._add
 +     self.lattice.add(update, total, buffer)
 +     for _ in range(int(min(next(iter(content.metric_records.values()))["num-examples"], 9)))
 + ]
-? test_bad_clients.py::test_cli_2_how_many_examples_a_client_says_it_has_changes_no_bit[fixed-weight -8]
+? test_bad_clients.py::test_cli_2_flw_3_what_a_client_says_beside_its_update_changes_no_bit[fixed-weight -8]
 
 every answer of a client counts @ RoundMessages.contents
 - index in seen

@@ -28,7 +28,7 @@ a server that starts again begins with the model that it is given @ PrivateStrat
 a client is known by the number of its node @ messages.clients_of
 - 'key ' + hashlib.sha256(node.public_key).hexdigest()
 + f'key {node.node_id}'
-? test_federations_go_wrong.py::test_flw_6_nodes_that_come_back_under_new_numbers_are_the_clients_whose_keys_they_have
+? test_federations_go_wrong.py::test_flw_6_prt_5_nodes_that_come_back_under_new_numbers_are_the_clients_whose_keys_they_have
 
 the server counts on the clients' mods for the clip @ Summing._add
 - self.lattice.add(update, total, buffer)

@@ -11,12 +11,12 @@ a client may come again at once @ _Participation.may_follow
 a client may come once more than promised @ _Participation.may_follow
 - counts < most
 + counts <= most
-? test_participation_kept.py::test_prt_2_a_client_that_took_part_as_often_as_promised_is_never_asked_again
+? test_participation_kept.py::test_prt_1_prt_2_prt_3_prt_4_gaps_and_counts_hold_whoever_comes_and_however_often_it_starts[4000]
 
 each start knows clients by other names @ Ledger._tags
 - str(client)
 + f'{client} {len(self.history.epochs)}'
-? test_participation_kept.py::test_prt_3_a_start_knows_the_clients_of_those_before
+? test_participation_kept.py::test_prt_1_prt_2_prt_3_prt_4_gaps_and_counts_hold_whoever_comes_and_however_often_it_starts[4000]
 
 who was asked in a round that was aborted did not take part @ History._end
 - last.state = 'aborted'
@@ -28,7 +28,7 @@ who was asked in a round that was aborted did not take part @ History._end
 clients are known by the number of their node @ messages.clients_of
 - 'key ' + hashlib.sha256(node.public_key).hexdigest()
 + f'key {node.node_id}'
-? test_flower_strategies.py::test_prt_5_a_client_that_comes_back_under_another_number_is_the_same_client
+? test_federations_go_wrong.py::test_flw_6_prt_5_nodes_that_come_back_under_new_numbers_are_the_clients_whose_keys_they_have
 
 a run goes on past its last round @ Ledger.begin
 - round_index != self.next_round or round_index >= self.promise.rounds
