@@ -141,12 +141,10 @@ def test_a_key_of_one_file_in_another_is_refused(tmp_path: Path) -> None:
     share = write("share", tmp_path / "share")
     stranger, _ = threshold.deal(*SAFE, holders=3, threshold=2, min_contributions=2)
     key_files.write_public(tmp_path / "stranger", stranger)
-    overwrite(tmp_path / "share", {**share, "public": json.loads((tmp_path / "stranger").read_text())})
-    refused("share", tmp_path / "share", "key_id: the key is")
-    overwrite(
-        tmp_path / "share", {**share, "key_id": stranger.key_id, "public": json.loads((tmp_path / "stranger").read_text())}
-    )
-    refused("share", tmp_path / "share", "secret of holder 2 is no share of the key")
+    public = json.loads((tmp_path / "stranger").read_text())
+    for key_id in (share["key_id"], stranger.key_id):
+        overwrite(tmp_path / "share", {**share, "key_id": key_id, "public": public})
+        refused("share", tmp_path / "share", "secret of holder 2 is no share of the key")
 
 
 def test_a_public_key_that_no_sound_primes_make_is_refused(tmp_path: Path) -> None:

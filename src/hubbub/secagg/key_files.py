@@ -17,7 +17,7 @@ import re
 import secrets
 import shlex
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,16 @@ __all__ = [
 PUBLIC, PRIVATE = "public-key.json", "private-key.json"
 
 _VERSION = 1
-_PUBLIC, _THRESHOLD = "hubbub paillier public key", "hubbub paillier threshold key"
-_PRIVATE, _SHARE = "hubbub paillier private key", "hubbub paillier key share"
+_FORMATS: Mapping[type, str] = {
+    PublicKey: "hubbub paillier public key",
+    ThresholdKey: "hubbub paillier threshold key",
+    PrivateKey: "hubbub paillier private key",
+    KeyShare: "hubbub paillier key share",
+}
 _HEX = re.compile(r"0x[1-9a-f][0-9a-f]*")
 # A threshold key of 8192 bits and 100 holders has half a megabyte; the numbers of the longest keys have 32768 bits.
 _MOST_BYTES, _MOST_DIGITS = 2**22, 2 + 2**13
+_Key = PublicKey | ThresholdKey | PrivateKey | KeyShare
 
 
 def share_name(holder: int) -> str:
@@ -63,50 +68,30 @@ def share_name(holder: int) -> str:
 
 
 def write_public(path: str | Path, key: PublicKey | ThresholdKey) -> None:
-    """Write a public key into a new file that everybody may read.
-
-    Args:
-        path: A file that does not exist.
-        key: Of one owner, or of holders of shares.
+    """Write a public key, of one owner or of holders of shares, into a new file that everybody may read.
 
     Raises:
         KeyFileError: The file exists or cannot be written, or the key is too small.
     """
-    if isinstance(key, ThresholdKey):
-        fields = _threshold_fields(key)
-    else:
-        fields = {**_head(_PUBLIC, key.key_id, key.bits), "n": hex(key.n), "short_exponents": key.short_exponents}
-    _create(path, fields, fields["bits"], mode=0o644)
+    _write(path, key, mode=0o644)
 
 
 def write_private(path: str | Path, key: PrivateKey) -> None:
     """Write a private key into a new file that only its owner may read.
 
-    Args:
-        path: A file that does not exist.
-        key: Secret.
-
     Raises:
         KeyFileError: The file exists or cannot be written, or the key is too small.
     """
-    public = key.public_key
-    fields = {**_head(_PRIVATE, public.key_id, public.bits), "p": hex(key.p), "q": hex(key.q)}
-    _create(path, fields, public.bits, mode=0o600)
+    _write(path, key, mode=0o600)
 
 
 def write_share(path: str | Path, share: KeyShare) -> None:
     """Write a holder's share, with its public key, into a new file that only its owner may read.
 
-    Args:
-        path: A file that does not exist.
-        share: Secret.
-
     Raises:
         KeyFileError: The file exists or cannot be written, or the key is too small.
     """
-    key, bits = share.public, share.public.public_key.bits
-    parts = {"holder": share.holder, "secret": hex(share.secret), "public": _threshold_fields(key)}
-    _create(path, {**_head(_SHARE, key.key_id, bits), **parts}, bits, mode=0o600)
+    _write(path, share, mode=0o600)
 
 
 def read_public(path: str | Path) -> PublicKey | ThresholdKey:
@@ -115,14 +100,8 @@ def read_public(path: str | Path) -> PublicKey | ThresholdKey:
     Raises:
         KeyFileError: The file is missing, damaged or of another kind, or the key is not sound.
     """
-    with _naming(path):
-        fields = _read(Path(path), secret=False)
-        if fields.get("format") == _THRESHOLD:
-            return _threshold_key(fields)
-        values = _values(fields, _PUBLIC, _THRESHOLD)
-        key = _sound(values["n"], short_exponents=values["short_exponents"])
-        _require_stated(values, key.key_id, key.bits)
-        return key
+    key: PublicKey | ThresholdKey = _read(path, PublicKey, ThresholdKey, secret=False)
+    return key
 
 
 def read_private(path: str | Path) -> PrivateKey:
@@ -131,11 +110,8 @@ def read_private(path: str | Path) -> PrivateKey:
     Raises:
         KeyFileError: The file is missing, damaged, of another kind or readable by others, or the key is not sound.
     """
-    with _naming(path):
-        values = _values(_read(Path(path), secret=True), _PRIVATE)
-        key = PrivateKey.from_primes(values["p"], values["q"])
-        _require_stated(values, key.public_key.key_id, key.public_key.bits)
-        return key
+    key: PrivateKey = _read(path, PrivateKey, secret=True)
+    return key
 
 
 def read_share(path: str | Path) -> KeyShare:
@@ -144,11 +120,8 @@ def read_share(path: str | Path) -> KeyShare:
     Raises:
         KeyFileError: The file is missing, damaged, of another kind or readable by others, or the share does not fit the key.
     """
-    with _naming(path):
-        values = _values(_read(Path(path), secret=True), _SHARE)
-        public = _threshold_key(values["public"], "public.")
-        _require_stated(values, public.key_id, public.public_key.bits)
-        return KeyShare(public, values["holder"], values["secret"])
+    share: KeyShare = _read(path, KeyShare, secret=True)
+    return share
 
 
 @contextmanager
@@ -160,153 +133,122 @@ def _naming(path: str | Path) -> Iterator[None]:
         raise KeyFileError(f"{Path(path)}: {error}") from None
 
 
-def _head(kind: str, key_id: str, bits: int) -> dict[str, Any]:
-    return {"format": kind, "version": _VERSION, "key_id": key_id, "bits": bits}
-
-
-def _threshold_fields(key: ThresholdKey) -> dict[str, Any]:
-    counts = {"holders": key.holders, "threshold": key.threshold, "min_contributions": key.min_contributions}
-    numbers = {"n": hex(key.n), "base": hex(key.base), "verification": [hex(unit) for unit in key.verification]}
-    return {**_head(_THRESHOLD, key.key_id, key.public_key.bits), **counts, **numbers}
-
-
-def _threshold_key(fields: dict[str, Any], prefix: str = "") -> ThresholdKey:
-    values = _values(fields, _THRESHOLD, prefix=prefix)
-    n, base, units = values["n"], values["base"], values["verification"]
-    _sound(n, short_exponents=True)
-    key = ThresholdKey(n, values["holders"], values["threshold"], base, units, values["min_contributions"])
-    if any(gmpy2.jacobi(unit, n) != 1 for unit in (base, *units)):
-        raise ValueError(f"{prefix}base or verification: a number is no square mod n")
-    _require_stated(values, key.key_id, key.public_key.bits, prefix)
-    return key
-
-
-def _sound(n: int, *, short_exponents: bool) -> PublicKey:
-    """The public key of n, after the checks that need no primes."""
-    key = PublicKey.received(n, short_exponents)
-    if short_exponents and n % 4 != 1:
-        raise ValueError("n: is no product of two primes that are 3 mod 4, as this kind of key has them")
-    return key
-
-
-def _require_stated(values: dict[str, Any], key_id: str, bits: int, prefix: str = "") -> None:
-    """Refuse a file whose stated length or id is not the key's, or whose key is too small."""
-    if type(values["bits"]) is not int or values["bits"] != bits:
-        raise ValueError(f"{prefix}bits: the key has {bits}, and the file says otherwise")
-    if values["key_id"] != key_id:
-        raise ValueError(f"{prefix}key_id: the key is {key_id!r}, and the file says otherwise: one of them was changed")
+def _said(key: _Key) -> dict[str, Any]:
+    """All that the file of a key says."""
+    match key:
+        case PublicKey():
+            own: dict[str, Any] = {"n": hex(key.n), "short_exponents": key.short_exponents}
+        case ThresholdKey():
+            own = {"holders": key.holders, "threshold": key.threshold, "min_contributions": key.min_contributions}
+            own |= {"n": hex(key.n), "base": hex(key.base), "verification": [hex(unit) for unit in key.verification]}
+        case PrivateKey():
+            own = {"p": hex(key.p), "q": hex(key.q)}
+        case KeyShare():
+            own = {"holder": key.holder, "secret": hex(key.secret), "public": _said(key.public)}
+    public = key if isinstance(key, PublicKey | ThresholdKey) else key.public
+    bits = public.public_key.bits
     if bits < SMALLEST_BITS:
-        raise ValueError(f"{prefix}bits: a key must have at least {SMALLEST_BITS}, and this one has {bits}")
+        raise ValueError(f"a key of {bits} bits hides nothing: must have at least {SMALLEST_BITS}")
+    return {"format": _FORMATS[type(key)], "version": _VERSION, "key_id": public.key_id, "bits": bits, **own}
 
 
-# Fields of a file, and how each is read.
+def _key(fields: dict[str, Any], *classes: type) -> Any:
+    """The key of one of the classes that a file describes: all that the file says must be what the key's own file would say."""
+    given, version = fields.get("format"), fields.get("version")
+    expected = {_FORMATS[kind]: kind for kind in classes}
+    if given not in list(expected):
+        found = repr(given) if given in _FORMATS.values() else "no word that is known"
+        raise ValueError(f"format: is {found}: must be {' or '.join(map(repr, expected))}")
+    if type(version) is not int or version != _VERSION:
+        raise ValueError(f"version: must be {_VERSION}: the file was not written by this version of hubbub")
+    try:
+        key = _made(expected[given], fields)
+        said = _said(key)
+        for name, value in said.items():
+            if strict_json.canonical(fields[name]) != strict_json.canonical(value):
+                known = f" is {value!r}" if name == "key_id" else f" has {value}" if name == "bits" else " has another"
+                raise ValueError(f"{name}: the key{known}, and the file says otherwise: one of them was changed")
+    except KeyError as missing:
+        raise ValueError(f"{missing.args[0]}: is missing") from None
+    if set(fields) != set(said):
+        # The unknown name is not shown: in a damaged file it may be a secret.
+        raise ValueError(f"has a field that is not one of {', '.join(sorted(said))}")
+    return key
 
 
-def _any(value: Any) -> Any:
-    return value
+def _made(kind: type, fields: dict[str, Any]) -> Any:
+    """The key of the numbers in a file, after the checks that it needs because it comes from outside."""
+    if kind is PrivateKey:
+        return PrivateKey.from_primes(_number("p", fields["p"]), _number("q", fields["q"]))
+    if kind is KeyShare:
+        if not isinstance(fields["public"], dict):
+            raise ValueError("public: must be a JSON object")
+        try:
+            public = _key(fields["public"], ThresholdKey)
+        except ValueError as error:
+            raise ValueError(f"public: {error}") from None
+        return KeyShare(public, _count("holder", fields["holder"]), _number("secret", fields["secret"]))
+    key = PublicKey.received(_number("n", fields["n"]), fields["short_exponents"] if kind is PublicKey else True)
+    if key.short_exponents and key.n % 4 != 1:
+        raise ValueError("n: is no product of two primes that are 3 mod 4, as this kind of key has them")
+    if kind is PublicKey:
+        return key
+    if not isinstance(fields["verification"], list):
+        raise ValueError("verification: must be a list")
+    base, *units = [_number("base or verification", unit) for unit in (fields["base"], *fields["verification"])]
+    if any(gmpy2.jacobi(unit, key.n) != 1 for unit in (base, *units)):
+        raise ValueError("base or verification: a number is no square mod n")
+    holders, threshold, least = (_count(name, fields[name]) for name in ("holders", "threshold", "min_contributions"))
+    return ThresholdKey(key.n, holders, threshold, base, tuple(units), least)
 
 
-def _hex(value: object) -> int:
+def _number(name: str, value: object) -> int:
     if not isinstance(value, str) or len(value) > _MOST_DIGITS or not _HEX.fullmatch(value):
-        raise ValueError("must be a number as text, 0x and small hexadecimal digits")
+        raise ValueError(f"{name}: must be a number as text, 0x and small hexadecimal digits")
     return int(value, 16)
 
 
-def _hexes(value: object) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise ValueError("must be a list")
-    return tuple(map(_hex, value))
-
-
-def _count(value: object) -> int:
+def _count(name: str, value: object) -> int:
     if type(value) is not int or not 1 <= value < 2**31:
-        raise ValueError("must be a whole number from 1")
+        raise ValueError(f"{name}: must be a whole number from 1")
     return value
 
 
-def _object(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("must be a JSON object")
-    return value
-
-
-_Fields = Mapping[str, Callable[[Any], Any]]
-_COMMON: _Fields = dict.fromkeys(("format", "version", "key_id", "bits"), _any)
-_FIELDS: Mapping[str, _Fields] = {
-    _PUBLIC: {**_COMMON, "n": _hex, "short_exponents": _any},
-    _THRESHOLD: {
-        **_COMMON,
-        **dict.fromkeys(("holders", "threshold", "min_contributions"), _count),
-        "n": _hex,
-        "base": _hex,
-        "verification": _hexes,
-    },
-    _PRIVATE: {**_COMMON, "p": _hex, "q": _hex},
-    _SHARE: {**_COMMON, "holder": _count, "secret": _hex, "public": _object},
-}
-
-
-def _values(fields: dict[str, Any], *kinds: str, prefix: str = "") -> dict[str, Any]:
-    """The values of a file of one of the expected kinds, which has all fields of its kind and no other."""
-    kind, version = fields.get("format"), fields.get("version")
-    if kind not in kinds:
-        found = repr(kind) if isinstance(kind, str) and kind in _FIELDS else "no word that is known"
-        raise ValueError(f"{prefix}format: is {found}: must be {' or '.join(map(repr, kinds))}")
-    if type(version) is not int or version != _VERSION:
-        raise ValueError(f"{prefix}version: must be {_VERSION}: the file was not written by this version of hubbub")
-    forms = _FIELDS[str(kind)]
-    if missing := sorted(set(forms) - set(fields)):
-        raise ValueError(f"{prefix}{missing[0]}: is missing")
-    if not set(fields) <= set(forms):
-        # The unknown name is not shown: in a damaged file it may be a secret.
-        raise ValueError(f"has a field that is not one of {', '.join(prefix + name for name in sorted(forms))}")
-    values = dict(fields)
-    for name, form in forms.items():
+def _read(path: str | Path, *classes: type, secret: bool) -> Any:
+    """The key in a file; a secret one must be closed to everybody but its owner."""
+    with _naming(path):
         try:
-            values[name] = form(fields[name])
-        except ValueError as error:
-            raise ValueError(f"{prefix}{name}: {error}") from None
-    return values
+            if secret:
+                _require_closed(Path(path))
+            content = files.read(Path(path), at_most=_MOST_BYTES)
+        except OSError as error:
+            raise ValueError(f"cannot be read: {error.strerror}") from error
+        try:
+            fields = strict_json.loads(content)
+        except ValueError:
+            # The parser's own error would carry the text along.
+            fields = None
+        if not isinstance(fields, dict):
+            raise ValueError("is no key file: must be one JSON object, every name in it once")
+        return _key(fields, *classes)
 
 
-def _read(path: Path, *, secret: bool) -> dict[str, Any]:
-    """The JSON object in a file; a secret one must be closed to everybody but its owner."""
-    try:
-        if secret:
-            _require_closed(path)
-        content = files.read(path, at_most=_MOST_BYTES)
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror}") from error
-    try:
-        fields = strict_json.loads(content)
-    except ValueError:
-        # The parser's own error would carry the text along.
-        fields = None
-    if not isinstance(fields, dict):
-        raise ValueError("is no key file: must be one JSON object, every name in it once")
-    return fields
-
-
-def _create(path: str | Path, fields: dict[str, Any], bits: int, *, mode: int) -> None:
-    """Write a new file durably, whole or not at all; a file that exists is never replaced, even if it appears meanwhile.
-
-    Raises:
-        KeyFileError: The file exists, the folder cannot be written, or the key is too small.
-    """
+def _write(path: str | Path, key: _Key, *, mode: int) -> None:
+    """Write a new file durably, whole or not at all; a file that exists is never replaced, even if it appears meanwhile."""
     where = Path(path)
-    if bits < SMALLEST_BITS:
-        raise KeyFileError(f"{path}: a key of {bits} bits hides nothing: must have at least {SMALLEST_BITS}")
     temporary = where.with_name(f".{where.name}.{secrets.token_hex(4)}")
-    try:
-        files.write_atomic(temporary, strict_json.canonical(fields) + b"\n", mode=mode)
+    with _naming(path):
+        content = strict_json.canonical(_said(key)) + b"\n"
         try:
-            os.link(temporary, where)
-        finally:
-            files.remove(temporary)
-    except FileExistsError:
-        raise KeyFileError(f"{where}: exists, and a key file is never overwritten; choose another name or folder") from None
-    except OSError as error:
-        raise KeyFileError(f"{where}: cannot be written: {error.strerror}") from error
+            files.write_atomic(temporary, content, mode=mode)
+            try:
+                os.link(temporary, where)
+            finally:
+                files.remove(temporary)
+        except FileExistsError:
+            raise ValueError("exists, and a key file is never overwritten; choose another name or folder") from None
+        except OSError as error:
+            raise ValueError(f"cannot be written: {error.strerror}") from error
 
 
 def _require_closed(path: Path) -> None:
