@@ -1,10 +1,13 @@
 """Shared tools that know nothing of privacy: checks, files, JSON, roots of equations, pseudorandom bits."""
 
+import ast
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 __all__ = ["__version__", "lazily", "least_float", "least_root", "no_lower"]
@@ -15,29 +18,31 @@ __version__ = "0.1.0"
 _ERROR = 2.0**-49
 
 
-def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package, so that it loads only the modules in use.
+def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package that load a name's module when the name is first asked for.
 
-    Args:
-        package: Its ``__name__``.
-        homes: Its modules, each with the names that it exports; without names, the module itself.
+    The names and their modules are the imports under ``if TYPE_CHECKING:`` in its own source, which type checkers read, too.
 
     Example:
-        >>> get, _ = lazily("json", {"decoder": ("JSONDecoder",), "scanner": ()})
-        >>> get("JSONDecoder").__name__, get("scanner").__name__
-        ('JSONDecoder', 'json.scanner')
+        >>> get, names = lazily("hubbub.ledger")
+        >>> get("compose_runs").__module__, "run_charges" in names()
+        ('hubbub.ledger.multi_run', True)
     """
-    home_of = {name: home for home, names in homes.items() for name in names or (home,)}
+
+    @cache
+    def homes() -> dict[str, str]:
+        source = ast.parse(Path(str(sys.modules[package].__file__)).read_text())
+        blocks = [node for node in source.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        imports = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
+        return {name.name: str(line.module) for line in imports for name in line.names}
 
     def get(name: str) -> Any:
-        if name in homes and name not in home_of:
-            return import_module(f"{package}.{name}")
-        if name not in home_of:
+        if name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(f"{package}.{home_of[name]}")
-        return getattr(module, name) if homes[home_of[name]] else module
+        home = homes()[name]
+        return import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
 
-    return get, lambda: sorted({*vars(sys.modules[package]), *home_of})
+    return get, lambda: sorted({*vars(sys.modules[package]), *homes()})
 
 
 def no_lower(number: float) -> float:
