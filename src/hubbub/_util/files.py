@@ -30,11 +30,7 @@ __all__ = [
 
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o600) -> None:
-    """Replace a file's content, which may come in parts, durably.
-
-    Raises:
-        OSError: The folder cannot be written, or is full; the old content stands.
-    """
+    """Replace a file's content, which may come in parts, durably; if that fails, the old content stands."""
     temporary = _temporary(path)
     if os.path.lexists(temporary):
         # Left by a crash, or put there by somebody: never written into.
@@ -52,16 +48,12 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o
 
 
 def append(path: Path, content: bytes, *, at: int) -> None:
-    """Write at the end of a file, durably.
+    """Write at the end of a file, durably; if that fails, the old content stands.
 
     Args:
         path: A file that exists.
         content: What to write.
         at: How long the file must be before; a longer or shorter one was changed by somebody else.
-
-    Raises:
-        BlockingIOError: The file has another length.
-        OSError: The file cannot be written, or the disk is full; the old content stands.
     """
     with _opened(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) as descriptor:
         size = os.fstat(descriptor).st_size
@@ -89,11 +81,7 @@ def cache_folder() -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder that only its owner may enter, and those above it, durably; one that is there is kept.
-
-    Raises:
-        OSError: It cannot be created, or a file or a symbolic link stands in its place.
-    """
+    """Create a folder that only its owner may enter, and those above it, durably; one that is there is kept."""
     try:
         if stat.S_ISDIR(os.lstat(path).st_mode):
             return
@@ -107,12 +95,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def locked_folder(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Lock a folder, created if it is missing, against other processes by a file in it.
-
-    Raises:
-        BlockingIOError: Another process holds the lock, and ``wait`` is false.
-        OSError: It cannot be created, or belongs to another user.
-    """
+    """Lock a folder, created if it is missing, against other processes by a file in it."""
     make_folder(path)
     if path.stat().st_uid != os.getuid():
         raise PermissionError(errno.EPERM, "belongs to another user; name a folder of your own", str(path))
@@ -125,11 +108,7 @@ def locked_folder(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Make durable what is in a file, or the names that are in a folder.
-
-    Raises:
-        OSError: The disk does not take it.
-    """
+    """Make durable what is in a file, or the names that are in a folder."""
     with _opened(path, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
 
@@ -144,11 +123,7 @@ def remove(path: Path) -> None:
 
 
 def wipe(path: Path) -> None:
-    """Write zeros over a file, then remove it, durably. Copies of a disk or a backup are out of reach.
-
-    Raises:
-        OSError: It is no regular file, has a second name elsewhere, or cannot be written.
-    """
+    """Write zeros over a file, then remove it, durably. Copies of a disk or a backup are out of reach."""
     with _opened(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as descriptor:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
@@ -168,9 +143,6 @@ def read(path: Path, *, at_most: int) -> bytes:
     Args:
         path: The file.
         at_most: Bytes; a longer file is refused before it is read.
-
-    Raises:
-        OSError: The file is missing, is no regular file, is longer, or cannot be read.
     """
     with _opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as descriptor:
         status = os.fstat(descriptor)

@@ -28,11 +28,7 @@ class Header(NamedTuple):
 
 
 def read_header(stream: BinaryIO) -> Header:
-    """Read up to the entries.
-
-    Raises:
-        ValueError: Not a header as NumPy writes it for a plain array: no names, no nested types, no pickles.
-    """
+    """Read up to the entries."""
     start = stream.read(8)
     if start[:6] != MAGIC or start[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
         raise ValueError(f"it does not begin as a NumPy file of version 1 to 3 ({start[:8]!r})")

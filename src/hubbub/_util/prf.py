@@ -98,11 +98,7 @@ def sealed(key: bytes, parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unsealed(key: bytes, content: bytes) -> bytes:
-    """The content that :func:`sealed` encrypted.
-
-    Raises:
-        ValueError: Sealed with another key, or changed.
-    """
+    """The content that :func:`sealed` encrypted."""
     whole = memoryview(content)
     if len(whole) < 48 or not hmac.compare_digest(hmac.digest(derive(key, "authenticate"), whole[:-32], "sha256"), whole[-32:]):
         raise ValueError("it is not what this key sealed")

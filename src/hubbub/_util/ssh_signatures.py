@@ -27,11 +27,7 @@ _MAKE = "make one: ssh-keygen -t ed25519 -N '' -f KEY"
 
 
 def private_key(path: Path) -> PrivateKey:
-    """The key of a file that OpenSSH or OpenSSL made.
-
-    Raises:
-        KeyFileError: It cannot be read, others may read it, it needs a passphrase, or it is of another kind.
-    """
+    """The key of a file that OpenSSH or OpenSSL made."""
     content = _read(path)
     if path.stat().st_mode & 0o077:
         raise KeyFileError(f"{path}: may be read by others; chmod 600 {path} if nobody has, or make another key")
@@ -49,11 +45,7 @@ def private_key(path: Path) -> PrivateKey:
 
 
 def public_keys(path: Path) -> tuple[PublicKey, ...]:
-    """The keys of a file: one in PEM, or one a line as in OpenSSH's KEY.pub; the old and the new where one was replaced.
-
-    Raises:
-        KeyFileError: It cannot be read, or something in it is no public Ed25519 key.
-    """
+    """The keys of a file: one in PEM, or one a line as in OpenSSH's KEY.pub; the old and the new where one was replaced."""
     content = _read(path)
     lines = [content] if content.startswith(b"-----BEGIN") else [line for line in content.splitlines() if line.strip()]
     load = serialization.load_pem_public_key if content.startswith(b"-----BEGIN") else serialization.load_ssh_public_key
@@ -83,11 +75,7 @@ def sign(key: PrivateKey, message: bytes) -> str:
 
 
 def require_signed(message: bytes, signature: str, keys: Collection[PublicKey]) -> None:
-    """Refuse a signature that none of some keys made of a message.
-
-    Raises:
-        ValueError: It is of another key, message or namespace, or none at all.
-    """
+    """Refuse a signature that none of some keys made of a message."""
     lines = signature.split()
     if " ".join(lines[:3] + lines[-3:]) != f"{_BEGIN} {_END}":
         raise ValueError("its signature is not of OpenSSH's form")

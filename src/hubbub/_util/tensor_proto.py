@@ -31,9 +31,6 @@ def read_tensor_proto(path: str | Path) -> Array:
     Args:
         path: A serialized ``TensorProto`` of floats or doubles, or a NumPy file, known by its first bytes. Sizes are checked
             before anything is allocated; pickled content is refused.
-
-    Raises:
-        DataError: The file is missing, torn, or of another kind.
     """
     file = Path(path)
     try:

@@ -81,11 +81,7 @@ class Chain:
         return sum(1 for record in until if record.get("kind") == "begin")
 
     def round_heads(self, after: str | None = None) -> list[tuple[int, str]]:
-        """After how many rounds the chain had which head: of its promise, and of each round that was ended since a head.
-
-        Raises:
-            LedgerError: It never had the head ``after``.
-        """
+        """After how many rounds the chain had which head: of its promise, and of each round that was ended since a head."""
         found = []
         for body, head in zip(reversed(self.records), reversed(self.hashes), strict=True):
             if head == after:
@@ -98,12 +94,7 @@ class Chain:
         return found[::-1]
 
     def append(self, body: Mapping[str, Any]) -> None:
-        """Write a record, durably, then believe it.
-
-        Raises:
-            OSError: It could not be written; the chain is as it was.
-            LedgerError: The file was changed by another process.
-        """
+        """Write a record, durably, then believe it; if it cannot be written, the chain stays as it was."""
         content = strict_json.canonical(body)
         head = _bound(self.head, content)
         line = _BEFORE + content + _BETWEEN + head.encode() + _AFTER + b"\n"
@@ -121,11 +112,7 @@ class Chain:
         self.size += len(line)
 
     def require_unchanged(self) -> None:
-        """Refuse a file that is longer or shorter than what was read and written here.
-
-        Raises:
-            LedgerError: It is: another process was at work, or an append was interrupted.
-        """
+        """Refuse a file that is longer or shorter than what was read and written here."""
         if self.path is not None and self.path.lstat().st_size != self.size + len(self.torn):
             raise LedgerError(f"{self.path}: was changed by another process while this one was at work")
 
@@ -142,11 +129,7 @@ class Chain:
             self.size, self.ended = self.size + 1, True
 
     def require_head(self, head: str) -> None:
-        """Refuse a chain that does not hold a head that somebody kept.
-
-        Raises:
-            LedgerError: It does not: it was rolled back, or is another run's.
-        """
+        """Refuse a chain that does not hold a head that somebody kept."""
         if head.lower() not in self.hashes:
             raise LedgerError(
                 f"head = {head[:80]!r}: is not among the {len(self.hashes)} hashes of {self.path or 'this ledger'}, which "
@@ -155,11 +138,7 @@ class Chain:
 
 
 def read_chain(path: Path) -> Chain:
-    """The records of a file; nothing is written.
-
-    Raises:
-        LedgerError: The file is missing, or a whole line of it does not follow from the one before.
-    """
+    """The records of a file; nothing is written."""
     chain = Chain(path)
     try:
         content = files.read(path, at_most=_LONGEST)

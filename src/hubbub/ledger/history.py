@@ -138,13 +138,7 @@ class History:
         return restore
 
     def apply(self, body: Mapping[str, Any], block: bytes | memoryview = b"") -> None:
-        """Take one more record into account; of a round whose cohort is kept, with its block.
-
-        Raises:
-            ValueError: It does not follow from the state, or one of its values cannot be.
-            TypeError: One of its values has another type.
-            KeyError: A value is missing.
-        """
+        """Take one more record into account; of a round whose cohort is kept, with its block."""
         kind = body["kind"]
         if self.closed and kind != "publish":
             raise ValueError(f"{kind!r} follows the end of the run")

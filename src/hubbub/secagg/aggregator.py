@@ -85,12 +85,7 @@ class Aggregator:
         return self._total
 
     def add(self, sender: str, data: object) -> None:
-        """Add the contribution of a client; the channel names the sender.
-
-        Raises:
-            ValueError: The message is damaged, of another round, run, key, packing or sender, no contribution, a repetition,
-                or one more than the packing has room for; the client is named, and the sum stays as it was.
-        """
+        """Add the contribution of a client, which the channel names; one that is refused leaves the sum as it was."""
         if sender in self._senders:
             raise ValueError(f"client {shown(sender)}: has contributed to this round already")
         if len(self._senders) >= self.agreement.packing.max_clients:
