@@ -17,8 +17,8 @@ from dp_accounting.pld import PLDAccountant
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+import recorded_runs
 from dying import Dying
-from extended_runs import EVEN, FIRST, SECOND, flat, gone_on, learnt_from, of_seed, plan, rewritten, trained
 from hubbub._util import strict_json
 from hubbub.cli.runs import close
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
@@ -26,17 +26,88 @@ from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.multi_run import compose_runs, run_charges
 from hubbub.ledger.promise import Extends
-from hubbub.mechanism import gaussian
-from hubbub.mechanism.participation import PoissonSampling
-from hubbub.mechanism.strategies import Identity
+from hubbub.mechanism import Mechanism, gaussian
+from hubbub.mechanism.participation import MinSeparation, Participation, PoissonSampling
+from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.noise import SecureSource
-from hubbub.training import LatticeSum, RunStore, ServerOptimizer, extended, train
+from hubbub.training import LatticeSum, RunPlan, RunStore, ServerOptimizer, extended, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import Segments
+from hubbub.training.simulation.functional import FlatModel
 from hubbub.training.warm_start import extending
 from hubbub.verification import verify
 from ways import CLIENTS, COHORT, RandomSums, zeros
+
+PATTERN, EVEN = MinSeparation(3, 2), MinSeparation(2, 2)
+
+
+def plan(
+    strategy: Strategy, participation: Participation = PATTERN, noise_multiplier: float = 2.0, **changes: object
+) -> RunPlan:
+    settings = {"clip_norm": 0.5, "server": ServerOptimizer("fedavgm", 0.5, 0.8), **changes}
+    return RunPlan(strategy.rounds, participation, COHORT, Mechanism(strategy, participation, noise_multiplier), **settings)
+
+
+# Six rounds, then four more of other noise for another pattern.
+FIRST = plan(toeplitz.square_root(6, 3))
+SECOND = plan(Identity(4), EVEN, 3.0)
+
+
+def flat(module: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+
+def trained(folder: Path, plan: RunPlan = FIRST, seed: int = 0, rounds: int | None = None) -> torch.Tensor:
+    """A run, to its end or for some rounds; answers with its model, ``(8,)``."""
+    module = zeros()
+    _loop(plan, module, folder, seed, rounds)
+    return flat(module)
+
+
+def gone_on(
+    first: Path,
+    folder: Path,
+    plan: RunPlan = FIRST,
+    following: RunPlan = SECOND,
+    seed: int = 0,
+    rounds: int | None = None,
+) -> torch.Tensor:
+    """What goes on from a finished run, to its end or for some rounds; again for one that was interrupted."""
+    module = zeros()
+    _loop(extended(RunStore(first), plan, following, module, RunStore(folder)), module, folder, seed, rounds)
+    return flat(module)
+
+
+def _loop(plan: RunPlan, module: torch.nn.Module, folder: Path, seed: int, rounds: int | None) -> None:
+    run = train(plan, RandomSums(seed), module, RunStore(folder))
+    for _ in itertools.islice(run, rounds):
+        pass
+    run.close()
+
+
+def learnt_from(plans: list[tuple[RunPlan, Path]]) -> torch.Tensor:
+    """The model of runs that follow on one another, by one optimizer and the releases on disk, ``(8,)``."""
+    model = FlatModel(zeros())
+    optimizer = plans[0][0].server.build(model.vector)
+    for plan, folder in plans:
+        for round_index in range(plan.rounds):
+            release = RunStore(folder).parse_release(round_index, RunStore(folder).release_content(round_index))
+            model.vector.grad = (release[: model.dim] / -plan.expected_cohort_size).to(model.vector.dtype)
+            optimizer.step()
+    return model.vector.detach().clone()
+
+
+def rewritten(folder: Path, **changes: object) -> None:
+    """A ledger whose promise says something else, its hashes made anew, as whoever can write to the folder can."""
+    recorded_runs.rewritten(folder, lambda records: records[0].update(changes))
+
+
+def of_seed(plan: RunPlan, seed: int) -> RunPlan:
+    """An experiment with a known seed."""
+    return replace(plan, noise="simulation", seed=seed)
+
 
 COINS = plan(Identity(5), PoissonSampling(COHORT / CLIENTS), 1.1)
 MORE_COINS = plan(Identity(3), PoissonSampling(2 / CLIENTS), 0.9)
