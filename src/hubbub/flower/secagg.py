@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
-from hubbub._util.checks import integer, one_of, positive
+from hubbub._util.checks import integer, positive
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.utility import largest_deviation
@@ -50,7 +50,6 @@ class Paillier:
             object.__setattr__(self, "public", key_files.read_public(self.public))
         if not isinstance(self.public, PublicKey | ThresholdKey):
             raise TypeError(f"secagg.public = {type(self.public).__name__}: must be a file, a PublicKey or a ThresholdKey")
-        one_of("secagg.noise_by", self.noise_by, get_args(NoiseSide))
         integer("secagg.min_contributions", self.min_contributions, at_least=2)
         positive("secagg.timeout", self.timeout)
         # Refuses terms that do not go together.

@@ -18,7 +18,6 @@ from safetensors.numpy import save
 from torch import nn
 
 from hubbub._util import files, strict_json
-from hubbub._util.checks import positive
 from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower import holder_messages as messages
@@ -71,7 +70,7 @@ class GridHolders:
         self.agreement = agreement
         self._grid, self._key = grid, public
         self._public = public if isinstance(public, ThresholdKey) else None
-        self._timeout = positive("timeout", timeout)
+        self._timeout = timeout
         self._hello: dict[str, bytes] = {}
         if agreement.noising_holders:
             if promise is None or promise.mechanism is None:

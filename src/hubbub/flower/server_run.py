@@ -217,7 +217,7 @@ class PrivateRun:
     def begin_evaluation(self, content: RecordDict, nodes: Sequence[Node], ttl: float | None) -> list[Message]:
         """The messages of a private evaluation, if one is due after the round just finished."""
         evaluations, finished, self._finished = self.state.evaluations(), self._finished, None
-        if evaluations is None or finished is None or not evaluations.due(finished):
+        if evaluations is None or finished is None or not evaluations.measured.due(finished):
             return []
         clients = clients_of(nodes, self._identity, keys_enforced=self._options.keys_enforced)
         sampled = [str(client) for client in evaluations.cohort(list(clients))]

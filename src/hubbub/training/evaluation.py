@@ -188,7 +188,7 @@ class Evaluations:
     """The evaluations of a run in progress; made by :meth:`of`."""
 
     def __init__(self, measured: PrivateEvaluation, path: ReleasePath) -> None:
-        self._measured, self._path = measured, path
+        self.measured, self._path = measured, path
         self._lattice = Lattice(measured.norm)
 
     @classmethod
@@ -211,27 +211,23 @@ class Evaluations:
         self, round_index: int, population: Population, clients: Sequence[Hashable], model: nn.Module
     ) -> tuple[Estimate, ...]:
         """The released estimates after a round; empty if no evaluation follows it."""
-        if not self.due(round_index):
+        if not self.measured.due(round_index):
             return ()
         cohort = self.cohort(clients)
         return self.release(cohort, population.measure(cohort, model))
 
-    def due(self, round_index: int) -> bool:
-        """Whether an evaluation follows this round."""
-        return self._measured.due(round_index)
-
     def cohort(self, clients: Sequence[Hashable]) -> list[Hashable]:
         """The cohort of the next evaluation."""
-        path, participation = self._path, self._measured.mechanism(1).participation
+        path, participation = self._path, self.measured.mechanism(1).participation
         return draw(participation, path.next_round, clients, 1, keys=path.cohort_keys, ledger=path.ledger)
 
     def release(self, cohort: Sequence[Hashable], answers: Sequence[Values]) -> tuple[Estimate, ...]:
         """Sum the answers, each clipped, and release the sum with noise."""
-        total = torch.zeros(self._measured.dim, dtype=torch.int64)
+        total = torch.zeros(self.measured.dim, dtype=torch.int64)
         for values in answers[: len(cohort)]:
-            total += self._lattice.encode(torch.from_numpy(self._measured.encode(values)))[0]
+            total += self._lattice.encode(torch.from_numpy(self.measured.encode(values)))[0]
         whole = LatticeSum(total, self._lattice, {})
         ticket = self._path.begin(cohort, whole, self._lattice.clip_norm)
         release = whole.open(self._path.row(ticket))
         self._path.commit(ticket, release)
-        return self._measured.estimates(release.numpy())
+        return self.measured.estimates(release.numpy())
