@@ -55,7 +55,7 @@ PAI-8: messages of earlier rounds are added again @ aggregator.require_of
 + message.round_index > round_index
 ? test_paillier_messages.py::test_pai_8_a_server_that_remembers_no_round_refuses_messages_of_all_rounds_before
 
-PAI-8: ciphertexts of this round are added again @ Aggregator._taken
+PAI-8: ciphertexts of this round are added again @ Aggregator._take
 - self._ciphertexts.isdisjoint(fresh)
 + fresh
 ? test_paillier_messages.py::test_pai_8_messages_that_came_before_are_refused
@@ -80,12 +80,12 @@ PAI-12: a holder counts twice @ threshold._require_together
 + numbers.count(i) > public.holders
 ? test_threshold.py::test_pai_12_shares_that_count_twice_are_refused
 
-PAI-13: the sum of one client is opened @ Aggregator.request
+PAI-13: the sum of one client is opened @ Aggregator.require_complete
 - came < needed
 + came < min(needed, 1)
 ? test_paillier_requests.py::test_pai_13_what_is_no_sum_of_enough_clients_is_not_opened[a single one]
 
-PAI-14: sums are opened without the server's noise @ Aggregator.request
+PAI-14: sums are opened without the server's noise @ Aggregator.require_complete
 - self.agreement.server_noise and self.agreement.packing.noise and (not self._noise)
 + self.agreement.server_noise and (not self._senders)
 ? test_paillier_requests.py::test_pai_14_a_sum_without_the_servers_noise_is_asked_of_nobody_and_opened_by_nobody
