@@ -11,7 +11,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 from scipy import linalg
-from scipy import optimize as scipy_optimize
 
 from hubbub._util.checks import Array, one_of
 from hubbub.factorization.bounds import lower_bound
@@ -38,8 +37,6 @@ _MEMORY = 50
 _MOST_WORK = 3 * 10**7
 # A series that grows beyond this has a root inside of the unit disc.
 _EXPLODED = 1e50
-# The largest logarithm of the first partial sum over the last, and the logarithm of the error that is returned beyond it.
-_STEEP, _FAR = 50.0, 1e3
 _EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -88,53 +85,16 @@ def least_error(a: Array, weights: Array, start: Array, separation: int, partici
     """The d, ``(bands,)``, of the strategy of least error, not worse than ``start``, with its error and the evaluations."""
     bands = len(start)
     function = error_and_movement(a, weights, bands, separation, participations, movement)
-    if bands == 1:
-        value, gradient = function(start)
-        return Minimum(start, value, gradient, 1)
-    inside, evaluations = _decreasing(error_and_movement(a, weights, bands, separation, participations, "signed"), bands)
-    evaluations += 1
-    # This line search also descends where the function is not smooth: Lewis and Overton 2013.
+    # Of clients that come back at once independent noise, d = 1, asks for less than the root does. The line search descends
+    # also where the function is not smooth: Lewis and Overton 2013.
     found = minimize(
         function,
-        min(inside, start, key=lambda d: function(d)[0]),
+        min(start, np.eye(bands)[0], key=lambda d: function(d)[0]),
         memory=_MEMORY,
         most_evaluations=min(_MOST_EVALUATIONS, max(100, _MOST_WORK // len(a))),
         gradient_tolerance=_SHORT,
     )
-    return Minimum(found.point, found.value, found.gradient, found.evaluations + evaluations)
-
-
-def _decreasing(function: ValueAndGradient, bands: int) -> tuple[Array, int]:
-    """The best d within a set where c is positive and does not increase, so that the worst rounds are known.
-
-    If the partial sums s of d (and its last one for ever after) are positive and log-convex, then 1/s has no positive
-    coefficient but the first (Kaluza 1928); c is the sequence of its partial sums, which falls to 0. With log s_j = Σ_m y_m·(m
-    − j)₊ that set is y ≥ 0, and all of it where there are two bands.
-    """
-
-    def logarithms(y: Array) -> Array:
-        return np.append(np.cumsum(np.cumsum(y[::-1]))[::-1], 0.0)
-
-    def scaled(x: Array) -> tuple[float, Array]:
-        logs = logarithms(x * units)
-        if not logs[0] < _STEEP:
-            return _FAR, np.zeros(bands - 1)
-        sums = np.exp(logs)
-        value, gradient = function(np.diff(sums, prepend=0.0))
-        if not math.isfinite(value):
-            return _FAR, np.zeros(bands - 1)
-        by_sums = gradient - np.append(gradient[1:], 0.0)
-        return math.log(value), np.cumsum(np.cumsum((by_sums * sums)[:-1])) * units / value
-
-    # y_m bends everything before m: by its square in all.
-    units = 1 / np.arange(1, bands) ** 1.5
-    root = np.log(matrices.binomial(1.0, -0.5, bands))
-    start = np.append(np.diff(root, 2), root[-2] - root[-1]) / units
-    options = {"maxfun": _MOST_EVALUATIONS, "maxiter": _MOST_EVALUATIONS, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-8}
-    found = scipy_optimize.minimize(
-        scaled, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * (bands - 1), options=options
-    )
-    return np.diff(np.exp(logarithms(found.x * units)), prepend=0.0), int(found.nfev)
+    return Minimum(found.point, found.value, found.gradient, found.evaluations + 2)
 
 
 def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, participations: int) -> float:
