@@ -24,7 +24,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 import hubbub
 from hubbub.cli.training import How, launched
 from hubbub.cli.training import train as begin
-from hubbub.errors import ConfigError, RankError
+from hubbub.errors import ConfigError, LedgerError, RankError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.ledger.ledger import Ledger
@@ -223,7 +223,8 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
     """A round in which rank 1 does something that it should not."""
     wrong = ranks.rank == 1 or (how == "two stop in a sum" and ranks.rank == 2)
     if how == "another version":
-        ranks.require_same("hubbub or torch", lambda: ("0.2" if wrong else "0.1", torch.__version__))
+        hubbub.training.ranks.__version__ = "0.2" if wrong else "0.1"
+        return Ranks(torch.distributed.group.WORLD)
     if how == "other threads":
         torch.set_num_threads(1 + wrong)
         return Ranks(torch.distributed.group.WORLD)
@@ -288,32 +289,32 @@ def _broken(*_: object) -> torch.Tensor:
     raise MemoryError("no room")
 
 
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ("another version", "rank 1: has another hubbub or torch than rank 0 .*0.2"),
-        ("another model", "rank 1: has another model"),
-        ("other threads", "rank 1: has another processor, number of threads or library"),
-        ("another cohort", "rank 1: has another round, cohort or clip norm"),
-        (
-            "other calls",
-            "rank 1: is out of step: its exchange 4 is 'cohort, model or data' of .*summed, and .*'exchange'",
-        ),
-        ("leads alone", "rank 1: is out of step: its exchange 4 is 'lead' of .*failing, and exchange 4 of rank 0 is 'cohort"),
-        ("another plan", "rank 1: has another plan"),
-        ("other data", "rank 1: has another data, loss, local training or seed"),
-        ("a wrong part", r"rank 1: its part is \(3, torch.float32\)"),
-        ("an error", "rank 1: no room"),
-        ("another frozen layer", "rank 1: has another model"),
-        ("other examples of a loop", "rank 1: has another cohort, model or data"),
-        ("ends", "rank 1: ended"),
-        ("ends in a sum", "rank 1: ended"),
-        ("hangs", "rank 1: did not answer within 2 seconds"),
-        ("stops in a sum", "rank 1: did not answer within 2 seconds"),
-        ("two stop in a sum", "ranks 1, 2 do not answer: which of them stopped, and which wait for it, cannot be known"),
-        ("loses a sum", "data were lost, and all ranks answer .connection lost.: which one held them up cannot be known"),
-    ],
-)
+FAULTS = [
+    ("another version", "rank 1: has another hubbub or torch than rank 0 .*0.2"),
+    ("another model", "rank 1: has another model"),
+    ("other threads", "rank 1: has another processor, number of threads or library"),
+    ("another cohort", "rank 1: has another round, cohort or clip norm"),
+    (
+        "other calls",
+        "rank 1: is out of step: its exchange 4 is 'cohort, model or data' of .*summed, and .*'exchange'",
+    ),
+    ("leads alone", "rank 1: is out of step: its exchange 4 is 'lead' of .*failing, and exchange 4 of rank 0 is 'cohort"),
+    ("another plan", "rank 1: has another plan"),
+    ("other data", "rank 1: has another data, loss, local training or seed"),
+    ("a wrong part", r"rank 1: its part is \(3, torch.float32\)"),
+    ("an error", "rank 1: no room"),
+    ("another frozen layer", "rank 1: has another model"),
+    ("other examples of a loop", "rank 1: has another cohort, model or data"),
+    ("ends", "rank 1: ended"),
+    ("ends in a sum", "rank 1: ended"),
+    ("hangs", "rank 1: did not answer within 2 seconds"),
+    ("stops in a sum", "rank 1: did not answer within 2 seconds"),
+    ("two stop in a sum", "ranks 1, 2 do not answer: which of them stopped, and which wait for it, cannot be known"),
+    ("loses a sum", "data were lost, and all ranks answer .connection lost.: which one held them up cannot be known"),
+]
+
+
+@pytest.mark.parametrize(("how", "words"), FAULTS, ids=[how for how, _ in FAULTS])
 def test_cra_13_a_rank_that_fails_is_named_on_all_others(how: str, words: str) -> None:
     found = on_ranks(3, failing, how, limit=2.0 if how == "hangs" or "stop" in how else 30.0)
     named = None if "rank 1: " not in words else 1
@@ -324,6 +325,23 @@ def test_cra_13_a_rank_that_fails_is_named_on_all_others(how: str, words: str) -
         assert isinstance(found[2], RankError), found
         # One that waits is not blamed.
         assert found[2].rank in ((named,) if "in a sum" in how else (0, named))
+
+
+def of_rank_0(ranks: Ranks) -> list[str]:
+    mechanism = hubbub.Mechanism(Identity(3), MinSeparation(1, 3), 2.0)
+    path = ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
+    said = []
+    for name in ("ledger", "cohort_keys"):
+        try:
+            said.append(type(getattr(path, name)).__name__)
+        except LedgerError as error:
+            said.append(str(error).partition(";")[0])
+    return said
+
+
+def test_rank_0_alone_has_the_record_and_another_says_so() -> None:
+    refused = ["rank 0 alone has the ledger", "rank 0 alone has the keys of cohorts"]
+    assert on_ranks(2, of_rank_0) == [["Ledger", "CohortKeys"], refused]
 
 
 def test_a_sharded_model_is_refused_on_every_rank() -> None:
@@ -464,6 +482,46 @@ def test_a_run_that_two_processes_began_is_resumed_by_three_and_verified(tmp_pat
     full = hubbub_of("train", config, "-o", "/dev/full/run", *few, "--nproc", "2")
     assert full.returncode == 2
     assert full.stderr.count("hubbub: ") == 1, full.stderr
+
+
+def lives(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def listening(process: int) -> set[str]:
+    """The addresses, as the kernel writes them, to which a process listens."""
+    sockets = {str(link.readlink()) for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()}
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/{process}/net/{name}").read_text().splitlines()]
+    return {line[1].partition(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("begun", [False, True])
+def test_cra_13_ranks_of_one_command_listen_to_this_machine_alone_and_end_with_a_command_that_is_killed(
+    begun: bool, tmp_path: Path
+) -> None:
+    run, config = tmp_path / "run", Path(__file__).parent.parent / "examples" / "digits.toml"
+    command = [sys.executable, "-m", "hubbub", "train", config, "-o", run, "--set", "training.rounds=400", "--nproc", "2"]
+    starter = subprocess.Popen(command)
+    children, rounds = Path(f"/proc/{starter.pid}/task/{starter.pid}/children"), run / "metrics.jsonl"
+    while len(ranks := [int(child) for child in children.read_text().split()]) < 2 or (begun and not rounds.exists()):
+        assert starter.poll() is None
+        time.sleep(0.05)
+    if begun:
+        # 127.0.0.1, as such and as an address of IPv6.
+        heard = set().union(*map(listening, (starter.pid, *ranks)))
+        assert heard
+        assert heard <= {"0100007F", "0000000000000000FFFF00000100007F"}
+    starter.kill()
+    starter.wait()
+    ends = time.monotonic() + 60
+    while any(map(lives, ranks)):
+        assert time.monotonic() < ends, "a rank outlives the command"
+        time.sleep(0.1)
 
 
 @pytest.mark.slow

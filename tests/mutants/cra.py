@@ -334,4 +334,48 @@ releases go without a record @ ReleasePath.make_room
 - self.ledger.forget()
 + pass
 ? test_release_folder.py::test_cra_20_releases_go_where_the_disk_has_no_room_and_the_ledger_says_so
+
+ranks of other data share a run @ SimulatedPopulation.prepare
+- self._ranks.require_same('data, loss, local training or seed', self._fixed)
+? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[other data]
+
+ranks of another frozen layer share a run @ RunState.start
+- ranks.require_same('model', lambda: _fixed(module))
+? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[another frozen layer]
+
+ranks of another plan share a run @ RunState.start
+- ranks.require_same('plan', lambda: hashlib.sha256(strict_json.canonical(promise.record())).hexdigest())
+? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[another plan]
+
+ranks of another version share a run @ Ranks.__init__
+- self.require_same('hubbub or torch', lambda: (__version__, torch.__version__))
+? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[another version]
+
+ranks of another processor share a run @ Ranks.__init__
+- self.require_same('processor, number of threads or library', lambda: (sampler(), torch.get_num_threads()))
+? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[other threads]
+
+each rank begins a round of its own cohort @ ReleasePath.begin
+- self._ranks.require_same('round, cohort or clip norm', lambda: fingerprint(self.next_round, list(cohort), clip_norm))
+? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[another cohort]
+
+ranks add up what they made of other examples @ Ranks.summed
+- terms()
++ None
+? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[other examples of a loop]
+
+a wrong part of a row of noise is taken @ Ranks.gathered
+- found != ((stop - first, dtype) if stop > first else None)
++ False
+? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[a wrong part]
+
+what a rank says in another exchange is taken @ Ranks._receive
+- at[:2] != self._at[:2] and (not isinstance(said, _Failed | _Broken))
++ False
+? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[other calls]
+
+a rank that waits for another is blamed @ Ranks._heard
+- (ended or gone) if broken else gone[:1]
++ gone[:1]
+? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[two stop in a sum]
 """)  # noqa: E501 # code as it stands

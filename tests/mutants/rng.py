@@ -65,7 +65,7 @@ without the system's randomness keys are made from the time @ prf.fresh_key
 ? test_secure_noise.py::test_rng_7_no_run_starts_without_the_operating_system_s_randomness
 
 a start goes on with the cohort keys of the folder @ ReleasePath._incarnated
-- self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
+- self._cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
 + pass
 ? test_release_folder.py::test_cra_7_rng_8_two_copies_of_a_run_draw_cohorts_of_their_own
 

@@ -7,6 +7,7 @@ its rounds.
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -24,51 +25,64 @@ from hubbub.training.ranks import Ranks
 
 __all__ = ["end_with_starter", "follow", "launch"]
 
+_HERE = "127.0.0.1"
+# The number of the process that started this rank: it may have ended before this one could ask.
+_STARTER = "HUBBUB_STARTER"
+
 
 def launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
     """Run a command of hubbub in several processes of this machine, under torch's launcher, and exit.
 
     The exit status is that of rank 0, or 1 if a process was killed.
     """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    from torch.distributed.distributed_c10d import TCPStore
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
 
     # What they exchange stays on this machine.
     if Path("/sys/class/net/lo").exists():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # By a port of its own choice torch would listen on all interfaces.
+    listening = socket.create_server((_HERE, 0))
+    port = listening.getsockname()[1]
+    store = TCPStore(_HERE, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
     # Each rank says itself what is wrong.
     logging.disable(logging.CRITICAL)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=nproc,
-        run_id=str(os.getpid()),
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="127.0.0.1",
-        max_restarts=0,
-        monitor_interval=0.1,
-    )
+    all_of_them = {
+        "WORLD_SIZE": nproc,
+        "MASTER_ADDR": _HERE,
+        "MASTER_PORT": port,
+        # The store is here, and not on rank 0.
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+        _STARTER: os.getpid(),
+    }
+    environments = {
+        rank: {name: str(value) for name, value in {**all_of_them, "RANK": rank, "LOCAL_RANK": rank}.items()}
+        for rank in range(nproc)
+    }
+    command = dict.fromkeys(range(nproc), ("-m", "hubbub", *arguments))
     try:
-        elastic_launch(config, sys.executable)("-m", "hubbub", *arguments)
-    except ChildFailedError as error:
-        rank, first = error.get_first_failure()
-        own = error.failures.get(0)
-        if first.exitcode < 0:
-            name = signal.Signals(-first.exitcode).name
-            say(console(stderr=True), f"hubbub: rank {rank}: was ended by {name}")
-        codes = [failure.exitcode for failure in (own, first) if failure is not None and failure.exitcode > 0]
-        sys.exit(codes[0] if codes else 1)
+        ranks = start_processes("hubbub", sys.executable, command, environments, DefaultLogsSpecs(os.devnull))
+        try:
+            failures = ranks.wait(period=0.1).failures  # type: ignore[union-attr] # it waits without a limit
+        finally:
+            ranks.close()
+            del store
     except (KeyboardInterrupt, SignalException):
         sys.exit(130)
-    sys.exit(0)
+    if not failures:
+        sys.exit(0)
+    rank, first = min(failures.items(), key=lambda failure: failure[1].timestamp)
+    if first.exitcode < 0:
+        say(console(stderr=True), f"hubbub: rank {rank}: was ended by {signal.Signals(-first.exitcode).name}")
+    own = failures.get(0, first)
+    sys.exit(next((failure.exitcode for failure in (own, first) if failure.exitcode > 0), 1))
 
 
 def end_with_starter() -> None:
     """Let this rank end with the process that started it, and let SIGTERM interrupt it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    starter = int(os.environ.get(_STARTER, os.getppid()))
+    threading.Thread(target=_end_with, args=(starter,), daemon=True).start()
 
 
 def _end_with(parent: int) -> NoReturn:

@@ -60,15 +60,16 @@ class How:
                 # Once, on all cores, and not by each process.
                 data_of(config, allow_import=self.allow_import)
             launch(config.training.nproc, sys.argv[1:])
-        training = config.training
-        ranks = Ranks.launched(time_limit=training.rank_timeout, shard_optimizer=training.shard == "optimizer")
-        if ranks.size > 1:
+        if launched():
             from hubbub.cli.ranks import end_with_starter, follow
 
+            # Before it waits for the others.
             end_with_starter()
-            if not ranks.leads:
-                follow(ranks, allow_import=self.allow_import)
-                return None
+        training = config.training
+        ranks = Ranks.launched(time_limit=training.rank_timeout, shard_optimizer=training.shard == "optimizer")
+        if not ranks.leads:
+            follow(ranks, allow_import=self.allow_import)
+            return None
         return ranks
 
     def settings(self, *layers: configs.Layer) -> configs.Config:

@@ -144,7 +144,7 @@ class ReleasePath:
             Lattice(1.0, self._lattice_bits).require_dim(dim)
         # Of rank 0: the record.
         self._ledger: Ledger | None = None
-        self.cohort_keys: CohortKeys
+        self._cohort_keys: CohortKeys | None = None
         self._next, epochs = self._ranks.lead(lambda: self._open(promise, clients, seed, head, remembered))
         self._source = IncarnationSource(epochs) if self._secure else SimulationSource(seed)
         whole = self._ranks.size == 1
@@ -173,6 +173,17 @@ class ReleasePath:
         if self._ledger is None:
             raise LedgerError("rank 0 alone has the ledger; ask it by ranks.lead(lambda: path.ledger.…), or if ranks.leads")
         return self._ledger
+
+    @property
+    def cohort_keys(self) -> CohortKeys:
+        """The keys of random cohorts, of rank 0 alone.
+
+        Raises:
+            LedgerError: On another rank.
+        """
+        if self._cohort_keys is None:
+            raise LedgerError("rank 0 alone has the keys of cohorts; draw by ranks.lead(lambda: … path.cohort_keys …)")
+        return self._cohort_keys
 
     @property
     def next_round(self) -> int:
@@ -318,7 +329,7 @@ class ReleasePath:
         self._ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
         if store and self.ledger.history.forgets:
             store.keep_releases = False
-        self.cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
+        self._cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
         self._secret, self._digest_key = secret, derive(secret, "sums")
         self._require_folder_not_newer()
         return self.ledger.next_round, self._epoch_keys() if self._secure else []
@@ -412,7 +423,7 @@ class ReleasePath:
                 self._store.add_noise_key(len(self.ledger.history.epochs), key)
         self.ledger.start_epoch(drawn, key, sampler(), self._ranks.size)
         if mechanism and key:
-            self.cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
+            self._cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
         return key
 
     # Between rounds.
