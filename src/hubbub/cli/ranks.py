@@ -35,7 +35,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
 
     The exit status is that of rank 0, or 1 if a process was killed.
     """
-    from torch.distributed.distributed_c10d import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined] # it is public, and in no __all__
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
 
     # What they exchange stays on this machine.
