@@ -74,15 +74,9 @@ class _Participation:
     def may_follow(
         self, counts: npt.NDArray[np.integer], last: npt.NDArray[np.integer], round_index: int
     ) -> npt.NDArray[np.bool_]:
-        """Which clients may join a later round: :meth:`allows` in constant time for each, given allowed earlier rounds.
+        """Which clients may join a later round, ``(clients,)``: :meth:`allows` in constant time for each.
 
-        Args:
-            counts: ``(clients,)``, the number of rounds that each joined.
-            last: ``(clients,)``, the last of these rounds; anything if there is none.
-            round_index: A later round.
-
-        Returns:
-            ``(clients,)``.
+        ``counts`` and ``last``, ``(clients,)``, are the number of rounds that each joined, as allowed, and the last of them.
         """
         apart, multiples, most, end = self._law
         gaps = round_index - last

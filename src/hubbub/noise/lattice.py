@@ -225,13 +225,7 @@ def require_one_shape(total: torch.Tensor, row: torch.Tensor) -> None:
 
 
 class _Blocks:
-    """An update read in blocks into one buffer, so that kernels and bits do not depend on its place in memory.
-
-    Args:
-        update: As for :meth:`Lattice.add`.
-        total: The sum that it is added to.
-        buffer: At least as long as a block, float64.
-    """
+    """An update read in blocks into one buffer, so that kernels and bits do not depend on its place in memory."""
 
     def __init__(self, update: torch.Tensor, total: torch.Tensor, buffer: torch.Tensor) -> None:
         self._update, self._total, self._buffer = update, total, buffer
