@@ -103,6 +103,17 @@ def test_a_manifest_that_cannot_be_read_is_refused_by_name(tmp_path: Path, conte
         read_run(tmp_path)
 
 
+def test_a_run_is_read_whose_checkpoint_is_of_another_version(tmp_path: Path) -> None:
+    some_rounds(tmp_path, ROUNDS)
+    path = tmp_path / "state" / "checkpoint.json"
+    manifest = json.loads(path.read_bytes())
+    path.write_text(json.dumps({"rounds": manifest["rounds"], "head": manifest["head"], "files": {}, "schema": 1}))
+    assert read_run(tmp_path).rounds_left == 0
+    path.write_text(json.dumps({"rounds": manifest["rounds"] - 1, "head": manifest["head"], "files": {}, "schema": 1}))
+    with pytest.raises(LedgerError, match="with a head that it never had"):
+        read_run(tmp_path)
+
+
 def test_a_round_under_way_and_an_aborted_one_are_no_sign_of_a_rollback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

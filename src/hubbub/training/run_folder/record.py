@@ -27,7 +27,6 @@ from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.promise import Promise
 from hubbub.training.run_folder import RunStore
-from hubbub.training.run_folder.state import read_manifest
 
 _LARGEST = 2**32
 _NUMBERS = ("loss", "accuracy", "clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss", "clip_norm")
@@ -209,11 +208,12 @@ class Traces:
 
 
 def _checkpoint(path: Path) -> tuple[int, str] | None:
-    """Rounds and head in the manifest; its files are not read, since a closed run lacks some."""
+    """Rounds and head in the manifest, whatever else it names: a run is read whose checkpoint this version cannot resume."""
     if not os.path.lexists(path):
         return None
     with refusing(path, "is no manifest of a checkpoint"):
-        return read_manifest(path)[:2]
+        manifest = strict_json.loads(files.read(path, at_most=2**20))
+        return integer("rounds", manifest["rounds"], at_least=1), str(manifest["head"])
 
 
 def ledger_of(folder: Path) -> Path:

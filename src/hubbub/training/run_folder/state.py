@@ -92,7 +92,7 @@ def _put(
         optimizer.state[vector] = {name: t if t.ndim == 0 else t.to(vector.device) for name, t in state.items()}
 
 
-def read_manifest(path: Path) -> tuple[int, str, str]:
+def _manifest(path: Path) -> tuple[int, str, str]:
     """The rounds of a checkpoint, its head of the ledger, and the SHA-256 of its file."""
     manifest = strict_json.loads(files.read(path, at_most=_LARGEST_TEXT))
     if not isinstance(manifest, dict) or set(manifest) != {"schema", "rounds", "head", "sha256"}:
@@ -112,7 +112,7 @@ class Checkpoint:
     def __init__(self, path: Path, *, again: bool) -> None:
         then = f"remove {path.name}, and the state is computed again from the releases" if again else "restore it"
         with refusing(path, "is no checkpoint of this run", then):
-            self.rounds, self.head, digest = read_manifest(path)
+            self.rounds, self.head, digest = _manifest(path)
         self.file = path.with_name(f"checkpoint-{self.rounds}.safetensors")
         self._checked = partial(refusing, self.file, "is no checkpoint of this run", then)
         with self._checked():

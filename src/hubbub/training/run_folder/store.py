@@ -212,7 +212,8 @@ class RunStore:
 
     def secret_files(self) -> list[Path]:
         """The files of keys and rows of noise, those that a crash left half written included."""
-        rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith("noise.")]
+        # A version before kept rows as they are, in noise-N.safetensors.
+        rows = [path for path in _listed(self._state) if path.name.lstrip(".").startswith(("noise.", "noise-"))]
         # Of simulated share holders.
         of_holders = [
             path
