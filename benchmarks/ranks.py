@@ -96,26 +96,6 @@ def peak(ranks: Ranks, dim: int, of: int) -> float:
     return 1024.0 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
-def rows(seconds: float) -> list[Row]:
-    """All comparisons."""
-    quick = seconds <= _runner.QUICK
-    with tempfile.TemporaryDirectory() as folder:
-        found = {size: on_ranks(size, rounds, 100 if quick else 600, folder) for size in (1, 2)}
-    alone, two = max(found[1]), max(found[2])
-    exchange = max(on_ranks(2, exchanges, 5 if quick else 20))
-    small = max(on_ranks(2, exchanges_of_a_round, 20))
-    dim = 2 * 10 ** (6 if quick else 7)
-    of_one, of_four = (on_ranks(1, peak, dim, of)[0] for of in (1, 4))
-    name = f"a round of {CLIENTS} clients, CNN of 21,840 parameters"
-    wall = "wall seconds"
-    return [
-        Row(f"{name}, two ranks; peer: one rank", two, alone, 1 / 0.6, unit=wall),
-        Row("exchanges of that round; peer: a twentieth of one rank's round", small, SHARE_LIMIT * alone, 1.0, unit=wall),
-        Row(f"sum and row of {NUMBERS:,} numbers, two ranks; peer: a limit", exchange, EXCHANGE_LIMIT, 1.0, unit=wall),
-        Row(f"noise of {BANDS} bands x {dim:,} numbers, one of four ranks; peer: all", of_four, of_one, 1 / 0.3, unit="bytes"),
-    ]
-
-
 def exchanges_of_a_round(ranks: Ranks, repeats: int) -> float:
     """Wall seconds of all exchanges of a round of the network, without its work."""
     dim, found = 21_840, []
@@ -132,5 +112,30 @@ def exchanges_of_a_round(ranks: Ranks, repeats: int) -> float:
     return min(found)
 
 
+def time_rows(seconds: float) -> list[Row]:
+    """A round, and what of it are exchanges."""
+    quick = seconds <= _runner.QUICK
+    with tempfile.TemporaryDirectory() as folder:
+        found = {size: on_ranks(size, rounds, 100 if quick else 600, folder) for size in (1, 2)}
+    alone, two = max(found[1]), max(found[2])
+    exchange = max(on_ranks(2, exchanges, 5 if quick else 20))
+    small = max(on_ranks(2, exchanges_of_a_round, 20))
+    name = f"a round of {CLIENTS} clients, CNN of 21,840 parameters"
+    wall = "wall seconds"
+    return [
+        Row(f"{name}, two ranks; peer: one rank", two, alone, 1 / 0.6, unit=wall),
+        Row("exchanges of that round; peer: a twentieth of one rank's round", small, SHARE_LIMIT * alone, 1.0, unit=wall),
+        Row(f"sum and row of {NUMBERS:,} numbers, two ranks; peer: a limit", exchange, EXCHANGE_LIMIT, 1.0, unit=wall),
+    ]
+
+
+def memory_rows(seconds: float) -> list[Row]:
+    """The memory of noise, of one rank after the other; whole it takes 10 GB."""
+    dim = 2 * 10 ** (6 if seconds <= _runner.QUICK else 7)
+    of_one, of_four = (on_ranks(1, peak, dim, of)[0] for of in (1, 4))
+    name = f"noise of {BANDS} bands x {dim:,} numbers, one of four ranks; peer: all"
+    return [Row(name, of_four, of_one, 1 / 0.3, unit="bytes")]
+
+
 if __name__ == "__main__":
-    _runner.main(__doc__, rows)
+    _runner.main(__doc__, time_rows, memory_rows)
