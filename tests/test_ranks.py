@@ -224,10 +224,10 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
     wrong = ranks.rank == 1 or (how == "two stop in a sum" and ranks.rank == 2)
     if how == "another version":
         hubbub.training.ranks.__version__ = "0.2" if wrong else "0.1"
-        return Ranks(torch.distributed.group.WORLD)
+        return Ranks(torch.distributed.group.WORLD).size
     if how == "other threads":
         torch.set_num_threads(1 + wrong)
-        return Ranks(torch.distributed.group.WORLD)
+        return Ranks(torch.distributed.group.WORLD).size
     if how == "another cohort":
         mechanism = hubbub.Mechanism(Identity(3), MinSeparation(1, 3), 2.0)
         path = ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
@@ -273,7 +273,7 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
         model = nn.Sequential(frozen, model)
     if how == "other examples of a loop":
         inputs = torch.full((6, 4), float(ranks.rank))
-        return private_gradients(model, F.cross_entropy, inputs, torch.zeros(6).long(), 0.3, ranks=ranks)
+        return private_gradients(model, F.cross_entropy, inputs, torch.zeros(6).long(), 0.3, ranks=ranks).open(None).tolist()
     clients = people()
     if wrong and how == "other data":
         # As many examples of each client.
