@@ -141,6 +141,21 @@ def test_cra_18_a_run_with_one_bit_flipped_is_not_loaded(run: Path, name: str) -
         hubbub.load(run)
 
 
+def test_a_simulation_without_secrets_is_closed_once(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulated = train(made, tmp_path / "simulated", "privacy.noise=simulation", "training.rounds=1")
+    for said in ("is closed; no secret is left in it", "was closed already; no secret is left in it"):
+        capsys.readouterr()
+        assert ran("close", simulated) == 0
+        assert said in capsys.readouterr().out
+
+
+def test_a_report_is_not_written_in_the_place_of_a_folder(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ran("report", run, "-o", tmp_path) == 2
+    assert "is a folder; name a file in it" in capsys.readouterr().err
+
+
 def test_the_card_says_whom_epsilon_is_against(run: Path, tmp_path: Path) -> None:
     """Epsilon without its delta bounds nothing, and binds nobody who sees more than releases."""
     assert ran("publish", run, "-o", tmp_path / "public") == 0

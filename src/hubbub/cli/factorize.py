@@ -118,7 +118,7 @@ def require_output(flag: str, path: Path | None, suffix: str = "") -> None:
     if not path.parent.is_dir():
         raise ConfigError(f"{flag} {path}: there is no folder {path.parent}")
     if path.is_dir():
-        raise ConfigError(f"{flag} {path}: is a folder")
+        raise ConfigError(f"{flag} {path}: is a folder; name a file in it")
 
 
 def _require_picture(plot: Path | None, rounds: int) -> None:

@@ -74,13 +74,13 @@ def close(folder: Path, *, early: bool) -> None:
     path, store = ledger_of(folder), RunStore(folder)
     with store.locked():
         kept = store.released()
-        begun = read_chain(path).begun
-        last = store.release_content(begun - 1) if begun - 1 in kept else None
+        chain = read_chain(path)
+        last = store.release_content(chain.begun - 1) if chain.begun - 1 in kept else None
         end_run(path, early=early, release=last)
         gone = len(store.secret_files())
         store.destroy_secrets()
     if not gone:
-        say(console(), f"{folder} was closed already; no secret is left in it.")
+        say(console(), f"{folder} {'was closed already' if chain.closed else 'is closed'}; no secret is left in it.")
         return
     say(
         console(),
