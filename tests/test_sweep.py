@@ -20,9 +20,9 @@ from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment.config import Config, DataConfig, PrivacyConfig, TrainingConfig, load, overrides
 from hubbub.experiment.planner import planned
 from hubbub.experiment.sweep import grid as grids
-from hubbub.experiment.sweep.grid import SweepRecord, begin, cells_of, grid_of, locked, read_record
+from hubbub.experiment.sweep.grid import Cell, SweepRecord, begin, cells_of, grid_of, locked, read_record
 from hubbub.experiment.sweep.page import page, write
-from hubbub.experiment.sweep.results import CellSummary, Choice, Known, PointSummary, SweepSummary, choice
+from hubbub.experiment.sweep.results import Begun, CellSummary, Choice, PointSummary, SweepSummary, choice
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
@@ -173,8 +173,9 @@ FEWER = promise_of(Identity(5), PoissonSampling(0.2), 3.0)
 ROUNDS = [["a"], ["b"], ["c"], ["a"], ["d"]]
 
 
-def known(folder: Path, promise: Any, secret: int, config: Config | None = None, rounds: int = 5) -> Known:
-    return Known(folder.name, config or Config(), read_run(recorded(folder, promise, ROUNDS[:rounds], secret)))
+def known(folder: Path, promise: Any, secret: int, config: Config | None = None, rounds: int = 5) -> Begun:
+    cell = Cell(folder.name, {}, config or Config())
+    return cell, read_run(recorded(folder, promise, ROUNDS[:rounds], secret))
 
 
 def test_all_runs_together_are_composed_and_no_random_number_of_trials_is_claimed(tmp_path: Path) -> None:
@@ -205,7 +206,7 @@ def test_what_has_no_bound_has_none_stated(tmp_path: Path) -> None:
     without = choice([one, known(tmp_path / "two", replace(bare, mechanism=None), 2)])
     assert without.epsilon == math.inf
     assert not without.trials
-    lost = choice([one, Known("two", Config(), None)])
+    lost = choice([one, (Cell("two", {}, Config()), None)])
     assert lost.epsilon is None
     assert "the ledger of two cannot be read" in lost.sentence
     example = replace(COIN, privacy_unit="example")

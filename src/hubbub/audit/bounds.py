@@ -102,11 +102,7 @@ def scores(name: str, value: npt.ArrayLike) -> Array:
 
 
 def delta_or_zero(value: object) -> float:
-    """A delta, zero allowed.
-
-    Raises:
-        ValueError: Below 0, 1 or more, or not finite.
-    """
+    """A delta, zero allowed."""
     number = finite("delta", value)
     if not 0 <= number < 1:
         raise ValueError(f"delta = {value!r}: must be at least 0 and below 1")
@@ -175,12 +171,7 @@ Merit = Callable[[Array, Array], Array]
 
 
 def rate_at_most(count: Array, trials: int, level: float) -> Array:
-    """The Clopper–Pearson upper bound on a rate, rounded up; 1 if every trial counted.
-
-    Example:
-        >>> rate_at_most(np.array([0.0, 50.0, 100.0]), trials=100, level=0.05).round(3).tolist()
-        [0.03, 0.586, 1.0]
-    """
+    """The Clopper–Pearson upper bound on a rate, rounded up; 1 if every trial counted."""
     inner = np.minimum(count, trials - 1)
     bound = np.minimum(betainccinv(inner + 1.0, trials - inner, level) * (1 + _ROUNDING), 1.0)
     return np.where(count >= trials, 1.0, bound)

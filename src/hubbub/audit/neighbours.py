@@ -124,7 +124,6 @@ def _whole(round_index: int, steps: Steps) -> npt.NDArray[Any]:
 
 
 def _unit(clip_norm: float, bits: int) -> Fraction:
-    """One step of the lattice, in clip norms."""
     return Fraction(step_of(clip_norm, bits)) / Fraction(clip_norm)
 
 

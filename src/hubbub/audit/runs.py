@@ -88,11 +88,7 @@ class Effort:
                 integer(name, value, at_least=1)
 
     def settled(self, plan: RunPlan, clients: int, dim: int) -> tuple[int, int, int]:
-        """The numbers of canaries, runs and rounds for a run.
-
-        Raises:
-            ValueError: More canaries than clients or coordinates, or more rounds than the run has.
-        """
+        """The numbers of canaries, runs and rounds for a run."""
         usual = max(1, min(_MOST_CANARIES, clients // 2, dim // _LEAST_BLOCK))
         canaries = usual if self.canaries is None else self.canaries
         if canaries > min(clients, dim):
@@ -344,12 +340,6 @@ def likelihood_scores(whitened: Array, parts: Array, participation: RandomPartic
     Args:
         whitened: y of each canary, ``(rounds, canaries)``.
         parts: Column t is a_t, ``(rounds, rounds)``.
-        participation: How cohorts are drawn.
-
-    Example:
-        >>> half = PoissonSampling(0.5)
-        >>> likelihood_scores(np.array([[1.0, 0.0]]), np.array([[2.0]]), half).round(4).tolist()
-        [0.0, -0.5662]
     """
     rounds = len(parts)
     match participation:

@@ -31,10 +31,9 @@ OUTSIDE, INSIDE = 64.0, 1 - 2.0**-10
 
 @dataclass(frozen=True, eq=False)
 class Canaries:
-    """The canaries of one run.
+    """The canaries of one run, by their ids in it.
 
     Args:
-        clients: Their ids in the run.
         present: Whether each contributes, ``(canaries,)``.
         owner: The canary of each coordinate, by its number, ``(dim,)``.
         vector: The entries of all directions, each of norm 1, ``(dim,)``.
@@ -63,15 +62,7 @@ class Canaries:
 def plant(
     clients: Sequence[Hashable], dim: int, rounds: int, *, canaries: int, unclipped: float, rng: np.random.Generator
 ) -> Canaries:
-    """Random canaries, each present with probability 1/2, with disjoint coordinates.
-
-    Example:
-        >>> planted = plant(range(9), 6, 2, canaries=2, unclipped=0.0, rng=np.random.default_rng(0))
-        >>> [round(float(planted.direction(i) @ planted.direction(i)), 9) for i in range(2)]
-        [1.0, 1.0]
-        >>> float(planted.direction(0) @ planted.direction(1))
-        0.0
-    """
+    """Random canaries, each present with probability 1/2, with disjoint coordinates, so that their directions are orthogonal."""
     count = integer("canaries", canaries, at_least=1, at_most=min(len(clients), dim))
     chosen = rng.choice(len(clients), size=count, replace=False)
     owner = rng.permutation(np.arange(dim) % count)
@@ -95,7 +86,6 @@ class Watched:
     """The observation of one run; rows are in units of the bound on one client's contribution, times the factor of noise.
 
     Args:
-        canaries: The canaries.
         cohorts: The cohort of each round.
         patterns: The contribution of each canary, if present, to each row along its direction, ``(canaries, rounds)``.
         along: The projection of each row on each direction, without the contributions of the others, ``(rounds, canaries)``.
@@ -112,14 +102,10 @@ class Watched:
 def watch(
     plan: RunPlan, population: Population, honest: Population, model: nn.Module, canaries: Canaries, *, absent: float, rows: int
 ) -> Watched:
-    """Train a copy of a model with the canaries among the clients, and observe the releases.
+    """Train a copy of a model with the canaries among the clients, under new keys, and observe the releases.
 
     Args:
-        plan: The plan of the run; its ledger is in memory, its keys are new.
-        population: The clients, some of which become canaries.
         honest: Gives the contributions of the others in the clear; may be the population itself.
-        model: The initial model; not changed.
-        canaries: The canaries and their updates.
         absent: Clip norms that an absent canary contributes: 0, or −1 under replace-one.
         rows: Rows of noise in each sum, if each key holder adds one.
     """
@@ -237,8 +223,6 @@ class _Observer(Population):
 
 
 class _WatchedSum:
-    """A sum that reports its release."""
-
     def __init__(self, total: Sum, report: Callable[[torch.Tensor], None]) -> None:
         self._total, self._report = total, report
 

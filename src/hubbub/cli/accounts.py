@@ -167,7 +167,6 @@ def _promise(flags: Flags) -> tuple[Path | None, Promise, Mechanism]:
 
 
 def _described(flags: Flags) -> Mechanism:
-    """The mechanism of the flags, at noise multiplier 1."""
     name, options = _family(flags)
     for flag in ("rounds", "delta"):
         if flag not in flags:
@@ -229,7 +228,6 @@ def _parsed(named: str) -> tuple[str, dict[str, Any]]:
 
 
 def _participation(flags: Flags, rounds: int) -> Participation | None:
-    """The participation that the flags describe, if any."""
     pattern, random = _given(flags, *PATTERN_FLAGS), _given(flags, *_COHORT_FLAGS)
     if pattern and random:
         raise ConfigError(f"{_as_flags(pattern)} and {_as_flags(random)}: say one of them; they do not combine")

@@ -232,7 +232,6 @@ def _computed_again(matrix: str, setting: Setting, stated: Optimized[Strategy]) 
 
 
 def _rows(setting: Setting, answer: Optimized[Strategy], facts: Mapping[str, Any]) -> dict[str, str]:
-    """The facts as rows of a table, each number in full."""
     rows = {
         **setting.words(),
         "squared error": f"{answer.squared_error!r} ({answer.objective} over rounds, at sensitivity 1)",
@@ -304,7 +303,6 @@ def _print_compared(rows: Sequence[Mapping[str, Any]], bound: float, objective: 
 
 
 def _with_options(name: str, options: Mapping[str, Any]) -> Family:
-    """The family with those of the options that it has."""
     family = Family(name)
     for key, value in options.items():
         with suppress(ConfigError):

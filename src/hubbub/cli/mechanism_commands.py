@@ -112,7 +112,6 @@ def calibrate(
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
-    """The flags that were given, by the names of their parameters."""
     return {name: value for name, value in context.params.items() if value is not None}
 
 

@@ -82,7 +82,6 @@ def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int
 
 
 def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
-    """Print the files, and who can decrypt what."""
     t, n, least = public.threshold, public.holders, public.min_contributions
     last = f" to {folder / key_files.share_name(n)}" if n > 1 else ""
     lines = [
@@ -211,7 +210,6 @@ def measured(subjects: Sequence[Subject], sizes: Sequence[int], key_bits: int) -
 
 
 def _once(subject: Subject, operation: str, size: int, key_bits: int) -> tuple[float, float, float]:
-    """Seconds per number of encryption, of decryption, and in total with the operation."""
     # A product must fit.
     length = min(size, key_bits - 3 - size) if operation == OPERATIONS[2] else size
     constant = secrets.randbits(size) | 1 << (size - 1)

@@ -64,7 +64,6 @@ def sweep(source: Path, asked: Asked) -> None:
 
 
 def _described(source: Path, asked: Asked) -> SweepRecord:
-    """The sweep that the flags describe."""
     settings, fixed = configs.load(source), configs.overrides(asked.assignments)
     grid = grids.grid_of(asked.grid, asked.seeds)
     for name in grid:
@@ -78,7 +77,6 @@ def _described(source: Path, asked: Asked) -> SweepRecord:
 
 
 def _resumed(folder: Path, asked: Asked) -> SweepRecord:
-    """The sweep in a folder."""
     if not (folder / RECORD).is_file():
         raise ConfigError(f"{folder}: is no sweep ({RECORD} not there); name a config file and --grid, or a sweep's folder")
     given = {"--grid": asked.grid, "--seeds": asked.seeds, "--set": asked.assignments, "--output": asked.output}
@@ -133,7 +131,6 @@ def _again(folder: Path, jobs: int) -> str:
 
 
 def _print(screen: Console, folder: Path, results: SweepSummary) -> None:
-    """Print the table and the privacy cost of choosing among its rows."""
     header, *rows = results.table()
     settings = len(results.points[0].settings)
     table = Table(*header[:settings], box=None, pad_edge=False)

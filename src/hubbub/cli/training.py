@@ -98,7 +98,6 @@ class How:
                 raise ConfigError(f"--tensorboard = {str(self.tensorboard)!r}: {place} is no folder; name another one")
 
     def _trackers(self) -> dict[str, str | Path]:
-        """The destination of each requested tracker."""
         named = {"tensorboard": self.tensorboard, "mlflow": self.mlflow, "wandb": self.wandb}
         return {extra: wanted for extra, wanted in named.items() if wanted is not None}
 
@@ -273,7 +272,6 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
 
 
 def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, float], how: How) -> None:
-    """Print loss and accuracy of the model, its report and the ledger head."""
     run, folder = begun.run, begun.folder
     loss, accuracy = measured
     if run.config.training.fairness:
@@ -297,7 +295,6 @@ def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, fl
 
 
 def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
-    """Print the guarantee, who is trusted, and the folder."""
     run, folder = begun.run, begun.folder
     for words in promised_words(run.plan.promised, len(run.population.clients)):
         say(screen, words)
@@ -340,7 +337,6 @@ def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[Ca
 
 
 def _words(row: dict[str, Any], unit: str) -> str:
-    """A row of metrics in one line."""
     measured = row.get("evaluation", {}).items()
     parts = [
         f"loss {row['loss']:.3f}" if "loss" in row else "",

@@ -71,7 +71,6 @@ def _arrays(path: str | None) -> dict[str, Numbers]:
 
 
 def _file(place: Path) -> Path:
-    """The file for a path."""
     files = [place / "cifar10.npz", place / _PUBLISHED.name] if place.is_dir() else [place]
     for file in files:
         if file.is_file():

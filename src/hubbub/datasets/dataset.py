@@ -132,7 +132,6 @@ def _require_targets(name: str, targets: torch.Tensor) -> None:
 
 
 def _range(targets: torch.Tensor) -> tuple[int, int]:
-    """The least and the largest target that is not ignored."""
     counted = targets[targets != IGNORED] if targets.ndim == 2 else targets
     return int(counted.min()), int(counted.max())
 
@@ -242,7 +241,6 @@ def _put(name: str, stack: torch.Tensor | None, tensor: torch.Tensor, index: int
 
 
 def _input(value: Any, where: str) -> torch.Tensor:
-    """An input as floats or int64."""
     mode = getattr(value, "mode", None)
     if isinstance(mode, str):
         if mode not in _PIXELS:
@@ -263,7 +261,6 @@ def _target(value: Any, where: str) -> torch.Tensor:
 
 
 def _tensor(value: Any, name: str) -> torch.Tensor:
-    """Real numbers as a tensor on the CPU."""
     try:
         tensor = value.detach().cpu() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:

@@ -6,7 +6,6 @@ Fashion-MNIST, 2017, https://arxiv.org/abs/1708.07747.
 
 import gzip
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -30,11 +29,6 @@ class _Kind:
     digests: tuple[str, ...]
     mean: float
     deviation: float
-
-    def files(self) -> dict[str, PublishedFile]:
-        """The published files, by the name of the array in each."""
-        made = [PublishedFile(self.folder + name, digest) for name, digest in zip(_NAMES, self.digests, strict=True)]
-        return dict(zip(_SHAPES, made, strict=True))
 
 
 _MNIST = _Kind(
@@ -77,7 +71,7 @@ def load(path: str | None = None) -> Dataset:
     Raises:
         DataError: The file is missing or damaged, or the download fails.
     """
-    return image_dataset(_arrays(_MNIST, path), [_MNIST.mean], [_MNIST.deviation])
+    return _load(_MNIST, path)
 
 
 def load_fashion(path: str | None = None) -> Dataset:
@@ -90,29 +84,30 @@ def load_fashion(path: str | None = None) -> Dataset:
     Raises:
         DataError: The file is missing or damaged, or the download fails.
     """
-    return image_dataset(_arrays(_FASHION, path), [_FASHION.mean], [_FASHION.deviation])
+    return _load(_FASHION, path)
 
 
-def _arrays(kind: _Kind, path: str | None) -> dict[str, Numbers]:
-    place = named(path)
-    if place is None:
-        instead = f"give data.path or set HUBBUB_DATA to a folder with {kind.name}.npz"
-        contents = {key: file.fetched(cache(kind.name), instead) for key, file in kind.files().items()}
-        return {key: _idx(content, _SHAPES[key]) for key, content in contents.items()}
-    return _read(kind, place)
-
-
-def _read(kind: _Kind, place: Path) -> dict[str, Numbers]:
-    archive = f"{kind.name}.npz"
-    if place.is_dir() and (place / archive).exists():
+def _load(kind: _Kind, path: str | None) -> Dataset:
+    place, archive = named(path), f"{kind.name}.npz"
+    addresses = [kind.folder + name for name in _NAMES]
+    files = dict(zip(_SHAPES, map(PublishedFile, addresses, kind.digests), strict=True))
+    if place is not None and place.is_dir() and (place / archive).exists():
         place = place / archive
-    if place.is_dir():
+    if place is not None and place.is_file():
+        arrays = read_arrays(place, {key: Expected(shape) for key, shape in _SHAPES.items()}, kind.title)
+        return image_dataset(arrays, [kind.mean], [kind.deviation])
+    if place is None:
+        instead = f"give data.path or set HUBBUB_DATA to a folder with {archive}"
+        contents = {key: file.fetched(cache(kind.name), instead) for key, file in files.items()}
+    elif place.is_dir():
         folder = place / kind.name if (place / kind.name).is_dir() else place
         missing = f"the folder must hold {archive} or the four published .gz files"
-        return {key: _idx(file.read(folder / file.name, missing), _SHAPES[key]) for key, file in kind.files().items()}
-    if not place.is_file():
-        raise DataError(f"{place}: {what(place)}; give data.path, set HUBBUB_DATA, or leave both out to download {kind.title}")
-    return read_arrays(place, {key: Expected(shape) for key, shape in _SHAPES.items()}, kind.title)
+        contents = {key: file.read(folder / file.name, missing) for key, file in files.items()}
+    else:
+        instead = f"give data.path, set HUBBUB_DATA, or leave both out to download {kind.title}"
+        raise DataError(f"{place}: {what(place)}; {instead}")
+    arrays = {key: _idx(content, _SHAPES[key]) for key, content in contents.items()}
+    return image_dataset(arrays, [kind.mean], [kind.deviation])
 
 
 def _idx(content: bytes, shape: tuple[int, ...]) -> Numbers:

@@ -36,9 +36,8 @@ from hubbub.errors import DataError
 
 __all__ = ["scattering", "with_scattering"]
 
-# Scales, angles, and channels for one of the image: 1 + J·L + L²·J·(J − 1)/2.
+# Of J scales and L angles there are 1 + J·L + L²·J·(J − 1)/2 channels for one of the image.
 _SCALES, _ANGLES = 2, 8
-_CHANNELS = 1 + _SCALES * _ANGLES + _ANGLES**2 * _SCALES * (_SCALES - 1) // 2
 # Groups of channels that are normalized together, for each channel of the image.
 _GROUPS = 27
 # Images at a time.
@@ -103,7 +102,6 @@ def _subsampled(x: torch.Tensor, step: int) -> torch.Tensor:
 
 
 def _require_images(images: torch.Tensor) -> None:
-    """Refuse what cannot be transformed."""
     step, sides = 2**_SCALES, images.shape[2:]
     if images.ndim != 4 or not images.is_floating_point() or any(side % step or side < 2 * step for side in sides):
         raise DataError(
@@ -196,7 +194,6 @@ def _decorrelation(channels: int, height: int, width: int, mirrored: bool) -> tu
 
 
 def _decorrelated(features: torch.Tensor, mean: torch.Tensor, channels: torch.Tensor) -> torch.Tensor:
-    """Features after the map of their channels."""
     return torch.einsum("nkij,lk->nlij", features - mean[:, None, None], channels)
 
 

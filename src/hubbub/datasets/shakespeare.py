@@ -102,7 +102,6 @@ def _content(path: str | None) -> bytes:
 
 
 def _file(place: Path) -> Path:
-    """The file that a path means."""
     if not place.is_dir():
         return place
     return next((place / name for name in _NAMES if (place / name).is_file()), place / _NAMES[0])

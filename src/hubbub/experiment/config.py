@@ -518,7 +518,6 @@ def dump(config: Config, header: str = "") -> str:
 
 
 def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
-    """A section from its keys."""
     hints = get_type_hints(kind)
     for key, value in keys.items():
         if key not in hints:

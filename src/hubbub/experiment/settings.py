@@ -98,7 +98,6 @@ def _other_size(size: int, clients: int, what: str, found: float) -> ConfigError
 
 
 def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[RandomParticipation, float]:
-    """Random cohorts of a kind, and their expected size."""
     wanted = config.participation
     match sampling:
         case "poisson":

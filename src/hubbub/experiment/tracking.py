@@ -22,12 +22,10 @@ from hubbub._util.files import make_folder
 from hubbub.errors import ConfigError
 from hubbub.training.rounds import RoundResult
 
-__all__ = ["EXTRAS", "Write", "log", "mlflow", "require", "scalars", "tensorboard", "wandb"]
+__all__ = ["Write", "log", "mlflow", "require", "scalars", "tensorboard", "wandb"]
 
 Write = Callable[[str, float, int], None]
 
-# The trackers: the name of each is that of its extra and of its module.
-EXTRAS = ("tensorboard", "mlflow", "wandb")
 # All other numbers are private.
 _PUBLIC = ("epsilon", "clip_norm", "released", "loss", "accuracy")
 _NO_NUMBERS = ("round_index", "delta", "private", "fault")

@@ -66,7 +66,6 @@ def audit_rows(found: _Found) -> list[tuple[str, str, str, str, str]]:
 
 
 def _markdown(name: str, found: _Found) -> str:
-    """The audit as Markdown: verdict, bounds, tests, and what they mean."""
     stated = found["stated"]
     lines = [
         f"# Audit of {name}",
@@ -110,7 +109,6 @@ def _check(one: _Found) -> str:
 
 @styled
 def _picture(name: str, found: _Found) -> bytes:
-    """A PNG: the lower bounds against the stated epsilon, above the scores and their claimed distributions."""
     made = canvas(8, 6.5)
     above, below = made.subplots(2, 1, height_ratios=(2, 3))
     draw_bounds(above, found)

@@ -127,7 +127,6 @@ def draw_over_rounds(axes: Any, runs: Sequence[RunSummary], key: str, y: str, *,
 
 
 def _logarithmic(axes: Any) -> None:
-    """A logarithmic axis, labelled with plain numbers."""
     from matplotlib.ticker import LogFormatter
 
     axes.set_yscale("log")
@@ -197,7 +196,6 @@ def _draw_strength(axes: Any, runs: Sequence[RunSummary]) -> str:
 
 
 def _draw_counts(axes: Any, run: RunSummary) -> str:
-    """Draw how many clients took part how often, and the promised maximum."""
     counts = np.bincount(run.counts)[1:]
     axes.bar(np.arange(1, len(counts) + 1), counts, width=0.8, color=SERIES[0])
     if run.most_participations is not None:

@@ -95,7 +95,6 @@ def _run(run: RunSummary, *, public: bool) -> dict[str, Any]:
 
 
 def _audit(run: RunSummary, found: Any) -> dict[str, Any]:
-    """The values of an audit in the template."""
     from hubbub.report.audit import audit_rows
 
     return {

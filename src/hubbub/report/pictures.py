@@ -44,7 +44,6 @@ _LOWEST, _HIGHEST = 0.25, 5.0
 
 
 def _plain(axis: Any, subs: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
-    """Label a logarithmic axis with plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=subs))

@@ -56,7 +56,6 @@ def write_example(folder: Path) -> list[Path]:
 
 
 def _texts(template: str, changes: Mapping[str, str]) -> dict[str, str]:
-    """The files of an app by path, with replacements in paths and texts."""
     root, found = Path(__file__).parents[2] / "flower" / "templates" / template, {}
     for file in sorted(root.rglob(f"*{_SUFFIX}")):
         path, text = file.relative_to(root).as_posix().removesuffix(_SUFFIX), file.read_text(encoding="utf-8")

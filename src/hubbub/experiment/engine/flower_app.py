@@ -135,7 +135,6 @@ def _local_grid(begun: RunInFolder, allow_import: bool) -> tuple[LocalGrid, dict
 def _clients(
     begun: RunInFolder, grid: Grid, settings: Mapping[str, Any], patience: float
 ) -> "GridPopulation | EncryptedGridPopulation":
-    """The population of the nodes of a grid, encrypted if the settings say so."""
     nodes = _nodes(grid, len(begun.run.population.clients), patience)
     timeout = float(settings["round-timeout"])
     plain = GridPopulation(grid, nodes, lattice=begun.run.config.privacy.noise == "secure", timeout=timeout)

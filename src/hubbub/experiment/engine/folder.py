@@ -102,7 +102,6 @@ class RunInFolder:
         return found
 
     def _write_start(self) -> None:
-        """Write the initial state of a run that extends a finished one."""
         if self.run.start:
             from hubbub.training.warm_start import require_new
 
@@ -261,7 +260,6 @@ class RunInFolder:
 
 
 def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
-    """The earlier runs that a ledger counts, and the finished run that it extends."""
     path = folder / "ledger.jsonl"
     try:
         record = read_chain(path).records[0]

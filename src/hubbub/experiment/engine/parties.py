@@ -86,7 +86,6 @@ def _keys(run: Run, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
 
 
 def _require_terms(key: PublicKey | ThresholdKey, terms: Encryption, where: Path) -> None:
-    """Refuse a key whose length or holders are not those of the settings."""
     for name, value in {"key_bits": key.public_key.bits, "holders": key.holders, "threshold": key.threshold}.items():
         if value != getattr(terms, name):
             raise ConfigError(f"secagg.{name} = {getattr(terms, name)}: the key in {where} has {value}; say so")

@@ -71,7 +71,6 @@ def grid_of(flags: Sequence[str], seeds: str | None = None) -> Grid:
 
 
 def _values(flag: str, text: str) -> tuple[str, list[Any]]:
-    """The dotted key of a flag, and its values."""
     name, _, listed = text.partition("=")
     key, values = name, list[Any]()
     for part in _COMMA.sub(lambda found: found[1] or "\0", listed).split("\0"):

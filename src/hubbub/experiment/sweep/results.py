@@ -25,7 +25,7 @@ from hubbub.ledger.multi_run import compose_runs, run_charges
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import Traces, read_run
 
-__all__ = ["UNFINISHED", "CellSummary", "Choice", "Known", "PointSummary", "SweepSummary", "choice", "found", "sweep_summary"]
+__all__ = ["UNFINISHED", "CellSummary", "Choice", "PointSummary", "SweepSummary", "choice", "found", "sweep_summary"]
 
 # The states of runs that a sweep trains when it resumes.
 UNFINISHED = ("waiting", "interrupted")
@@ -208,13 +208,8 @@ class SweepSummary:
         yield from choice.warnings
 
 
-@dataclass(frozen=True)
-class Known:
-    """A run that has begun: its settings, and its record, ``None`` if that cannot be read."""
-
-    name: str
-    config: Config
-    recorded: Recorded | None
+# A run that has begun, with its record; ``None`` if that cannot be read.
+Begun = tuple[Cell, Recorded | None]
 
 
 def sweep_summary(
@@ -223,7 +218,7 @@ def sweep_summary(
     """The present results of a sweep."""
     # By their repr, since values may be lists.
     points: dict[str, list[CellSummary]] = {}
-    runs: list[Known] = []
+    runs: list[Begun] = []
     for cell in cells:
         summary, known = found(folder, cell, (errors or {}).get(cell.name, ""))
         points.setdefault(repr([value for key, value in cell.settings.items() if key != SEED]), []).append(summary)
@@ -238,7 +233,7 @@ def sweep_summary(
     )
 
 
-def found(sweep: Path, cell: Cell, error: str = "") -> tuple[CellSummary, Known | None]:
+def found(sweep: Path, cell: Cell, error: str = "") -> tuple[CellSummary, Begun | None]:
     """One run of a sweep as its folder shows it, and its record if it has begun."""
     folder, summary = sweep / CELLS / cell.name, CellSummary(cell.name, cell.settings, "waiting")
     try:
@@ -248,7 +243,7 @@ def found(sweep: Path, cell: Cell, error: str = "") -> tuple[CellSummary, Known 
         guarantee = spent(recorded.promise, recorded.history).guarantee
         scores = None if error else current_scores(folder, recorded)
     except (HubbubError, OSError) as problem:
-        return replace(summary, state="failed", error=error or str(problem)), Known(cell.name, cell.config, None)
+        return replace(summary, state="failed", error=error or str(problem)), (cell, None)
     summary = replace(
         summary,
         state="failed" if error else "interrupted" if scores is None else "finished",
@@ -258,7 +253,7 @@ def found(sweep: Path, cell: Cell, error: str = "") -> tuple[CellSummary, Known 
         error=error,
         **({} if scores is None else {name: getattr(scores, name) for name in ("accuracy", "loss", "train_accuracy")}),
     )
-    return summary, Known(cell.name, cell.config, recorded)
+    return summary, (cell, recorded)
 
 
 _LAWS = {
@@ -270,7 +265,7 @@ _FIXED = "the grid was fixed before the first run, and no cell was added or left
 _ALL = "no run of it was deleted, and no other run over the same people had a part in the choice: their cost is not included"
 
 
-def choice(runs: Sequence[Known]) -> Choice:
+def choice(runs: Sequence[Begun]) -> Choice:
     """The privacy cost of publishing anything of these runs, chosen with knowledge of all of them."""
     if not runs:
         return Choice(0, None, None, "Nothing has been released yet.")
@@ -279,9 +274,9 @@ def choice(runs: Sequence[Known]) -> Choice:
     def unknown(why: str, epsilon: float | None = None, delta: float | None = None) -> Choice:
         return Choice(len(runs), epsilon, delta, why, (), why, *standing)
 
-    if lost := [run.name for run in runs if run.recorded is None]:
+    if lost := [cell.name for cell, record in runs if record is None]:
         return unknown(f"Not stated: the ledger of {', '.join(lost[:3])} cannot be read, and the cost of that run is unknown.")
-    recorded = [run.recorded for run in runs if run.recorded is not None]
+    recorded = [record for _, record in runs if record is not None]
     delta = min(run.promise.delta for run in recorded)
     try:
         charges = run_charges(recorded)
@@ -307,11 +302,11 @@ def choice(runs: Sequence[Known]) -> Choice:
     return Choice(len(runs), together.epsilon, delta, together.sentence(), tuple(trials), why, *standing)
 
 
-def _held_out(runs: Sequence[Known]) -> bool:
-    return any(run.config.training.validation for run in runs)
+def _held_out(runs: Sequence[Begun]) -> bool:
+    return any(cell.config.training.validation for cell, _ in runs)
 
 
-def _assumptions_and_warnings(runs: Sequence[Known]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _assumptions_and_warnings(runs: Sequence[Begun]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     assumptions, warnings = [_FIXED, _ALL, "the assumptions of each run are true, as its report names them"], []
     if _held_out(runs):
         warnings.append(
@@ -320,13 +315,13 @@ def _assumptions_and_warnings(runs: Sequence[Known]) -> tuple[tuple[str, ...], t
         )
     else:
         assumptions.append("the test examples are public, and none belongs to a person whom the guarantee protects")
-    if len({_partition(run.config) for run in runs}) > 1:
+    if len({_partition(cell.config) for cell, _ in runs}) > 1:
         warnings.append(
             "The seed or other settings of the grid deal the data to clients anew, so that a client of one run is not "
             "the same in another. The statement about all runs is for people who are the same client in each run; for the "
             "examples of a simulation, which move between clients, no bound is known."
         )
-    if any(run.recorded is not None and run.recorded.rounds_left for run in runs):
+    if any(record is not None and record.rounds_left for _, record in runs):
         warnings.append("Interrupted runs count as far as they went; rounds that they still do add to it.")
     return tuple(assumptions), tuple(warnings)
 
