@@ -185,12 +185,6 @@ class _Evidence:
             notes=self._notes(present, absent),
         )
 
-    @property
-    def _mu(self) -> float:
-        """The claimed μ without amplification: the largest influence of a client on all releases, in standard deviations."""
-        sensitivity = min(self._mechanism.sensitivity_after(self._plan.rounds).value, self._mechanism.l2_sensitivity)
-        return self._reach * sensitivity / self._mechanism.stddev
-
     def _scored(self, one: Watched) -> tuple[Array, Array, Array]:
         """Whitened scores of the sampled canaries, present and absent, and the means of the present."""
         asked, stddev = one.patterns.any(axis=1), self._mechanism.stddev
@@ -254,7 +248,9 @@ class _Evidence:
         return np.asarray(self._whitener @ one.along / self._mechanism.stddev)
 
     def _checks(self, present: Array, absent: Array, means: Array) -> tuple[Check, ...]:
-        mu, largest = self._mu, float(means.max())
+        # The claimed μ without amplification: the largest influence of a client on all releases, in standard deviations.
+        sensitivity = min(self._mechanism.sensitivity_after(self._plan.rounds).value, self._mechanism.l2_sensitivity)
+        mu, largest = self._reach * sensitivity / self._mechanism.stddev, float(means.max())
         noise = [self._whitener @ one.noise / self._mechanism.stddev for one in self._seen]
         outside = np.concatenate([self._outside(one) for one in self._seen])
         return (

@@ -62,7 +62,7 @@ class Canaries:
 def plant(
     clients: Sequence[Hashable], dim: int, rounds: int, *, canaries: int, unclipped: float, rng: np.random.Generator
 ) -> Canaries:
-    """Random canaries, each present with probability 1/2, with disjoint coordinates, so that their directions are orthogonal."""
+    """Random canaries, each present with probability 1/2, with disjoint coordinates."""
     count = integer("canaries", canaries, at_least=1, at_most=min(len(clients), dim))
     chosen = rng.choice(len(clients), size=count, replace=False)
     owner = rng.permutation(np.arange(dim) % count)
@@ -147,21 +147,17 @@ class _Observer(Population):
 
     @property
     def clients(self) -> Sequence[Hashable]:
-        """Every client's id."""
         return self.population.clients
 
     @property
     def noise_in_sums(self) -> bool:
-        """Whether the sums contain their noise."""
         return self.population.noise_in_sums
 
     @property
     def takes_split(self) -> bool:
-        """Whether the population takes a split."""
         return self.population.takes_split
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
-        """The preparation of the population."""
         self.population.prepare(model, cohort)
 
     def adversary(self, canary: int) -> Adversary:
@@ -187,7 +183,6 @@ class _Observer(Population):
         round_index: int,
         split: CountSplit | None = None,
     ) -> Sum:
-        """The population's sum; its release is recorded."""
         self.clip_norm = clip_norm
         others = [client for client in cohort if str(client) not in self._number]
         known = self.honest.collect(others, model, clip_norm, round_index, split).open(None).cpu().numpy()
@@ -228,20 +223,16 @@ class _WatchedSum:
 
     @property
     def lattice(self) -> Lattice | None:
-        """As of the sum."""
         return self._total.lattice
 
     @property
     def statistics(self) -> Mapping[str, float]:
-        """As of the sum."""
         return self._total.statistics
 
     def digest(self, key: bytes) -> str:
-        """As of the sum."""
         return self._total.digest(key)
 
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
-        """The release, after it was reported."""
         release = self._total.open(row)
         self._report(release.detach())
         return release

@@ -44,7 +44,12 @@ def audit(
         require_flower()
     # The settings of a run are runs/NAME/config.toml.
     name = file.absolute().parent.name if file.name == "config.toml" else file.stem
-    folder = _possible(new_folder(out, "audits", name))
+    folder = new_folder(out, "audits", name)
+    # Before an audit, which takes long.
+    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        why = "cannot be written" if above.is_dir() else "is a file"
+        raise RunFolderError(f"{folder}: cannot be made, since {above} {why}; name another folder with --out")
     torch.set_num_threads(1)
     run = build(config, allow_import=allow_import)
     # A report compares them with those of its run.
@@ -79,15 +84,6 @@ def _show(found: Audit, bounds: Sequence[Sequence[str]], folder: Path) -> None:
         say(screen, note)
     say(screen, found.sentence())
     say(screen, f"Findings: {folder / 'audit.md'}, {folder / 'audit.png'} and {folder / 'audit.json'}")
-
-
-def _possible(folder: Path) -> Path:
-    """The folder, after a check that it can be made, since an audit takes long."""
-    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        why = "cannot be written" if above.is_dir() else "is a file"
-        raise RunFolderError(f"{folder}: cannot be made, since {above} {why}; name another folder with --out")
-    return folder
 
 
 def _audited(

@@ -256,7 +256,14 @@ def compare(setting: Setting, options: Mapping[str, Any], names: str | None, *, 
     objective: Objective = one_of("objective", options["objective"], ("mean", "max"))  # type: ignore[assignment] # as checked
     known = [name for name in DESCRIPTIONS if name != "file"]
     asked = known if names is None else [one_of("--families", name.strip(), known) for name in names.split(",")]
-    families = [_with_options(name, options) for name in dict.fromkeys(asked)]
+    families = []
+    for name in dict.fromkeys(asked):
+        family = Family(name)
+        for key, value in options.items():
+            # Each has the options that it takes.
+            with suppress(ConfigError):
+                family = replace(family, **{key: value})
+        families.append(family)
     for key in ("bands", "buffers"):
         if options[key] is not None and all(getattr(family, key) is None for family in families):
             raise ConfigError(f"--{key} with --families {','.join(asked)}: none of them takes it; leave it out")
@@ -300,14 +307,6 @@ def _print_compared(rows: Sequence[Mapping[str, Any]], bound: float, objective: 
     print_columns(grid(columns, map(_cells, rows)), WIDE)
     if not all(row["sensitivity_exact"] for row in rows):
         say(screen, "≤: the sensitivity is an upper bound, and so is the error.")
-
-
-def _with_options(name: str, options: Mapping[str, Any]) -> Family:
-    family = Family(name)
-    for key, value in options.items():
-        with suppress(ConfigError):
-            family = replace(family, **{key: value})
-    return family
 
 
 def _all_compared(

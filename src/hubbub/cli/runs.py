@@ -156,10 +156,12 @@ def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         earlier = f", with {row['earlier_runs']} earlier" if row["earlier_runs"] else ""
         label = "; simulation, not for release" if row["simulation"] else ""
+        rounds = "1 round, which adds" if row["rounds_left"] == 1 else f"{row['rounds_left']} rounds, which add"
+        whole = f"; it may still do {rounds}: its whole promise is epsilon {rounded_up(row['whole_promise_epsilon'])}"
         say(
             screen,
             f"{row['run']}: {row['rounds']} of {row['planned_rounds']} rounds, {row['state']}{earlier}: epsilon "
-            f"{rounded_up(row['epsilon'])}{_ahead(row)}{label}",
+            f"{rounded_up(row['epsilon'])}{whole if row['rounds_left'] else ''}{label}",
         )
         if row["worse_than_promised"]:
             promised, happened = rounded_up(row["promised_epsilon"]), rounded_up(row["epsilon"])
@@ -169,15 +171,6 @@ def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
     say_guarantee(answer)
     for line in _unchecked(rows):
         say(screen, line)
-
-
-def _ahead(row: dict[str, Any]) -> str:
-    """The epsilon that an unfinished run may still reach."""
-    left = row["rounds_left"]
-    if not left:
-        return ""
-    rounds = "1 round, which adds" if left == 1 else f"{left} rounds, which add"
-    return f"; it may still do {rounds}: its whole promise is epsilon {rounded_up(row['whole_promise_epsilon'])}"
 
 
 def _unchecked(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

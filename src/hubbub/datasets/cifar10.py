@@ -58,7 +58,10 @@ def _arrays(path: str | None) -> dict[str, Numbers]:
     place = named(path)
     if place is None:
         return _cached("published", lambda: _from_binary(_PUBLISHED.downloaded(_INSTEAD)))
-    file = _file(place)
+    files = [place / "cifar10.npz", place / _PUBLISHED.name] if place.is_dir() else [place]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        raise DataError(f"{files[0]}: {what(files[0])}; {_INSTEAD}, or leave both out to download CIFAR-10")
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -68,14 +71,6 @@ def _arrays(path: str | None) -> dict[str, Numbers]:
     if _PUBLISHED.holds(content):
         return _cached("published", lambda: _from_binary(content))
     raise DataError(f"{file}: is neither cifar10.npz nor the published {_PUBLISHED.name} (its digest differs)")
-
-
-def _file(place: Path) -> Path:
-    files = [place / "cifar10.npz", place / _PUBLISHED.name] if place.is_dir() else [place]
-    for file in files:
-        if file.is_file():
-            return file
-    raise DataError(f"{files[0]}: {what(files[0])}; {_INSTEAD}, or leave both out to download CIFAR-10")
 
 
 def _cached(name: str, make: Callable[[], dict[str, Numbers]]) -> dict[str, Numbers]:

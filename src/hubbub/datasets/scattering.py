@@ -193,10 +193,6 @@ def _decorrelation(channels: int, height: int, width: int, mirrored: bool) -> tu
     return mean.float(), (scale * (vectors * powers) @ vectors.T).float()
 
 
-def _decorrelated(features: torch.Tensor, mean: torch.Tensor, channels: torch.Tensor) -> torch.Tensor:
-    return torch.einsum("nkij,lk->nlij", features - mean[:, None, None], channels)
-
-
 def _features(images: torch.Tensor, folder: Path | None, mirrored: bool) -> torch.Tensor:
     """Normalized and decorrelated features, from the cache if they are there."""
     kind = f"{_VERSION} {'mirrored ' if mirrored else ''}{tuple(images.shape)}"
@@ -205,10 +201,11 @@ def _features(images: torch.Tensor, folder: Path | None, mirrored: bool) -> torc
     if file is not None and file.is_file():
         return torch.from_numpy(np.load(file))
     _require_images(images)
-    fixed = _decorrelation(*images.shape[1:], mirrored)
+    mean, channels = _decorrelation(*images.shape[1:], mirrored)
     few = len(images) < _MANY
     parts = track(images.split(_BATCH), "Scattering features", console=Console(stderr=True), transient=True, disable=few)
-    found = torch.cat([_decorrelated(_normalized(part, mirrored), *fixed) for part in parts])
+    centered = (_normalized(part, mirrored) - mean[:, None, None] for part in parts)
+    found = torch.cat([torch.einsum("nkij,lk->nlij", features, channels) for features in centered])
     if file is not None:
         with published.replacing(file) as place:
             np.save(place, found.numpy())

@@ -9,7 +9,6 @@ McMahan, Moore, Ramage, Hampson and Agüera y Arcas 2017, https://arxiv.org/abs/
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -47,7 +46,14 @@ def load(path: str | None = None, length: int = 80) -> Dataset:
         DataError: The file is missing or another one, or the download fails.
     """
     integer("length", length, at_least=1)
-    said = {name: words for name, words in sorted(speakers(_content(path).decode("ascii")).items()) if words}
+    place, instead = named(path), f"give data.path or set HUBBUB_DATA to a folder with {_NAMES[0]}"
+    if place is None:
+        content = _PUBLISHED.fetched(cache("shakespeare"), instead)
+    else:
+        if place.is_dir():
+            place = next((place / name for name in _NAMES if (place / name).is_file()), place / _NAMES[0])
+        content = _PUBLISHED.read(place, f"{instead}, or leave both out to download it")
+    said = {name: words for name, words in sorted(speakers(content.decode("ascii")).items()) if words}
     names = list(said)
     held_out = {names[i] for i in np.random.default_rng(_SPLIT).permutation(len(names))[: len(names) // _HELD_OUT]}
     train = [(name, examples(said[name], length)) for name in names if name not in held_out]
@@ -91,20 +97,6 @@ def examples(words: str, length: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 _NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
-
-
-def _content(path: str | None) -> bytes:
-    place = named(path)
-    instead = f"give data.path or set HUBBUB_DATA to a folder with {_NAMES[0]}"
-    if place is None:
-        return _PUBLISHED.fetched(cache("shakespeare"), instead)
-    return _PUBLISHED.read(_file(place), f"{instead}, or leave both out to download it")
-
-
-def _file(place: Path) -> Path:
-    if not place.is_dir():
-        return place
-    return next((place / name for name in _NAMES if (place / name).is_file()), place / _NAMES[0])
 
 
 def _joined(parts: Sequence[tuple[str, tuple[torch.Tensor, torch.Tensor]]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -160,8 +160,7 @@ class RunSummary:
 
     def statement(self) -> str:
         """The guarantee as a text for publication."""
-        promise = self.recorded.promise
-        facts = promise.facts(self.recorded.chain.head, self.cost.public_warnings())
+        facts = self.recorded.promise.facts(self.recorded.chain.head, self.cost.public_warnings())
         return self.guarantee.statement(replace(facts, audited_epsilon=self.audited_epsilon))
 
 

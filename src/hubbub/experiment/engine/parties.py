@@ -37,15 +37,22 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
     keys = _keys(run, terms)
     public = keys[0].public
     agreement = agreed(run.plan, terms, public.public_key, FlatModel(run.model).dim, secrets.token_hex(16))
-    holders = [Holder(one, agreement) for one in keys]
+    holders, noise, plan = [Holder(one, agreement) for one in keys], list[HolderNoise](), run.plan
+    if plan.mechanism is not None and terms.noise_rows:
+        secret = derive(seed_key(plan.seed), "holders")
+        for i in range(terms.holders):
+            if plan.noise == "simulation":
+                noise.append(HolderNoise(plan.mechanism, agreement.size, seed=seed_for(secret, i)))
+            else:
+                noise.append(HolderNoise(plan.mechanism, agreement.size, _holders_folder(begun) / str(i + 1)))
     return EncryptedPopulation(
         clients_of(run.population),
         agreement,
         holders,
         public if isinstance(public, ThresholdKey) else None,
         lattice_bits=terms.lattice_bits,
-        noise=_streams(begun, terms, agreement.size),
-        mechanism=run.plan.mechanism,
+        noise=noise,
+        mechanism=plan.mechanism,
     )
 
 
@@ -89,17 +96,6 @@ def _require_terms(key: PublicKey | ThresholdKey, terms: Encryption, where: Path
     for name, value in {"key_bits": key.public_key.bits, "holders": key.holders, "threshold": key.threshold}.items():
         if value != getattr(terms, name):
             raise ConfigError(f"secagg.{name} = {getattr(terms, name)}: the key in {where} has {value}; say so")
-
-
-def _streams(begun: RunInFolder, terms: Encryption, dim: int) -> list[HolderNoise]:
-    """The noise stream of each holder; empty if the holders add no noise."""
-    plan = begun.run.plan
-    if plan.mechanism is None or not terms.noise_rows:
-        return []
-    if plan.noise == "simulation":
-        secret = derive(seed_key(plan.seed), "holders")
-        return [HolderNoise(plan.mechanism, dim, seed=seed_for(secret, i)) for i in range(terms.holders)]
-    return [HolderNoise(plan.mechanism, dim, _holders_folder(begun) / str(i + 1)) for i in range(terms.holders)]
 
 
 def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], UserConfig]":
