@@ -266,7 +266,18 @@ def gaussian(epsilon: float, delta: float, sensitivity: float, *, plot: Path | N
         _draw(plot, budget[0], budget[1], {name: refused is not None for name, (_, refused) in found.items()})
     if as_json:
         shared = dict(zip(("epsilon", "delta", "sensitivity"), budget, strict=True))
-        calibrations = [_facts(name, *answer, least) for name, answer in found.items()]
+        calibrations = [
+            {
+                "name": name,
+                "noise_multiplier": answer and answer.noise_multiplier,
+                "attained_delta": answer and answer.attained_delta,
+                "relative_to_analytic": answer and answer.noise_multiplier / least,
+                "holds": answer and answer.holds,
+                "refused": refused,
+                "source": answer and answer.source,
+            }
+            for name, (answer, refused) in found.items()
+        ]
         print_json({**shared, "calibrations": calibrations, "plot": None if plot is None else str(plot)})
         return
     screen = console()
@@ -291,18 +302,6 @@ def _computed(name: str, epsilon: float, delta: float, sensitivity: float) -> tu
     except ValueError as error:
         return None, str(error)
     return answer, None if answer.proved else why_not_proved(answer)
-
-
-def _facts(name: str, answer: Calibration | None, refused: str | None, least: float) -> dict[str, Any]:
-    return {
-        "name": name,
-        "noise_multiplier": answer and answer.noise_multiplier,
-        "attained_delta": answer and answer.attained_delta,
-        "relative_to_analytic": answer and answer.noise_multiplier / least,
-        "holds": answer and answer.holds,
-        "refused": refused,
-        "source": answer and answer.source,
-    }
 
 
 def _cells(name: str, answer: Calibration | None, refused: str | None, least: float) -> list[str]:

@@ -18,6 +18,7 @@ from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
+from hubbub.experiment import tracking
 from hubbub.experiment.build import build, data_of
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.actual_cost import spent
@@ -87,11 +88,9 @@ class How:
         if self.track_private and self.mlflow is None and self.wandb is None:
             raise ConfigError("--track-private: needs --mlflow or --wandb; --tensorboard gets all numbers anyway")
         for extra, wanted in self._trackers().items():
-            from hubbub.experiment.tracking import require
-
             if not str(wanted):
                 raise ConfigError(f"--{extra} = '': name where to")
-            require(extra)
+            tracking.require(extra)
         if self.tensorboard is not None:
             place = next((at for at in (self.tensorboard, *self.tensorboard.parents) if os.path.lexists(at)), Path())
             if not place.is_dir():
@@ -104,16 +103,10 @@ class How:
     @contextmanager
     def tracked(self, screen: Console, run_name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """A function that tracks a row of metrics; a tracker that fails is dropped, and the run continues."""
-        named = self._trackers()
-        if not named:
-            yield lambda _: None
-            return
-        from hubbub.experiment import tracking
-
         stack = ExitStack()
         try:
             writers: dict[str, tracking.Write] = {}
-            for name, place in named.items():
+            for name, place in self._trackers().items():
                 of_run = () if name == "tensorboard" else (run_name,)
                 writers[name] = stack.enter_context(getattr(tracking, name)(place, *of_run))
 

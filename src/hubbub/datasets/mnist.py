@@ -71,7 +71,7 @@ def load(path: str | None = None) -> Dataset:
     Raises:
         DataError: The file is missing or damaged, or the download fails.
     """
-    return _load(_MNIST, path)
+    return image_dataset(_arrays(_MNIST, path), [_MNIST.mean], [_MNIST.deviation])
 
 
 def load_fashion(path: str | None = None) -> Dataset:
@@ -84,18 +84,17 @@ def load_fashion(path: str | None = None) -> Dataset:
     Raises:
         DataError: The file is missing or damaged, or the download fails.
     """
-    return _load(_FASHION, path)
+    return image_dataset(_arrays(_FASHION, path), [_FASHION.mean], [_FASHION.deviation])
 
 
-def _load(kind: _Kind, path: str | None) -> Dataset:
+def _arrays(kind: _Kind, path: str | None) -> dict[str, Numbers]:
     place, archive = named(path), f"{kind.name}.npz"
     addresses = [kind.folder + name for name in _NAMES]
     files = dict(zip(_SHAPES, map(PublishedFile, addresses, kind.digests), strict=True))
     if place is not None and place.is_dir() and (place / archive).exists():
         place = place / archive
     if place is not None and place.is_file():
-        arrays = read_arrays(place, {key: Expected(shape) for key, shape in _SHAPES.items()}, kind.title)
-        return image_dataset(arrays, [kind.mean], [kind.deviation])
+        return read_arrays(place, {key: Expected(shape) for key, shape in _SHAPES.items()}, kind.title)
     if place is None:
         instead = f"give data.path or set HUBBUB_DATA to a folder with {archive}"
         contents = {key: file.fetched(cache(kind.name), instead) for key, file in files.items()}
@@ -106,8 +105,7 @@ def _load(kind: _Kind, path: str | None) -> Dataset:
     else:
         instead = f"give data.path, set HUBBUB_DATA, or leave both out to download {kind.title}"
         raise DataError(f"{place}: {what(place)}; {instead}")
-    arrays = {key: _idx(content, _SHAPES[key]) for key, content in contents.items()}
-    return image_dataset(arrays, [kind.mean], [kind.deviation])
+    return {key: _idx(content, _SHAPES[key]) for key, content in contents.items()}
 
 
 def _idx(content: bytes, shape: tuple[int, ...]) -> Numbers:

@@ -48,13 +48,11 @@ def scalars(result: RoundResult | Mapping[str, Any], *, private: bool = False) -
         0.25
     """
     row = _row(result) if isinstance(result, RoundResult) else result
-    hidden = row.get("private", ())
-    open_to_all = {f"public/{name}": row[name] for name in _PUBLIC if name in row and name not in hidden}
-    found: dict[str, Any] = dict(open_to_all)
-    if private:
-        for name, value in row.items():
-            if f"public/{name}" in open_to_all or name in _NO_NUMBERS:
-                continue
+    hidden, found = row.get("private", ()), dict[str, Any]()
+    for name, value in row.items():
+        if name in _PUBLIC and name not in hidden:
+            found[f"public/{name}"] = value
+        elif private and name not in _NO_NUMBERS:
             parts = value if isinstance(value, Mapping) else {"": value}
             found |= {f"private/{name}/{part}".rstrip("/"): of_part for part, of_part in parts.items()}
     return {name: float(value) for name, value in found.items() if isinstance(value, int | float) and math.isfinite(value)}

@@ -66,9 +66,11 @@ def rendered(template: str, **values: Any) -> str:
     """A template of the package, filled with values; text is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    from hubbub.report.audit import audit_rows
+
     loader = PackageLoader("hubbub.report")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(rounded_up=rounded_up, no_less=no_less)
+    environment.filters.update(rounded_up=rounded_up, no_less=no_less, audit_rows=audit_rows)
     return environment.get_template(template).render(**values)
 
 
@@ -89,24 +91,8 @@ def _run(run: RunSummary, *, public: bool) -> dict[str, Any]:
         "evaluations": evaluations(run, _MOST_ROWS) if last else [],
         "costs": [] if public else list(costs(run)),
         "facts": [fact for fact in facts(run) if fact.public or not public],
-        "audit": run.audit and _audit(run, run.audit),
+        "audit": run.audit,
         "config": "" if public else run.config.strip(),
-    }
-
-
-def _audit(run: RunSummary, found: Any) -> dict[str, Any]:
-    from hubbub.report.audit import audit_rows
-
-    return {
-        "sentence": found["sentence"],
-        "broken": found["verdict"] != "holds",
-        "epsilon": f"{run.audited_epsilon:g}",
-        "stated": rounded_up(found["stated"]["epsilon"]),
-        "rounds": found["stated"]["rounds"],
-        "bounds": audit_rows(found),
-        "passed": [check["name"] for check in found["checks"] if check["passed"]],
-        "failed": [check["name"] for check in found["checks"] if not check["passed"]],
-        "notes": found["notes"],
     }
 
 
