@@ -18,7 +18,6 @@ from hubbub._util.roots import bracket, grown
 from hubbub.mechanism import gaussian
 
 __all__ = [
-    "GAUSSIAN_CURVE",
     "EveryThreshold",
     "FixedThreshold",
     "LowerBound",
@@ -28,6 +27,7 @@ __all__ = [
     "clopper_pearson_epsilon",
     "delta_or_zero",
     "epsilon_at_least",
+    "gaussian_bound",
     "gdp_epsilon",
     "largest_rejected",
     "rate_at_most",
@@ -37,7 +37,7 @@ __all__ = [
 
 # Quantiles and tails of scipy.special are right to about 1e-14.
 _ROUNDING = 1e-12
-GAUSSIAN_CURVE = (
+_GAUSSIAN_CURVE = (
     "The epsilon, not the mu, assumes that the trade-off curve is Gaussian, as that of one release with Gaussian noise is, "
     "independent or correlated."
 )
@@ -129,6 +129,12 @@ def epsilon_at_least(mu: float, delta: float) -> float:
     while epsilon > 0 and gaussian.delta(epsilon=epsilon, noise_multiplier=noise_multiplier) < delta * (1 + 1e-9):
         epsilon, step = epsilon - step, 2 * step
     return max(epsilon, 0.0)
+
+
+def gaussian_bound(mu: float, delta: float, confidence: float, assumed: tuple[str, ...], source: str) -> LowerBound:
+    """The bound of a μ that was proved by a theorem under its assumptions, with its epsilon if the curve is Gaussian."""
+    source = f"{source}; Dong, Roth and Su 2022, Corollary 2.13"
+    return LowerBound(epsilon_at_least(mu, delta), delta, float(confidence), mu, (*assumed, _GAUSSIAN_CURVE), source)
 
 
 def largest_rejected(rejects: Callable[[float], bool]) -> float:
@@ -299,15 +305,7 @@ def gdp_epsilon(
         return np.asarray(-ndtri(fpr) - ndtri(fnr))
 
     best, assumed = _best(present, absent, confidence, thresholds, merit)
-    mu = max(best * (1 - 1e-12), 0.0)
-    return LowerBound(
-        epsilon=epsilon_at_least(mu, allowed),
-        delta=allowed,
-        confidence=float(confidence),
-        mu=mu,
-        assumptions=(*assumed, GAUSSIAN_CURVE),
-        source="Nasr et al. 2023, Section 4; Dong, Roth and Su 2022, Corollary 2.13",
-    )
+    return gaussian_bound(max(best * (1 - 1e-12), 0.0), allowed, confidence, assumed, "Nasr et al. 2023, Section 4")
 
 
 def _epsilon(fpr: Array, fnr: Array, delta: float) -> Array:

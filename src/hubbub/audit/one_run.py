@@ -20,10 +20,9 @@ from scipy.special import ndtr, ndtri
 
 from hubbub._util.checks import Array, integer, non_negative, open_unit
 from hubbub.audit.bounds import (
-    GAUSSIAN_CURVE,
     LowerBound,
     delta_or_zero,
-    epsilon_at_least,
+    gaussian_bound,
     largest_rejected,
     scores,
     significance,
@@ -224,14 +223,7 @@ def one_run_gdp_epsilon(counts: Sequence[GuessCount], *, delta: float, confidenc
     """
     allowed = open_unit("delta", delta)
     mu = _largest(counts, confidence, _falsified)
-    return LowerBound(
-        epsilon=epsilon_at_least(mu, allowed),
-        delta=allowed,
-        confidence=float(confidence),
-        mu=mu,
-        assumptions=(_ASSUMED, GAUSSIAN_CURVE),
-        source="Mahloujifar, Melis and Chaudhuri 2024, Section 3; Dong, Roth and Su 2022, Corollary 2.13",
-    )
+    return gaussian_bound(mu, allowed, confidence, (_ASSUMED,), "Mahloujifar, Melis and Chaudhuri 2024, Section 3")
 
 
 def _falsified(count: GuessCount, mu: float, level: float) -> bool:

@@ -12,19 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hubbub._util.files import cache_folder
 from hubbub.datasets.dataset import Dataset
-from hubbub.datasets.published import (
-    Expected,
-    Numbers,
-    PublishedFile,
-    cache,
-    decoded,
-    image_dataset,
-    named,
-    read_arrays,
-    replacing,
-    what,
-)
+from hubbub.datasets.published import Expected, Numbers, PublishedFile, image_dataset, named, read_arrays, replacing, what
 from hubbub.errors import DataError
 
 __all__ = ["load"]
@@ -75,7 +65,7 @@ def _arrays(path: str | None) -> dict[str, Numbers]:
 
 def _cached(name: str, make: Callable[[], dict[str, Numbers]]) -> dict[str, Numbers]:
     """The decoded arrays from the cache; made, and cached if possible, if they are missing or damaged."""
-    file = cache("cifar10") / f"{name}.npz"
+    file = cache_folder() / "cifar10" / f"{name}.npz"
     if file.is_file():
         images = {"train": _TRAIN * _BATCH, "test": _BATCH}
         pixels = {f"x_{part}": Expected((count, 3, 32, 32)) for part, count in images.items()}
@@ -112,11 +102,26 @@ def _from_jpeg(content: bytes, file: Path) -> dict[str, Numbers]:
     labels, split = arrays["labels"], arrays["split"]
     if labels.max() > 9 or split.max() > 1 or split.sum() != _BATCH:
         raise DataError(f"{file}: labels must be from 0 to 9, and split 1 of {_BATCH:,} images and 0 of the others")
-    try:
-        pixels = decoded(arrays["blob"], arrays["offsets"], side=32)
-    except ValueError as error:
-        raise DataError(f"{file}: {error}") from error
-    return _arrays_of(pixels, labels, split == 1)
+    return _arrays_of(_decoded(arrays["blob"], arrays["offsets"], file), labels, split == 1)
+
+
+def _decoded(blob: Numbers, offsets: Numbers, file: Path) -> Numbers:
+    """Color images from concatenated JPEG files, ``(images, 3, 32, 32)``."""
+    from PIL import Image
+
+    if offsets[0] < 0 or offsets[-1] > len(blob) or (np.diff(offsets) < 0).any():
+        raise DataError(f"{file}: offsets must rise from 0 to at most {len(blob)}")
+    images = np.empty((len(offsets) - 1, 3, 32, 32), dtype=np.uint8)
+    for index, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+        try:
+            # JPEG only, and the size is checked before decoding.
+            with Image.open(BytesIO(blob[start:end].tobytes()), formats=["JPEG"]) as image:
+                if image.size != (32, 32) or image.mode != "RGB":
+                    raise ValueError(f"it is {image.mode} of {image.size}, not RGB of {(32, 32)}")
+                images[index] = np.asarray(image).transpose(2, 0, 1)
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise DataError(f"{file}: image {index}: {error}") from error
+    return images
 
 
 def _arrays_of(pixels: Numbers, labels: Numbers, test: Numbers) -> dict[str, Numbers]:

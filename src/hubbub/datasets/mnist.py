@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hubbub._util.files import cache_folder
 from hubbub.datasets.dataset import Dataset
-from hubbub.datasets.published import Expected, Numbers, PublishedFile, cache, image_dataset, named, read_arrays, what
+from hubbub.datasets.published import Expected, Numbers, PublishedFile, image_dataset, named, read_arrays, what
 from hubbub.errors import DataError
 
 __all__ = ["load", "load_fashion"]
@@ -97,7 +98,7 @@ def _arrays(kind: _Kind, path: str | None) -> dict[str, Numbers]:
         return read_arrays(place, {key: Expected(shape) for key, shape in _SHAPES.items()}, kind.title)
     if place is None:
         instead = f"give data.path or set HUBBUB_DATA to a folder with {archive}"
-        contents = {key: file.fetched(cache(kind.name), instead) for key, file in files.items()}
+        contents = {key: file.fetched(cache_folder() / kind.name, instead) for key, file in files.items()}
     elif place.is_dir():
         folder = place / kind.name if (place / kind.name).is_dir() else place
         missing = f"the folder must hold {archive} or the four published .gz files"

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,24 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hubbub._util.files import cache_folder
 from hubbub._util.npy import read_header
 from hubbub.datasets.dataset import Dataset
 from hubbub.errors import DataError
 
-__all__ = [
-    "Expected",
-    "Numbers",
-    "PublishedFile",
-    "cache",
-    "decoded",
-    "image_dataset",
-    "named",
-    "read_arrays",
-    "replacing",
-    "standardized",
-    "what",
-]
+__all__ = ["Expected", "Numbers", "PublishedFile", "image_dataset", "named", "read_arrays", "replacing", "what"]
 
 # More than any of these files holds: a server that sends without end fills no memory.
 _LARGEST = 400_000_000
@@ -52,11 +38,6 @@ def named(path: str | None) -> Path | None:
         return Path(chosen).expanduser()
     except RuntimeError as error:
         raise DataError(f"{chosen}: is missing ({error})") from error
-
-
-def cache(name: str) -> Path:
-    """The cache folder of a data set."""
-    return cache_folder() / name
 
 
 def what(path: Path) -> str:
@@ -189,37 +170,11 @@ def image_dataset(arrays: Mapping[str, Numbers], means: Sequence[float], deviati
         means: ``(channels,)``, of pixels from 0 to 1.
         deviations: ``(channels,)``, of the same.
     """
-    train, test = (
-        (
-            standardized(arrays[f"x_{part}"].reshape(-1, len(means), *arrays[f"x_{part}"].shape[-2:]), means, deviations),
-            torch.from_numpy(arrays[f"y_{part}"].astype(np.int64)),
-        )
-        for part in ("train", "test")
-    )
-    return Dataset(*train, *test, declared_classes=10)
+    mean, deviation = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (means, deviations))
 
+    def tensors(part: str) -> tuple[torch.Tensor, torch.Tensor]:
+        images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
+        pixels = torch.from_numpy(images.reshape(-1, len(means), *images.shape[-2:]).astype(np.float32))
+        return pixels.div_(255).sub_(mean).div_(deviation), torch.from_numpy(labels.astype(np.int64))
 
-def standardized(pixels: npt.NDArray[np.uint8], means: Sequence[float], deviations: Sequence[float]) -> torch.Tensor:
-    """Images ``(images, channels, height, width)`` in float32: (pixel / 255 − mean) / deviation, by channel."""
-    by_channel = (len(means), 1, 1)
-    mean, deviation = torch.tensor(means).view(by_channel), torch.tensor(deviations).view(by_channel)
-    return torch.from_numpy(pixels.astype(np.float32)).div_(255).sub_(mean).div_(deviation)
-
-
-def decoded(blob: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], side: int) -> npt.NDArray[np.uint8]:
-    """Color images from concatenated JPEG files, ``(images, 3, side, side)``."""
-    from PIL import Image
-
-    if offsets[0] < 0 or offsets[-1] > len(blob) or (np.diff(offsets) < 0).any():
-        raise ValueError(f"offsets must rise from 0 to at most {len(blob)}")
-    images = np.empty((len(offsets) - 1, 3, side, side), dtype=np.uint8)
-    for index, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
-        try:
-            # JPEG only, and the size is checked before decoding.
-            with Image.open(BytesIO(blob[start:end].tobytes()), formats=["JPEG"]) as image:
-                if image.size != (side, side) or image.mode != "RGB":
-                    raise ValueError(f"it is {image.mode} of {image.size}, not RGB of {(side, side)}")
-                images[index] = np.asarray(image).transpose(2, 0, 1)
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise ValueError(f"image {index}: {error}") from error
-    return images
+    return Dataset(*tensors("train"), *tensors("test"), declared_classes=10)

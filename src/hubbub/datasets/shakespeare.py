@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from hubbub._util.checks import integer
+from hubbub._util.files import cache_folder
 from hubbub.datasets.dataset import IGNORED, Dataset
-from hubbub.datasets.published import PublishedFile, cache, named
+from hubbub.datasets.published import PublishedFile, named
 from hubbub.errors import DataError
 
 __all__ = ["ALPHABET", "examples", "load", "speakers"]
@@ -48,7 +49,7 @@ def load(path: str | None = None, length: int = 80) -> Dataset:
     integer("length", length, at_least=1)
     place, instead = named(path), f"give data.path or set HUBBUB_DATA to a folder with {_NAMES[0]}"
     if place is None:
-        content = _PUBLISHED.fetched(cache("shakespeare"), instead)
+        content = _PUBLISHED.fetched(cache_folder() / "shakespeare", instead)
     else:
         if place.is_dir():
             place = next((place / name for name in _NAMES if (place / name).is_file()), place / _NAMES[0])

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub._util.files import cache_folder
 from hubbub.accounting.runs import RunCharge
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
 from hubbub.errors import ConfigError
@@ -107,10 +108,11 @@ def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise ConfigError(f"data.name = {config.data.name!r}: made a {type(dataset).__name__}, not a hubbub.datasets.Dataset")
     if config.data.features != "none":
-        from hubbub.datasets.published import cache
         from hubbub.datasets.scattering import with_scattering
 
-        dataset = with_scattering(dataset, cache("scattering"), mirrored=config.data.features == "mirrored-scattering")
+        dataset = with_scattering(
+            dataset, cache_folder() / "scattering", mirrored=config.data.features == "mirrored-scattering"
+        )
     return dataset
 
 

@@ -43,7 +43,7 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
     folder = Path(str(config.training.extends)).expanduser()
     recorded = read_run(folder)
     costs_of_ended_runs([recorded])
-    before = _settings(folder)
+    before = configs.resolve(configs.of_run(folder))
     _require_recorded(recorded, following, config, folder)
     had = recorded.promise.terms.clients
     if clients != had:
@@ -93,14 +93,10 @@ def _last_clip_norm(before: Config, recorded: Recorded) -> float | None:
     return clip_norm
 
 
-def _settings(folder: Path) -> Config:
-    return configs.resolve(configs.of_run(folder))
-
-
 def require_same(config: Config) -> None:
     """Refuse settings of other data or of another model than those of the run that they extend."""
     folder = Path(str(config.training.extends)).expanduser()
-    before = _settings(folder)
+    before = configs.resolve(configs.of_run(folder))
     for section, keys in _SAME.items():
         for key in keys:
             was, now = (getattr(getattr(settings, section), key) for settings in (before, config))

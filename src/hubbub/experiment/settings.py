@@ -30,14 +30,7 @@ from hubbub.training.plan import ServerOptimizer
 if TYPE_CHECKING:
     from hubbub.training.encryption import Encryption
 
-__all__ = [
-    "clipping_of",
-    "encryption_of",
-    "evaluation_of",
-    "participation_of",
-    "require_fitting_unit",
-    "server_of",
-]
+__all__ = ["clipping_of", "encryption_of", "evaluation_of", "participation_of", "require_fitting_unit", "server_of"]
 
 # The default share of private evaluations in the ρ of the budget.
 _SHARE = 0.05
