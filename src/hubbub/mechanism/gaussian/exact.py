@@ -15,7 +15,6 @@ https://arxiv.org/abs/1805.06530; Abramowitz and Stegun 1964, 26.2.12 (the ratio
 """
 
 import math
-from fractions import Fraction
 
 import numpy as np
 from scipy.special import erfcinv, erfcx, erfinv
@@ -56,6 +55,7 @@ _PLAIN_BELOW = -1.0
 _EVALUATION = 2e-14
 # Beyond these, δ is below every float64 and squares overflow; they are cut, which states more delta.
 _LARGEST_X, _LARGEST_EPSILON = 1e100, 1e250
+_SPLIT = 2.0**27 + 1
 _SMALLEST, _GREATEST = 1e-100, 1e100
 
 
@@ -208,7 +208,8 @@ def _enough_noise(eps: float, target: float) -> float:
 def _ratio(sigma: float, size: float) -> float:
     """The noise per unit of sensitivity, rounded down, which states more delta, never less."""
     ratio = sigma / size
-    return ratio if Fraction(ratio) * Fraction(size) == sigma else math.nextafter(ratio, 0)
+    high, low = _product(ratio, size)
+    return ratio if high == sigma and low == 0 else math.nextafter(ratio, 0)
 
 
 def _log_delta(eps: float, sigma: float) -> tuple[float, float, float]:
@@ -232,10 +233,23 @@ def _log_delta(eps: float, sigma: float) -> tuple[float, float, float]:
 
 def _argument(eps: float, sigma: float, h: float) -> tuple[float, float]:
     """x = εσ − 1/(2σ), and its rounding error: an error of x moves log δ by x times as much."""
-    if eps * sigma - h / 2 > _LARGEST_X:
+    t, lost_t = _product(eps, sigma)
+    near_one, lost_one = _product(h, sigma)
+    lost_h = ((1 - near_one) - lost_one) * h
+    x = t - h / 2
+    if x > _LARGEST_X:
         return _LARGEST_X, 0.0
-    exact = Fraction(eps) * Fraction(sigma) - 1 / (2 * Fraction(sigma))
-    return (x := float(exact)), float(exact - Fraction(x))
+    back = x - t
+    return x, (t - (x - back)) - (h / 2 + back) + lost_t - lost_h / 2
+
+
+def _product(a: float, b: float) -> tuple[float, float]:
+    """a·b and its rounding error (Dekker 1971)."""
+    scaled_a, scaled_b = _SPLIT * a, _SPLIT * b
+    a_high, b_high = scaled_a - (scaled_a - a), scaled_b - (scaled_b - b)
+    a_low, b_low = a - a_high, b - b_high
+    product = a * b
+    return product, a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
 
 
 def _log_odds(log_probability: float) -> float:
