@@ -18,7 +18,6 @@ import typer
 
 from hubbub._util import __version__
 from hubbub.cli import mechanism_commands, run_commands
-from hubbub.cli.doctor import doctor
 from hubbub.cli.flags import AsJson
 from hubbub.cli.output import console, printable, say
 
@@ -118,7 +117,16 @@ _PANELS: dict[str, tuple[Callable[..., int | None], ...]] = {
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
-app.command(rich_help_panel=_MORE)(doctor)
+
+
+@app.command(rich_help_panel=_MORE)
+def doctor(as_json: AsJson = False) -> int:
+    """Check this machine: versions, device, randomness, disk, encryption."""
+    from hubbub.cli.doctor import check
+
+    return check(as_json=as_json)
+
+
 app.add_typer(_flower, name="flower", rich_help_panel=_MORE)
 app.add_typer(_paillier, name="paillier", rich_help_panel=_MORE)
 

@@ -10,10 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from hubbub._util import __version__
-from hubbub.cli.flags import AsJson
 from hubbub.cli.output import console, print_json, say
 
-__all__ = ["doctor"]
+__all__ = ["check"]
 
 _LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "cryptography")
 _OPTIONAL = {"flwr": "pip install 'hubbub[flower]' for federations", "gmpy2": "pip install 'hubbub[secagg]' for encrypted sums"}
@@ -30,8 +29,8 @@ class Finding:
     text: str
 
 
-def doctor(as_json: AsJson = False) -> int:
-    """Check this machine: versions, device, randomness, disk, encryption."""
+def check(*, as_json: bool) -> int:
+    """Print what was found; returns the exit status."""
     found = [_guarded(look) for look in (_versions, _device, _randomness, _sampler, _disk, _encryption)]
     findings = [finding for part in found for finding in part]
     bad = sum(finding.state == "bad" for finding in findings)

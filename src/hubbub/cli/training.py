@@ -18,7 +18,7 @@ from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.experiment import tracking
+from hubbub.experiment import engine
 from hubbub.experiment.build import build, data_of
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.actual_cost import spent
@@ -90,7 +90,9 @@ class How:
         for extra, wanted in self._trackers().items():
             if not str(wanted):
                 raise ConfigError(f"--{extra} = '': name where to")
-            tracking.require(extra)
+            from hubbub.experiment.tracking import require
+
+            require(extra)
         if self.tensorboard is not None:
             place = next((at for at in (self.tensorboard, *self.tensorboard.parents) if os.path.lexists(at)), Path())
             if not place.is_dir():
@@ -103,10 +105,15 @@ class How:
     @contextmanager
     def tracked(self, screen: Console, run_name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         """A function that tracks a row of metrics; a tracker that fails is dropped, and the run continues."""
+        if not (named := self._trackers()):
+            yield lambda _: None
+            return
+        from hubbub.experiment import tracking
+
         stack = ExitStack()
         try:
             writers: dict[str, tracking.Write] = {}
-            for name, place in self._trackers().items():
+            for name, place in named.items():
                 of_run = () if name == "tensorboard" else (run_name,)
                 writers[name] = stack.enter_context(getattr(tracking, name)(place, *of_run))
 
@@ -160,6 +167,10 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
 
     def begun() -> RunInFolder:
         run = build(config, allow_import=how.allow_import, ranks=ranks)
+        if run.encryption and config.training.engine == "process":
+            from hubbub.experiment.engine.parties import require_keys
+
+            require_keys(run, run.encryption)
         return RunInFolder.begun(run, new_folder(out, "runs", stem, ", or resume it with 'hubbub resume {out}'"))
 
     _train(_led(ranks, begun), how, config)
@@ -239,7 +250,7 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
                 show(row)
                 track(row)
 
-            begun.train(config.training.engine, shown, allow_import=how.allow_import)
+            engine.train(begun, config.training.engine, shown, allow_import=how.allow_import)
     except (KeyboardInterrupt, RankError):
         say(screen)
         say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Resume with: hubbub resume {folder}")

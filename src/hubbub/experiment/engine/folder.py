@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,7 +35,6 @@ from hubbub.mechanism.participation import (
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
-from hubbub.training.head_hook import HeadHook
 from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
@@ -61,10 +60,6 @@ class RunInFolder:
     @classmethod
     def begun(cls, run: Run, folder: Path) -> "RunInFolder":
         """A new run, with its guarantee and its settings in the folder; all derived settings are written out."""
-        if run.encryption:
-            from hubbub.experiment.engine.parties import require_keys
-
-            require_keys(run, run.encryption)
         begun = cls(run, folder)
         begun.prepare()
         with begun.store.locked():
@@ -122,9 +117,11 @@ class RunInFolder:
     @property
     def store(self) -> RunStore:
         """The ledger, releases and checkpoints in the folder."""
-        training, heads = self.run.config.training, self.run.config.heads
-        given = heads.url if heads.command is None else heads.command
-        hook = None if given is None else HeadHook(given, key=heads.key, required=heads.required)
+        training, heads, hook = self.run.config.training, self.run.config.heads, None
+        if (given := heads.url if heads.command is None else heads.command) is not None:
+            from hubbub.training.head_hook import HeadHook
+
+            hook = HeadHook(given, key=heads.key, required=heads.required)
         return RunStore(self.folder, keep_releases=training.keep_releases, free_share=training.free_disk, head_hook=hook)
 
     @property
@@ -164,24 +161,6 @@ class RunInFolder:
                 now = {"clip_norm": result.clip_norm, "heads_waiting": store.heads_waiting}
                 metrics.add(strict_json.finite_only(row), now)
                 yield row
-
-    def train(self, engine: str, show: Callable[[dict[str, Any]], None], *, allow_import: bool = False) -> None:
-        """Train the remaining rounds in this process, or as a ``"flower"`` app in it whose clients may import named code.
-
-        ``show`` gets the metrics of each round.
-        """
-        if engine == "flower":
-            from hubbub.experiment.engine.flower_app import run_locally
-
-            run_locally(self, show, allow_import=allow_import)
-            return
-        population: Population = self.run.population
-        if self.run.encryption is not None:
-            from hubbub.experiment.engine.parties import parties
-
-            population = parties(self, self.run.encryption)
-        for row in self.rounds(population):
-            show(row)
 
     def finish(self) -> tuple[float, float]:
         """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples."""

@@ -58,7 +58,7 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
 
 def require_keys(run: Run, terms: Encryption) -> None:
     """Check the keys that the settings name, before a run whose keys are in this process begins."""
-    if run.config.secagg.keys is not None and run.config.training.engine == "process":
+    if run.config.secagg.keys is not None:
         _keys(run, terms)
 
 

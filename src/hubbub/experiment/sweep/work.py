@@ -117,6 +117,7 @@ def finish(task: Task) -> float:
     """Begin or resume the run, train it to its end, and write its scores last; returns the accuracy."""
     from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+    from hubbub.experiment import engine
     from hubbub.experiment.build import build
     from hubbub.experiment.engine.folder import RunInFolder
     from hubbub.training import evaluate
@@ -125,7 +126,7 @@ def finish(task: Task) -> float:
         begun = RunInFolder.resumed(task.folder, allow_import=task.allow_import)
     else:
         begun = RunInFolder.begun(build(task.config, allow_import=task.allow_import), task.folder)
-    begun.train(begun.run.config.training.engine, lambda _: None, allow_import=task.allow_import)
+    engine.train(begun, begun.run.config.training.engine, lambda _: None, allow_import=task.allow_import)
     loss, accuracy = begun.finish()
     dataset = begun.run.dataset
     seen = dataset.train_inputs[:_SEEN], dataset.train_targets[:_SEEN]
