@@ -119,7 +119,7 @@ def round_counts(config: Config, units: int, plan: RunPlan, sizes: Sequence[Coho
         >>> plan = planned(config, 1000)
         >>> counts = round_counts(config, 1000, plan, cohort_sizes(config, 1000, plan))
         >>> proposed(counts).size, proposed(counts).rounds
-        (128, 128)
+        (128, 100)
     """
     family = FAMILIES.get(strategy_word(config))
     # A matrix file has as many rounds as it has rows.
