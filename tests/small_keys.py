@@ -17,11 +17,6 @@ def number(text: str) -> int:
     return int(text, 16)
 
 
-def by_definition(n: int, m: int, r: int) -> int:
-    """The ciphertext of m with the randomness r: Paillier 1999, section 4, with g = 1 + n."""
-    return pow(1 + n, m, n * n) * pow(r, n, n * n) % (n * n)
-
-
 @cache
 def small(position: int = 0) -> PrivateKey:
     """A key of 512 bits that short exponents fit."""

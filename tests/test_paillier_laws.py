@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hubbub.secagg import packing, threshold
+from hubbub.secagg import packing, textbook, threshold
 from hubbub.secagg.paillier import PrivateKey, PublicKey
-from small_keys import SAFE, by_definition, plain, small
+from small_keys import SAFE, plain, small
 
 # Numbers, and what was computed from them.
 
@@ -97,7 +97,7 @@ def test_every_unit_is_the_ciphertext_of_one_number_with_one_randomness() -> Non
     """n = 143, all of it: plaintext and randomness, and the units mod n², are as many, and correspond one to one."""
     n = 11 * 13
     units = [r for r in range(1, n) if math.gcd(r, n) == 1]
-    plaintext = {by_definition(n, m, r): m for m in range(n) for r in units}
+    plaintext = {textbook.encrypt(n, m, r): m for m in range(n) for r in units}
     assert sorted(plaintext) == [c for c in range(n * n) if math.gcd(c, n) == 1]
     private = PrivateKey.from_primes(11, 13)
     signed = private.decrypt(private.public_key.ciphertext(list(plaintext)))
@@ -111,9 +111,9 @@ def test_a_rerandomized_number_can_become_any_ciphertext_of_it() -> None:
     private = PrivateKey.from_primes(11, 13)
     public = private.public_key
     assert not public.short_exponents
-    c = public.ciphertext([by_definition(143, 7, 2)] * 5000)
+    c = public.ciphertext([textbook.encrypt(143, 7, 2)] * 5000)
     fresh = set(c.rerandomize().integers)
-    assert fresh == {by_definition(143, 7, r) for r in range(1, 143) if math.gcd(r, 143) == 1}
+    assert fresh == {textbook.encrypt(143, 7, r) for r in range(1, 143) if math.gcd(r, 143) == 1}
 
 
 # Packed sums.
@@ -163,7 +163,7 @@ def test_packed_sums_under_encryption_are_the_sums_of_whole_numbers(
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_pai_11_any_holders_in_any_order_read_the_same_of_any_computation(data: st.DataObject) -> None:
+def test_any_holders_in_any_order_read_the_same_of_any_computation(data: st.DataObject) -> None:
     holders = data.draw(st.integers(1, 6))
     needed = data.draw(st.integers(1, holders))
     public, shares = threshold.deal(*SAFE, holders=holders, threshold=needed)
@@ -221,7 +221,7 @@ def test_combined_by_hand_two_of_three_partials_are_no_more_than_noise() -> None
     Mod n every share is 1, so that the part of n is the number's, as in the ciphertext itself; what hides it is uniform.
     """
     n, n_square = TINY[0] * TINY[1], (TINY[0] * TINY[1]) ** 2
-    c = by_definition(n, 1000, 2)
+    c = textbook.encrypt(n, 1000, 2)
     seen, readable = set(), 0
     for _ in range(300):
         public, shares = threshold.deal(*TINY, holders=3, threshold=3)
@@ -238,7 +238,7 @@ def test_combined_by_hand_two_of_three_partials_are_no_more_than_noise() -> None
 def test_three_of_three_partials_combined_by_hand_are_the_number() -> None:
     """So that the test above would see it."""
     n, n_square = TINY[0] * TINY[1], (TINY[0] * TINY[1]) ** 2
-    c = by_definition(n, 1000, 2)
+    c = textbook.encrypt(n, 1000, 2)
     public, shares = threshold.deal(*TINY, holders=3, threshold=3)
     product = gmpy2.mpz(1)
     for weight, share in zip((3, -3, 1), shares, strict=True):

@@ -32,7 +32,7 @@ import sympy
 import torch
 
 import hubbub.secagg
-from hubbub.secagg import packing, paillier, primes, randomizers, threshold
+from hubbub.secagg import packing, paillier, primes, randomizers, textbook, threshold
 from hubbub.secagg.paillier import PrivateKey
 from small_keys import SMALL_SAFE, other, plain, small
 
@@ -147,6 +147,8 @@ PLACES: dict[str, Callable[[int], object]] = {
     "a ciphertext that arrives": PUBLIC.ciphertext,
     "a sum to decrypt": SHARES[0].partial,
     "a contribution": lambda c: SHARES[0].partial_of([[3], [c]]),
+    "the randomness of textbook form": lambda r: textbook.encrypt(PUBLIC.n, 5, r),
+    "a ciphertext in textbook form": lambda c: textbook.decrypt(*SMALL_SAFE, c),
     "the base of proofs": lambda v: replace(PUBLIC, base=v),
     "a verification key": lambda v: replace(PUBLIC, verification=(v, *PUBLIC.verification[1:])),
 }

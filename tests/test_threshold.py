@@ -15,6 +15,8 @@ from typing import Any
 
 import gmpy2
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import untold
 from conftest import oracle
@@ -48,6 +50,20 @@ def test_shares_partials_and_combinations_are_those_of_the_reference(case):
         m = threshold.combine(public, [partials[i] for i in subset])
         assert m % n == int(combination["m"], 16)
         assert -n // 2 <= m <= n // 2
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_pai_11_any_t_of_n_decrypt_and_one_fewer_is_refused(data):
+    holders = data.draw(st.integers(1, 7))
+    needed = data.draw(st.integers(1, holders))
+    public, shares = threshold.deal(P, Q, holders=holders, threshold=needed)
+    sums = public.encrypt(-7)
+    chosen = data.draw(st.permutations(shares))[:needed]
+    partials = [share.partial(sums) for share in chosen]
+    assert threshold.combine(public, partials) == -7
+    with pytest.raises(ValueError, match=f"{needed - 1} are too few, any {needed} of {holders} are needed"):
+        threshold.combine(public, partials[1:])
 
 
 def test_two_shares_of_three_do_not_open_a_ciphertext_even_without_the_refusal():

@@ -13,7 +13,7 @@ MODULES = {
     TOP: ("testing", "errors", "experiment.tracking"),
     f"{TOP}.mechanism": ("participation", "workloads", "utility"),
     f"{TOP}.mechanism.strategies": ("toeplitz", "stamped"),
-    f"{TOP}.secagg": ("paillier", "threshold", "packing", "key_files"),
+    f"{TOP}.secagg": ("paillier", "threshold", "packing", "textbook", "key_files"),
 }
 
 
