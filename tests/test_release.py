@@ -16,6 +16,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation, Participation, PoissonSampling
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
+from hubbub.noise.sources import IncarnationSource
 from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
 from release_paths import CLIENTS, CLIP, DIM, PATTERN, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, total
@@ -99,6 +100,28 @@ def test_cra_17_noise_that_would_come_out_with_other_last_bits_is_refused(
     monkeypatch.setattr("hubbub.training.release.sampler", lambda: "0" * 64)
     with pytest.raises(RunFolderError, match="bit for bit"):
         opened(RunStore(tmp_path))
+
+
+def test_independent_noise_resumes_on_any_machine_and_draws_no_row_of_an_earlier_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promise = Promise(ROUNDS, Mechanism(Identity(ROUNDS), PATTERN, 1.0))
+    first = opened(locked(tmp_path), promise)
+    for t in range(2):
+        one_round(first, t)
+    monkeypatch.setattr("hubbub.training.release.sampler", lambda: "0" * 64)
+    drawn = []
+    right = IncarnationSource.segments
+    monkeypatch.setattr(
+        IncarnationSource, "segments", lambda self, index, first: (drawn.append(index), right(self, index, first))[1]
+    )
+    again = opened(RunStore(tmp_path), promise)
+    assert again.noise.round_index == again.noise.drawn == 2
+    one_round(again, 2)
+    again.abort(again.begin([3], total(), CLIP))
+    one_round(again, 4)
+    assert drawn == [2, 4]
+    assert [epoch.first_row for epoch in again.ledger.history.epochs] == [0, 2]
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,24 @@ class NoiseStream:
         return whole[self._wanted]
 
     def skip_to(self, round_index: int) -> None:
-        """Advance to a later round; the rows between are drawn and remembered for correlation, but not returned."""
+        """Advance to a later round; the rows between are drawn and remembered for correlation, but not returned.
+
+        Of a strategy that remembers none they are not drawn.
+        """
+        strategy = self.mechanism.strategy
+        if self.round_index < round_index and not self.draws_to(round_index):
+            require_round(round_index - 1, strategy.rounds)
+            self.round_index, self.drawn = round_index, progress(strategy, round_index).drawn
         while self.round_index < round_index:
             self._step(None)
+
+    def draws_to(self, round_index: int) -> bool:
+        """Whether :meth:`skip_to` draws rows on the way to a round."""
+        strategy = self.mechanism.strategy
+        # The steps of a strategy of your own may remember more than it states.
+        return self.round_index < round_index and (
+            memory_rows(strategy) != 0 or progress(strategy, min(round_index, strategy.rounds)).remembered > 0
+        )
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Refuse a copy of secret noise: one row would meet two sums, whose difference is then bare."""

@@ -390,7 +390,7 @@ class ReleasePath:
         self.ledger.chain.repair()
         self._give_heads()
         done = self.ledger.next_round
-        again = self.noise is not None and self.noise.round_index < done < self._rounds
+        again = self.noise is not None and done < self._rounds and self.noise.draws_to(done)
         if again and any(epoch.sampler != sampler() for epoch in self.ledger.history.epochs):
             raise RunFolderError(
                 "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, torch "
