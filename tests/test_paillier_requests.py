@@ -4,6 +4,7 @@ The holder opens nothing, remembers nothing of it, and opens the honest sum of t
 """
 
 import random
+import resource
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -264,7 +265,7 @@ def test_noise_that_was_given_out_before_a_restart_is_asked_for_after_it(tmp_pat
 
 
 def test_contributions_are_on_disk_and_are_read_again_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.secagg.aggregator._IN_MEMORY", 1)
+    monkeypatch.setattr("hubbub.secagg.protocol._IN_MEMORY", 1)
     key, plan = large().public_key, packing.Packing(bits=16, clip=1.0, max_clients=12, key_bits=2048)
     agreed = Agreement(key, plan, size=200 * plan.slots, run="a run", server_noise=False)
     held = Agreement(key, plan, agreed.size, "a run", server_noise=False, whole_key=True)
@@ -292,13 +293,14 @@ def test_messages_in_a_file_are_found_again_up_to_a_torn_end(tmp_path: Path) -> 
     draw, path = Draw(5), tmp_path / "messages"
     for _ in range(100):
         messages, cut = [draw.randbytes(draw.randrange(40)) for _ in range(draw.randrange(6))], draw.randrange(60)
-        kept = MessageFile(path.open("w+b"))
+        path.unlink(missing_ok=True)
+        kept = MessageFile(path)
         for message in messages:
             kept.append(message)
         del kept
         data = path.read_bytes()[: -cut or None]
         path.write_bytes(data)
-        found = MessageFile(path.open("r+b"))
+        found = MessageFile(path)
         assert list(found) == messages[: len(found)]
         ends = np.cumsum([8 + len(message) for message in messages])
         assert len(found) == (ends <= len(data)).sum()
@@ -319,6 +321,33 @@ def summed(value: int) -> Aggregator:
     for i in range(3):
         aggregator.add(f"c{i}", SHORT_AGREED.contribution(f"c{i}", 0, np.full(9, value)))
     return aggregator
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_contribution_that_a_full_disk_refuses_leaves_the_others_as_they_were(
+    before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("c1", "c2", "c3")
+    messages = [SHORT_AGREED.contribution(name, 0, np.full(9, 1)) for name in names]
+    taken = before * (8 + len(messages[0]))
+    # The first messages are in memory, none or two of them, and go to the disk with the next one.
+    monkeypatch.setattr("hubbub.secagg.protocol._IN_MEMORY", taken)
+    summing, limits = Aggregator(SHORT_AGREED, 0), resource.getrlimit(resource.RLIMIT_FSIZE)
+    for name, data in zip(names[:2], messages[:2], strict=True):
+        summing.add(name, data)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * (8 + len(messages[0])) + 9, limits[1]))
+        for _ in range(2):
+            with pytest.raises(
+                OSError, match=r"^\[Errno 27\] client 'c3': cannot be kept in .* for the holders: .* by TMPDIR$"
+            ):
+                summing.add("c3", messages[2])
+            assert summing.senders == ("c1", "c2")
+            assert list(summing.request().contributions) == messages[:2]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    summing.add("c3", messages[2])
+    assert list(summing.request().contributions) == messages
 
 
 @cache

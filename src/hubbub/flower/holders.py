@@ -137,7 +137,7 @@ def _taken(folder: Path, agreement: Agreement, content: RecordDict, round_index:
     longest = framed("n" * LONGEST_NAME, agreement.ciphertexts, agreement.public_key.bits)
     if any(len(data) > longest for data in contributions):
         raise ValueError(f"round {round_index + 1}: a contribution has more than {longest} bytes")
-    taken = MessageFile(path.open("r+b" if first else "w+b"))
+    taken = MessageFile(path)
     if first > len(taken):
         raise ValueError(f"round {round_index + 1}: {first} contributions are said to have come, and {len(taken)} did")
     taken.keep(first)

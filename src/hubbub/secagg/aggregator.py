@@ -18,8 +18,6 @@ from hubbub.secagg.protocol import Agreement, Kind, Message, MessageFile, as_byt
 __all__ = ["Aggregator", "Request", "require_of"]
 
 _SERVER = "server"
-# Bytes of contributions in memory; more are in a temporary file.
-_IN_MEMORY = 2**26
 
 
 @dataclass(frozen=True)
@@ -62,10 +60,7 @@ class Aggregator:
         self.agreement = agreement
         self.round_index = integer("round_index", round_index, at_least=0)
         # Holders of shares form the sum from the messages; the owner of a whole key, who could read single ones, gets none.
-        self._kept: MessageFile | None = None
-        if keeps and not agreement.whole_key:
-            file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 # the MessageFile closes it
-            self._kept = MessageFile(file)
+        self._kept = MessageFile() if keeps and not agreement.whole_key else None
         self._senders: dict[str, None] = {}
         self._noise: dict[str, bytes] = {}
         # Digests: the ciphertexts themselves would be the memory of all contributions.
@@ -166,7 +161,11 @@ class Aggregator:
         if len(fresh) < len(ciphertext.integers) or not self._ciphertexts.isdisjoint(fresh):
             raise ValueError(f"{name}: sent a ciphertext that was there before; each is made afresh")
         if self._kept is not None and kind is Kind.CONTRIBUTION:
-            self._kept.append(cast(bytes, data))
+            try:
+                self._kept.append(cast(bytes, data))
+            except OSError as error:
+                where = f"cannot be kept in {tempfile.tempdir or 'a temporary file'} for the holders: {error.strerror}"
+                raise OSError(error.errno, f"{name}: {where}; make room, or name another folder by TMPDIR") from error
         self._ciphertexts |= fresh
         self._total = ciphertext if self._total is None else self._total + ciphertext
 

@@ -16,12 +16,15 @@ import itertools
 import os
 import re
 import struct
+import tempfile
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
-from typing import IO, Any
+from io import BytesIO, FileIO
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +48,8 @@ _MAGIC = b"hubbub-paillier1"
 _HEAD = struct.Struct("<16sB16sQHI")
 _DIGEST = 32
 _LENGTH = struct.Struct("<Q")
+# Bytes of messages in memory; more are in a temporary file.
+_IN_MEMORY = 2**26
 
 
 class Kind(IntEnum):
@@ -128,27 +133,40 @@ class MessageFile(Collection[bytes]):
     """Messages in a file, in the order in which they came: each is read again when it is needed, so that memory holds one.
 
     Args:
-        file: Of bytes, to read and write; what another start appended is found again, up to a torn end.
+        path: A file, created if it is missing; what another start appended is found again, up to a torn end. Without one a
+            temporary file, which is in memory while it is short.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._ends = file, [0]
-        weakref.finalize(self, file.close)
-        size = file.seek(0, os.SEEK_END)
+    def __init__(self, path: Path | None = None) -> None:
+        # Without buffers: what a full disk refused is gone, and is neither written later nor in the way of the others.
+        self._file: BytesIO | FileIO = BytesIO() if path is None else path.open("r+b" if path.exists() else "w+b", buffering=0)
+        self._ends = [0]
+        weakref.finalize(self, self._file.close)
+        size = self._file.seek(0, os.SEEK_END)
         while (start := self._ends[-1] + _LENGTH.size) <= size:
-            file.seek(self._ends[-1])
-            end = start + _LENGTH.unpack(file.read(_LENGTH.size))[0]
+            self._file.seek(self._ends[-1])
+            end = start + _LENGTH.unpack(self._file.read(_LENGTH.size))[0]
             if end > size:
                 break
             self._ends.append(end)
 
     def append(self, data: bytes) -> None:
-        """Put a message behind the others."""
+        """Put a message behind the others, which stay as they are if it cannot be written."""
+        framed = _LENGTH.pack(len(data)) + data
+        if isinstance(self._file, BytesIO) and self._ends[-1] + len(framed) > _IN_MEMORY:
+            # No SpooledTemporaryFile, which loses what it holds if the disk is full just then.
+            moved = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 # closed with the messages
+            try:
+                _write(moved, self._file.getvalue())
+            except OSError:
+                moved.close()
+                raise
+            self._file.close()
+            self._file = moved
+            weakref.finalize(self, moved.close)
         self._file.seek(self._ends[-1])
-        self._file.write(_LENGTH.pack(len(data)) + data)
-        # A full disk is told here.
-        self._file.flush()
-        self._ends.append(self._ends[-1] + _LENGTH.size + len(data))
+        _write(self._file, framed)
+        self._ends.append(self._ends[-1] + len(framed))
 
     def keep(self, count: int) -> None:
         """Drop all messages but the first ``count``."""
@@ -165,6 +183,12 @@ class MessageFile(Collection[bytes]):
 
     def __contains__(self, data: object) -> bool:
         return any(data == message for message in self)
+
+
+def _write(file: BytesIO | FileIO, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 @dataclass(frozen=True)
