@@ -3,8 +3,10 @@
 import ast
 import dataclasses
 import inspect
+import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import get_type_hints
 
@@ -57,6 +59,18 @@ def test_what_a_type_checker_sees_is_what_a_program_gets() -> None:
     assert set(seen) == set(hubbub.__all__)
     for name, module in seen.items():
         assert getattr(hubbub, name) is getattr(sys.modules[module or ""], name), name
+
+
+def test_the_public_names_are_there_without_source_in_a_zip_file(tmp_path: Path) -> None:
+    """As an application has them that is one file, or was frozen."""
+    with zipfile.PyZipFile(str(tmp_path / "hubbub.zip"), "w") as file:
+        file.writepy(str(Path(hubbub.__file__).parent))
+    lazy = ("", ".accounting", ".factorization", ".ledger", ".mechanism.gaussian", ".mechanism.strategies")
+    lines = [f"from hubbub{package} import *" for package in lazy]
+    command = [sys.executable, "-c", "\n".join([*lines, "print(Mechanism.__module__, epsilon.__module__)"])]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "hubbub.zip")}
+    asked = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert asked.stdout.split() == ["hubbub.mechanism.mechanism", "hubbub.mechanism.gaussian.exact"], asked.stderr
 
 
 def test_annotations_of_public_names_can_be_evaluated() -> None:

@@ -1,13 +1,12 @@
 """Shared tools that know nothing of privacy: checks, files, JSON, roots of equations, pseudorandom bits."""
 
-import ast
+import dis
 import math
 import sys
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 __all__ = ["__version__", "lazily", "least_float", "least_root", "no_lower"]
@@ -21,7 +20,8 @@ _ERROR = 2.0**-49
 def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package that load a name's module when the name is first asked for.
 
-    The names and their modules are the imports under ``if TYPE_CHECKING:`` in its own source, which type checkers read, too.
+    The names and their modules are the imports under ``if TYPE_CHECKING:``, which type checkers read, too, as the package's
+    compiled code has them: there may be no source, as in a zip file of compiled modules.
 
     Example:
         >>> get, names = lazily("hubbub.ledger")
@@ -31,10 +31,14 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
 
     @cache
     def homes() -> dict[str, str]:
-        source = ast.parse(Path(str(sys.modules[package].__file__)).read_text())
-        blocks = [node for node in source.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-        imports = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
-        return {name.name: str(line.module) for line in imports for name in line.names}
+        loader: Any = getattr(sys.modules[package].__spec__, "loader", None)
+        module, found = "", dict[str, str]()
+        for step in dis.get_instructions(loader.get_code(package)):
+            if step.opname == "IMPORT_NAME":
+                module = step.argval
+            elif step.opname == "IMPORT_FROM":
+                found[step.argval] = module
+        return found
 
     def get(name: str) -> Any:
         if name not in homes():

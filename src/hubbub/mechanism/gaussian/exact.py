@@ -44,7 +44,9 @@ def mills_ratio_and_difference(x: float, h: float) -> tuple[float, float]:
         # R(x) is at least about twice as large.
         return after, mills_ratio(x) - after
     s = _NODES / reach
-    return after, float(_WEIGHTS @ (np.exp(-s * (x + s / 2)) * -np.expm1(-h * s))) / reach
+    # The last nodes weigh nothing, which a program may have made an error of.
+    with np.errstate(under="ignore"):
+        return after, float(_WEIGHTS @ (np.exp(-s * (x + s / 2)) * -np.expm1(-h * s))) / reach
 
 
 _LOG_ROOT_2_PI = math.log(2 * math.pi) / 2
