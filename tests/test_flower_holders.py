@@ -2,6 +2,7 @@
 
 import json
 import logging
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +184,28 @@ def test_contributions_that_do_not_follow_those_that_came_are_refused_and_the_ro
     assert "has contributed to this round already" in refusal(take(2, two, action="open"))
     parts = take(2, three, action="open").content["paillier"]["parts"]
     assert parts == to(grid, FIRST, whole).content["paillier"]["parts"]
+
+
+def test_a_holder_whose_disk_is_full_names_the_file_and_takes_the_same_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid, agreement = grid_of(configs(tmp_path)), plain()
+    to(grid, FIRST, told(agreement, "hello"))
+    whole = asked_to_open(agreement, [ONE, OTHER, ONE])
+    one, two, three = (whole[f"contribution-{i}"] for i in range(3))
+    to(grid, FIRST, {**told(agreement, "take", round=0, first=0), "contribution-0": one})
+    more = {**told(agreement, "take", round=0, first=1), "contribution-0": two}
+    (kept,), limits = tmp_path.glob("*/holder-*/contributions-0"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (kept.stat().st_size + 9, limits[1]))
+        refused = to(grid, FIRST, more)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "the holder cannot; see its log" in refusal(refused)
+    assert f"File too large: '{kept}'" in caplog.text
+    assert to(grid, FIRST, more).content["paillier"]["taken"] == 2
+    last = {**told(agreement, "open", round=0, first=2), "contribution-0": three, "total": whole["total"]}
+    assert to(grid, FIRST, last).content["paillier"]["parts"] == to(grid, FIRST, whole).content["paillier"]["parts"]
 
 
 def test_a_node_that_claims_anothers_share_does_not_keep_its_holder_from_opening(tmp_path: Path) -> None:

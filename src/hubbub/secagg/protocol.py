@@ -11,6 +11,7 @@ mistake. It does not stop an attacker: ciphertexts are malleable. A message is a
 of both, which detects damage. The channel must authenticate senders.
 """
 
+import errno
 import hashlib
 import itertools
 import os
@@ -140,7 +141,7 @@ class MessageFile(Collection[bytes]):
     def __init__(self, path: Path | None = None) -> None:
         # Without buffers: what a full disk refused is gone, and is neither written later nor in the way of the others.
         self._file: BytesIO | FileIO = BytesIO() if path is None else path.open("r+b" if path.exists() else "w+b", buffering=0)
-        self._ends = [0]
+        self._path, self._ends = path, [0]
         weakref.finalize(self, self._file.close)
         size = self._file.seek(0, os.SEEK_END)
         while (start := self._ends[-1] + _LENGTH.size) <= size:
@@ -165,7 +166,11 @@ class MessageFile(Collection[bytes]):
             self._file = moved
             weakref.finalize(self, moved.close)
         self._file.seek(self._ends[-1])
-        _write(self._file, framed)
+        try:
+            _write(self._file, framed)
+        except OSError as error:
+            error.filename = None if self._path is None else str(self._path)
+            raise
         self._ends.append(self._ends[-1] + len(framed))
 
     def keep(self, count: int) -> None:
@@ -188,7 +193,10 @@ class MessageFile(Collection[bytes]):
 def _write(file: BytesIO | FileIO, content: bytes) -> None:
     rest = memoryview(content)
     while rest:
-        rest = rest[file.write(rest) :]
+        written = file.write(rest)
+        if not written:
+            raise OSError(errno.ENOSPC, f"no room for {len(rest):,} bytes")
+        rest = rest[written:]
 
 
 @dataclass(frozen=True)
