@@ -186,7 +186,7 @@ def test_contributions_that_do_not_follow_those_that_came_are_refused_and_the_ro
     assert parts == to(grid, FIRST, whole).content["paillier"]["parts"]
 
 
-def test_a_holder_whose_disk_is_full_names_the_file_and_takes_the_same_again(
+def test_res_4_a_holder_whose_disk_is_full_names_the_file_and_takes_the_same_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid, agreement = grid_of(configs(tmp_path)), plain()

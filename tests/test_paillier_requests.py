@@ -324,7 +324,7 @@ def summed(value: int) -> Aggregator:
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_contribution_that_a_full_disk_refuses_leaves_the_others_as_they_were(
+def test_res_4_a_contribution_that_a_full_disk_refuses_leaves_the_others_as_they_were(
     before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("c1", "c2", "c3")
