@@ -18,8 +18,9 @@ import torch
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import _runner
-from _runner import Row
-from _simulation_sides import cnn, images
+from _peer_process import DEFAULT_FOLDER, Environment, Peer
+from _runner import Row, Skipped
+from _simulation_sides import cnn, images, mnist_work
 from hubbub.datasets import iid
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs
@@ -129,6 +130,19 @@ def time_rows(seconds: float) -> list[Row]:
     ]
 
 
+def flower_rows(seconds: float) -> list[Row | Skipped]:
+    """That round beside one of Flower, which neither clips nor adds noise, on as many Ray actors."""
+    samples, peers = 100 if seconds <= _runner.QUICK else 600, Environment(DEFAULT_FOLDER)
+    name = f"a round of {CLIENTS} clients, CNN of 21,840 parameters, two ranks; peer: Flower on two Ray actors"
+    if not peers.installed:
+        return [Skipped(name, "peer not installed: run simulation.py --peers")]
+    with tempfile.TemporaryDirectory() as folder:
+        mnist_work(cnn(), CLIENTS, samples).save(Path(folder) / "work.pt")
+        with Peer(peers, "_peer_flower", f"{folder}/work.pt", "2") as flower:
+            theirs = min([flower.round().wall_seconds for _ in range(ROUNDS)][1:])
+        return [Row(name, max(on_ranks(2, rounds, samples, folder)), theirs, 2.5, unit="wall seconds")]
+
+
 def memory_rows(seconds: float) -> list[Row]:
     """The memory of noise, of one rank after the other; whole it takes 10 GB."""
     dim = 2 * 10 ** (6 if seconds <= _runner.QUICK else 7)
@@ -138,4 +152,4 @@ def memory_rows(seconds: float) -> list[Row]:
 
 
 if __name__ == "__main__":
-    _runner.main(__doc__, time_rows, memory_rows)
+    _runner.main(__doc__, time_rows, flower_rows, memory_rows)

@@ -76,4 +76,34 @@ __all__ = [
 ]
 
 # Modules that load torch are loaded on first use.
-__getattr__, __dir__ = lazily(__name__)
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "_util": ("__version__",),
+        "accounting": ("PrivacyGuarantee", "calibrate", "delta", "epsilon", "guarantee"),
+        "experiment.engine.finished": ("load",),
+        "mechanism": ("Mechanism",),
+        "mechanism.participation": (
+            "BallsInBinsSampling",
+            "CyclicPoissonSampling",
+            "FixedEpochs",
+            "FixedSizeSampling",
+            "MinSeparation",
+            "PoissonSampling",
+            "SingleParticipation",
+            "TruncatedPoissonSampling",
+        ),
+        "training": (
+            "ExamplePopulation",
+            "LocalTraining",
+            "Plan",
+            "RunStore",
+            "ServerOptimizer",
+            "SimulatedPopulation",
+            "private_gradients",
+            "train",
+        ),
+        "training.clipping": ("AdaptiveClipping",),
+        "verification": ("verify",),
+    },
+)

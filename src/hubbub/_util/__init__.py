@@ -1,11 +1,9 @@
 """Shared tools that know nothing of privacy: checks, files, JSON, roots of equations, pseudorandom bits."""
 
-import dis
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -17,36 +15,29 @@ __version__ = "0.1.0"
 _ERROR = 2.0**-49
 
 
-def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package that load a name's module when the name is first asked for.
+def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package, so that it loads only the modules in use.
 
-    The names and their modules are the imports under ``if TYPE_CHECKING:``, which type checkers read, too, as the package's
-    compiled code has them: there may be no source, as in a zip file of compiled modules.
+    Args:
+        package: Its ``__name__``.
+        homes: Its modules, each with the names that it exports; without names, the module itself.
 
     Example:
-        >>> get, names = lazily("hubbub.ledger")
-        >>> get("compose_runs").__module__, "run_charges" in names()
-        ('hubbub.ledger.multi_run', True)
+        >>> get, _ = lazily("json", {"decoder": ("JSONDecoder",), "scanner": ()})
+        >>> get("JSONDecoder").__name__, get("scanner").__name__
+        ('JSONDecoder', 'json.scanner')
     """
-
-    @cache
-    def homes() -> dict[str, str]:
-        loader: Any = getattr(sys.modules[package].__spec__, "loader", None)
-        module, found = "", dict[str, str]()
-        for step in dis.get_instructions(loader.get_code(package)):
-            if step.opname == "IMPORT_NAME":
-                module = step.argval
-            elif step.opname == "IMPORT_FROM":
-                found[step.argval] = module
-        return found
+    home_of = {name: home for home, names in homes.items() for name in names or (home,)}
 
     def get(name: str) -> Any:
-        if name not in homes():
+        if name in homes and name not in home_of:
+            return import_module(f"{package}.{name}")
+        if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = homes()[name]
-        return import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
+        module = import_module(f"{package}.{home_of[name]}")
+        return getattr(module, name) if homes[home_of[name]] else module
 
-    return get, lambda: sorted({*vars(sys.modules[package]), *homes()})
+    return get, lambda: sorted({*vars(sys.modules[package]), *home_of})
 
 
 def no_lower(number: float) -> float:

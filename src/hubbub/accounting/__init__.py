@@ -87,4 +87,19 @@ __all__ = [
 ]
 
 # A run whose accountant composes distributions loads no divergences.
-__getattr__, __dir__ = lazily(__name__)
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "conversions": (
+            "bun_steinke_epsilon_from_zcdp",
+            "delta_from_rdp",
+            "delta_from_zcdp",
+            "epsilon_from_rdp",
+            "epsilon_from_zcdp",
+            "split_noise_multiplier",
+        ),
+        "groups": ("group_epsilon", "group_events", "group_noise_multiplier"),
+        "renyi": ("rdp",),
+        "trade_offs": ("gdp_mu", "trade_off"),
+    },
+)

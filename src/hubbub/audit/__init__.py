@@ -61,4 +61,4 @@ __all__ = [
 ]
 
 # The statistics need no torch.
-__getattr__, __dir__ = lazily(__name__)
+__getattr__, __dir__ = lazily(__name__, {"verdict": ("Audit", "Comparison"), "runs": ("Effort", "audit")})

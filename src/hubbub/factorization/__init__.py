@@ -109,4 +109,11 @@ FAMILIES: dict[str, FamilyRecord] = {
 }
 
 # A strategy in closed form loads no optimizer.
-__getattr__, __dir__ = lazily(__name__)
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "optimized": ("Objective", "Optimized"),
+        "bounds": ("lower_bound",),
+        **{record.optimizer: () for record in FAMILIES.values() if record.optimizer},
+    },
+)

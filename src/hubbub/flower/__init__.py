@@ -43,7 +43,20 @@ __all__ = [
     "timer_mod",
 ]
 
-_named, __dir__ = lazily(__name__)
+_named, __dir__ = lazily(
+    __name__,
+    {
+        "compat": tuple(name for name in __all__ if name.startswith("DifferentialPrivacy")),
+        "local_grid": ("LocalGrid",),
+        "mods": ("clipping_mod", "noising_mod", "timer_mod"),
+        "numpy_client": ("DPNumPyClient",),
+        "population": ("GridPopulation",),
+        "secagg": ("Paillier",),
+        "secagg_client": ("encrypting_mod", "hold"),
+        "separation": ("separation_mod",),
+        "strategies": ("DPFedAvgAdaptive", "DPFedAvgFixed", "MatrixFactorizationDP"),
+    },
+)
 
 
 def __getattr__(name: str) -> Any:

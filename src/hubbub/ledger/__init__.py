@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 __all__ = ["Chain", "Ledger", "Promise", "compose_runs", "read_chain", "run_charges", "spent"]
 
 # One run alone needs no account of several.
-__getattr__, __dir__ = lazily(__name__)
+__getattr__, __dir__ = lazily(__name__, {"multi_run": ("compose_runs", "run_charges")})

@@ -11,4 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["NoiseSource", "NoiseStream", "SecureSource", "Segments", "SimulationSource", "sampler"]
 
 # Whoever plans a run asks how fine its lattice is, and loads no tensors for it.
-__getattr__, __dir__ = lazily(__name__)
+__getattr__, __dir__ = lazily(
+    __name__,
+    {"sources": ("NoiseSource", "SecureSource", "Segments", "SimulationSource", "sampler"), "stream": ("NoiseStream",)},
+)

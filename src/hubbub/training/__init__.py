@@ -59,4 +59,22 @@ __all__ = [
 ]
 
 # A plan of a run loads no torch, which takes longer than all that it computes.
-__getattr__, __dir__ = lazily(__name__)
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "aggregate": ("LatticeSum", "PlainSum", "Population", "Sum"),
+        "clipping": ("clip",),
+        "evaluation": ("evaluate",),
+        "head_hook": ("HeadHook",),
+        "per_example": ("ExamplePopulation", "private_gradients"),
+        "plan": ("Plan", "RunPlan", "ServerOptimizer"),
+        "ranks": ("Ranks",),
+        "release": ("ReleasePath",),
+        "rounds": ("RoundResult", "train"),
+        "run_folder": ("RunStore",),
+        "simulation": ("Execution",),
+        "simulation.local": ("LocalTraining",),
+        "simulation.simulate": ("SimulatedPopulation",),
+        "warm_start": ("charged_with", "extended"),
+    },
+)

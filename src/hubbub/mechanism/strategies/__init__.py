@@ -130,4 +130,6 @@ def _values(strategy: Strategy) -> dict[str, Any]:
 
 # A run with one kind of noise loads no other.
 _FILES = {**_FAMILIES, "Described": "matrix_only"}
-__getattr__, __dir__ = lazily(__name__)
+__getattr__, __dir__ = lazily(
+    __name__, {file: tuple(name for name in _FILES if _FILES[name] == file) for file in _FILES.values()}
+)
