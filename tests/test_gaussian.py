@@ -1,7 +1,10 @@
 """One Gaussian release: delta, epsilon and the noise against 80 digits, and calibrations by name with where they end."""
 
 import math
+import os
 import re
+import subprocess
+import sys
 
 import mpmath
 import numpy as np
@@ -131,6 +134,16 @@ def test_differences_of_mills_ratios_keep_their_digits(x: float, h: float) -> No
     assert abs(relative(difference, truth)) < 5e-15
     assert after == pytest.approx(float(far), rel=4e-15)
     assert mills_ratio(x) == pytest.approx(float(near), rel=4e-15)
+
+
+def test_an_epsilon_has_the_same_bits_on_any_processor() -> None:
+    """A ledger that states it is resumed on another machine, and compared to the last bit."""
+    program = "from hubbub.mechanism import gaussian as g; print([g.epsilon(1e-6, 1.01**i) for i in range(-100, 500)])"
+    kinds = [{}, {"OPENBLAS_CORETYPE": "Prescott"}, {"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL"}]
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    asked = [subprocess.run(command, env={**os.environ, **kind}, capture_output=True, text=True) for kind in kinds]
+    assert asked[0].stdout.count(",") == 599, asked[0].stderr
+    assert [answer.stdout == asked[0].stdout for answer in asked] == [True] * 3
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0, True, "1", None, 1e-200, 1e300, 10**400])
