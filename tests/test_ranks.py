@@ -525,6 +525,23 @@ def test_cra_13_ranks_of_one_command_listen_to_this_machine_alone_and_end_with_a
 
 
 @pytest.mark.slow
+def test_cra_13_a_second_ctrl_c_does_not_keep_a_command_of_several_ranks_from_ending(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", Path(__file__).parent.parent / "examples" / "digits.toml"
+    command = [sys.executable, "-m", "hubbub", "train", config, "-o", run, "--set", "training.rounds=4000", "--nproc", "2"]
+    starter = subprocess.Popen(command, start_new_session=True)
+    while not (run / "metrics.jsonl").exists():
+        assert starter.poll() is None
+        time.sleep(0.05)
+    try:
+        for _ in range(2):
+            starter.send_signal(signal.SIGINT)
+            time.sleep(0.02)
+        assert starter.wait(60) == 130
+    finally:
+        starter.kill()
+
+
+@pytest.mark.slow
 def test_a_loop_of_ones_own_runs_under_torchrun() -> None:
     example = Path(__file__).parent.parent / "examples" / "own_loop.py"
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

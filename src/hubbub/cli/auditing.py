@@ -97,7 +97,9 @@ def _audited(
     """Audit a run with the engine that its settings name."""
     if run.config.training.extends is not None:
         extends = run.config.training.extends
-        raise ConfigError(f"training.extends = {extends!r}: an audit starts runs of its own; leave it out, with earlier_runs")
+        raise ConfigError(
+            f"training.extends = {extends!r}: an audit starts runs of its own; leave it out, with privacy.earlier_runs"
+        )
     terms = run.encryption
     rows = terms.noise_rows if terms else 0
 

@@ -65,6 +65,9 @@ def launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
         try:
             failures = ranks.wait(period=0.1).failures  # type: ignore[union-attr] # it waits without a limit
         finally:
+            # A second signal would leave torch's threads behind, for which this process would wait without end.
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                signal.signal(number, signal.SIG_IGN)
             ranks.close()
             del store
     except (KeyboardInterrupt, SignalException):

@@ -191,9 +191,9 @@ def evaluation_of(config: Config) -> PrivateEvaluation | None:
         return None
     times = config.training.rounds // said.every
     if privacy.mode == "none" or not times:
-        every = f"evaluation.every = {said.every} in {config.training.rounds} rounds: evaluate more often"
-        other = 'privacy.mode = "none": there is no noise for it' if privacy.mode == "none" else every
-        raise ConfigError(f"evaluation.statistics = {list(said.statistics)} with {other}, or leave [evaluation] out")
+        every = f"evaluation.every = {said.every} in {config.training.rounds} rounds: evaluate more often, or"
+        other = 'privacy.mode = "none": there is no noise for it;' if privacy.mode == "none" else every
+        raise ConfigError(f"evaluation.statistics = {list(said.statistics)} with {other} leave [evaluation] out")
     participation, noise_multiplier = PoissonSampling(said.sampling_probability), said.noise_multiplier
     if noise_multiplier is None:
         if privacy.epsilon is None:
