@@ -26,7 +26,8 @@ class Laboratory:
         self._scratch, self._tried = scratch, 0
 
     def __enter__(self) -> "Laboratory":
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        # Processes that a test starts would compile torch anew each time, if they were told to write nothing.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
         command = [sys.executable, str(HERE / "server.py"), str(self._scratch / "compiled")]
         # What libraries print while they load belongs to nobody.
         self._server = subprocess.Popen(
