@@ -8,12 +8,11 @@ import pytest
 from conftest import oracle
 from hubbub import factorization
 from hubbub.factorization import blt as search
-from hubbub.factorization import toeplitz
 from hubbub.factorization.blt import squared_error_with_momentum
 from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.mechanism.strategies import matrices
+from hubbub.mechanism.strategies import blt, matrices
 from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
 from hubbub.testing import check_strategy
 
@@ -83,9 +82,9 @@ def test_a_given_strategy_has_the_known_coefficients_sensitivity_and_errors(case
     separated = strategy.sensitivity(MinSeparation(case["min_sep"], case["max_participations"]))
     assert separated.exact
     assert separated.value**2 == pytest.approx(case["sens2_minsep"], rel=1e-13)
-    for objective in ("max", "mean"):
-        error = toeplitz.error(np.ones(n), toeplitz.row_weights(n, objective), strategy.coefficients(n))
-        assert error == pytest.approx(case[f"{objective}_sq_error"], rel=1e-12)
+    errors = blt.squared_errors(workloads.prefix_sum(n), strategy)
+    assert errors[-1] == pytest.approx(case["max_sq_error"], rel=1e-12)
+    assert errors.mean() == pytest.approx(case["mean_sq_error"], rel=1e-12)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
@@ -127,17 +126,19 @@ def test_a_decay_next_to_one_keeps_all_of_its_digits(delta: float) -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.95])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_errors_without_a_matrix_are_those_of_the_definition(strategy: BufferedLinearToeplitz, momentum: float) -> None:
-    n = strategy.rounds
-    for rates in (None, (0.3,) * n):
-        A = workloads.Workload(n, momentum, rates)
-        error = toeplitz.error(A.coefficients(), toeplitz.row_weights(n, "mean"), strategy.coefficients(n))
-        assert error == pytest.approx(utility.mean_squared_error(A, strategy), rel=1e-10)
+    for rates in (None, (0.3,) * strategy.rounds):
+        A = workloads.Workload(strategy.rounds, momentum, rates)
+        np.testing.assert_allclose(blt.squared_errors(A, strategy), utility.squared_errors(A, strategy), rtol=1e-10)
 
 
 def test_ten_million_rounds_need_no_matrix() -> None:
     n = 10**7
     result = factorization.blt.optimize(workloads.prefix_sum(n), buffers=4, objective="max")
     assert result.squared_error == pytest.approx(40.868669552, rel=1e-9)
+    # Summed one by one, with what float64 loses over so many rounds.
+    assert blt.squared_errors(result.workload, result.strategy)[-1] * result.strategy.sensitivity(
+        ONCE
+    ).value ** 2 == pytest.approx(result.squared_error, rel=1e-8)
 
 
 @pytest.mark.parametrize("n", [2, 7, 30])
@@ -207,5 +208,5 @@ def test_with_momentum_three_buffers_are_nearly_the_best_of_all_toeplitz_strateg
     assert result.bound_family == "every lower-triangular Toeplitz strategy"
     assert result.relative_gap < 5e-3
     plain = factorization.blt.optimize(workloads.prefix_sum(1000), buffers=3, objective="max").strategy
-    theirs = utility.squared_errors(A, plain)[-1] * plain.sensitivity(ONCE).value ** 2
+    theirs = blt.squared_errors(A, plain)[-1] * plain.sensitivity(ONCE).value ** 2
     assert result.squared_error < 0.9 * theirs

@@ -49,8 +49,8 @@ def test_a_plan_of_a_hundred_thousand_clients_loads_no_tensors_and_no_data(
     run = tmp_path / "run.toml"
     run.write_text(configs.dump(configs.resolve(many, fleet)))
     heavy = {"torch", "matplotlib", "hubbub.datasets", "hubbub.experiment.build"}
-    if flag == "--no-neighbours" and fleet is not FLEETS["BLT"]:
-        # What neighbours are optimised with, and the error of a BLT, loads some statistics.
+    if flag == "--no-neighbours":
+        # What neighbours are optimised with loads some statistics.
         heavy.add("scipy.stats")
     code = (
         "import sys\n"

@@ -50,6 +50,7 @@ FAMILIES = {
         inputs.names,
         inputs.matrices,
         inputs.data_sets,
+        messages.contributions,
         messages.replies,
         messages.agreements,
         messages.holder_messages,

@@ -23,11 +23,23 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Identity
 from hubbub.noise.lattice import Lattice
+from hubbub.secagg import packing, threshold
+from hubbub.secagg.aggregator import Aggregator, Request
+from hubbub.secagg.key_holder import Holder
+from hubbub.secagg.protocol import Agreement
 from hubbub.training.aggregate import LatticeSum
 from malformed import laws
-from malformed.contents import npy
+from malformed.contents import flipped, npy, sha256
 from malformed.place import KINDS, Call, Case, Damage, Run, Word, becoming, holding, nothing, together, without
+from small_keys import SAFE
 
+# Messages of encrypted sums.
+
+PUBLIC, SHARES = threshold.deal(*SAFE, holders=3, threshold=2, min_contributions=2)
+PLAN = packing.Packing(bits=16, clip=1.0, max_clients=4, key_bits=512)
+AGREED = Agreement(PUBLIC.public_key, PLAN, 2 * PLAN.slots - 3, run="a run", server_noise=False)
+# Magic, kind, agreement, round, lengths of the name and of the ciphertexts; and the digest at the end.
+HEAD, DIGEST = 47, 32
 # Each value of a record wrong: what may be so here, since any name, zero noise and any number above zero are right somewhere.
 FREE = frozenset({"noising_holders: 0", "packing.noise: 0", "packing.noise: nothing", "packing.clip: 1.5", "whole_key: true",
                   "short_exponents: true", "server_noise: true"})  # fmt: skip
@@ -37,6 +49,32 @@ OPTIONAL = ("min_contributions", "noising_holders", "whole_key", "server_noise",
 
 def case(what: str, function: str, do: Callable[[], object], *words: Word) -> Case:
     return Case(what, (Call(function, do),), words, nothing)
+
+
+@cache
+def sent(name: str) -> bytes:
+    steps = np.random.default_rng(len(name)).integers(-30_000, 30_000, AGREED.size)
+    return AGREED.contribution(name, 0, steps)
+
+
+def contributions(run: Run) -> Iterator[Case]:
+    """A contribution of a client, at the server and at a holder who is asked to open its sum."""
+    server, holder = Aggregator(AGREED, 0), Holder(SHARES[0], AGREED)
+    whole, other = sent("c7"), sent("c1")
+    server.add("c1", other)
+    damaged = dict(laws.of_bytes(whole, flips=80, cuts=40))
+    # The header under a digest that was made anew: of the other bits a forger knows no better than a client.
+    for bit in range(8 * (HEAD + 2)):
+        body = flipped(whole, bit)[:-DIGEST]
+        damaged[f"bit {bit} of the header, with its digest"] = body + bytes.fromhex(sha256(body))
+    damaged |= {f"{more} bytes more": whole + bytes(more) for more in (1, 32, 10**6)}
+    for what, data in damaged.items():
+        yield case(f"to the server: {what}", "add", lambda d=data: server.add("c7", d), "client 'c7'")
+        # A holder does not know from whom a contribution should be; another round is another request.
+        if "header" not in what:
+            yield case(f"to a holder: {what}", "open", lambda d=data: holder.open(Request(0, (other, d), ())), "holder 1")
+    for odd in (None, whole.hex(), [whole], bytearray(whole), 7, {}):
+        yield case(f"a {type(odd).__name__}", "add", lambda d=odd: server.add("c7", d), "client 'c7'")
 
 
 # Messages of Flower.

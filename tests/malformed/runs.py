@@ -76,7 +76,7 @@ def damaged_files(run: Run) -> Iterator[Case]:
     """Every file of the run cut, of another kind, missing or exchanged, and bits of it flipped where a digest binds them."""
     for number, (name, commands) in enumerate(READ_BY.items()):
         content = run.files[name]
-        flips = 0 if name in ("config.toml", "guarantee.json") else 120 if "ledger" in name else 20
+        flips = 0 if name in ("config.toml", "guarantee.json") else 150 if name == NOISE else 120 if "ledger" in name else 20
         # The end of the last line of a ledger may be lost: the line tells that it is whole.
         end = b"\n" if name == "ledger.jsonl" else b""
         for what, odd in laws.of_bytes(content.removesuffix(end), flips=flips, seed=number):

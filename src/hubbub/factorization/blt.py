@@ -18,7 +18,6 @@ import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
 from hubbub._util.checks import Array, integer, one_of
-from hubbub.factorization import toeplitz
 from hubbub.factorization.bounds import lower_bound, toeplitz_bound
 from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
 from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
@@ -27,6 +26,7 @@ from hubbub.mechanism.strategies.blt import (
     MOST_STRETCHES,
     BufferedLinearToeplitz,
     binomial_sums,
+    squared_errors,
     squared_sensitivity,
 )
 from hubbub.mechanism.workloads import Workload
@@ -35,8 +35,8 @@ __all__ = ["optimize"]
 
 # More buffers find nothing: the first 6 come within 1% of the best Toeplitz strategy for 10⁷ rounds.
 _MOST_BUFFERS = 12
-# Up to this many rounds the error is that of the coefficients; for more, the closed form is faster and more exact, and a bound
-# for every strategy would take longer than the search.
+# Up to this many rounds the errors are summed one by one; for more, the closed form is faster and more exact, and a bound for
+# every strategy would take longer than the search.
 _SUMMED = 10**5
 _ONCE = SingleParticipation()
 
@@ -302,7 +302,8 @@ def optimize(
     delta, omega, error, evaluations = search(Problem(n, b, k, objective == "mean", workload.momentum), buffers)
     strategy, error = BufferedLinearToeplitz(n, tuple(delta.tolist()), tuple(omega.tolist())), rate**2 * error
     if n <= _SUMMED:
-        error = toeplitz.error(workload.coefficients(), toeplitz.row_weights(n, objective), strategy.coefficients(n))
+        errors = squared_errors(workload, strategy)
+        error = float(errors.mean() if objective == "mean" else errors[-1])
     # A lower bound for every Toeplitz strategy.
     bound = rate**2 * toeplitz_bound(matrices.root_series(workload.momentum, n), b, k, objective == "mean")
     if n <= _SUMMED and (k > 1 or objective == "mean"):

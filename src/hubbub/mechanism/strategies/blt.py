@@ -19,8 +19,9 @@ from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
+from hubbub.mechanism.workloads import Workload
 
-__all__ = ["MOST_STRETCHES", "BufferedLinearToeplitz", "binomial_sums", "squared_sensitivity"]
+__all__ = ["MOST_STRETCHES", "BufferedLinearToeplitz", "binomial_sums", "squared_errors", "squared_sensitivity"]
 
 # Up to this many participations the sum over them is shorter than that over the coefficients.
 MOST_STRETCHES = 2**16
@@ -154,6 +155,36 @@ class BufferedLinearToeplitz:
         return row, tuple(theta * buffer + row for theta, buffer in zip(self.theta, memory, strict=True))
 
 
+def squared_errors(workload: Workload, strategy: BufferedLinearToeplitz) -> Array:
+    """The squared error of each released model for unit noise, ``(rounds,)``, in O(rounds) time and memory.
+
+    The same as :func:`hubbub.mechanism.utility.squared_errors`, without a matrix.
+
+    Raises:
+        ValueError: Another number of rounds, learning rates that differ, or errors beyond float64.
+
+    Example:
+        >>> from hubbub.mechanism.workloads import prefix_sum
+        >>> squared_errors(prefix_sum(rounds=3), BufferedLinearToeplitz(3, forgetting=(0.5,), output_scales=(0.5,)))
+        array([1.  , 1.25, 1.5 ])
+    """
+    if workload.rounds != strategy.rounds:
+        raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
+    rate, n, d = matrices.require_equal_rates(workload), workload.rounds, strategy.buffers
+    # The states are the buffers, the sum so far and, after it, momentum: how each changes in a round in which z is 0.
+    change = np.zeros((d + 2, d + 2))
+    change[:, :d] = -np.array(strategy.output_scales)
+    change[range(d), range(d)] -= strategy.forgetting
+    change[d + 1, d:] = [1.0, workload.momentum - 1]
+    output = np.zeros(d + 2)
+    output[d + 1 if workload.momentum else d] = 1.0
+    with np.errstate(all="ignore"):
+        errors: Array = rate**2 * np.cumsum(np.square(responses(change, np.ones(d + 2), output, n)))
+    if not np.isfinite(errors).all():
+        raise ValueError(f"output_scales = {strategy.output_scales}: the noise grows beyond float64 in {n} rounds")
+    return errors
+
+
 def squared_sensitivity(
     rounds: int, separation: int, participations: int, logs: Array, omega: Array
 ) -> tuple[float, Array, Array]:
@@ -224,3 +255,24 @@ def _series(n: int, order: int) -> Array:
     binomials = np.cumprod(factors)[order - 1 :]  # C(n, q + order)/n^(q + order)
     slopes = -np.arange(1, _TERMS + 1) * binomials[1:] * float(n) ** (order + 1)
     return np.stack([binomials[:-1] * float(n) ** order, slopes], axis=1)
+
+
+def responses(change: Array, start: Array, output: Array, count: int) -> Array:
+    """output·(I + change)^i·start for i < ``count``, ``(count,)``, in O(count·states) and no loop over i.
+
+    Powers are kept as their difference from I, by (I + E)² = I + (2E + E²), so that a state that forgets 1e-12 of itself is
+    distinguished from one that forgets nothing.
+
+    Example:
+        >>> responses(np.array([[-0.5]]), np.array([1.0]), np.array([3.0]), 4)
+        array([3.   , 1.5  , 0.75 , 0.375])
+    """
+    rows, columns = output[None, :], start[:, None]
+    while rows.shape[0] * columns.shape[1] < count:
+        if rows.shape[0] ** 2 < count:
+            rows = np.vstack([rows, rows + rows @ change])
+        else:
+            columns = np.hstack([columns, columns + change @ columns])
+        change = 2 * change + change @ change
+    values: Array = (columns.T @ rows.T).ravel()[:count]
+    return values
