@@ -20,11 +20,21 @@ from hubbub.errors import DataError
 __all__ = ["load"]
 
 _PUBLISHED = PublishedFile("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
+_FOLDER = "cifar-10-batches-bin"
 # Images in each published file: five files for training, one for test.
 _BATCH, _TRAIN = 10_000, 5
+# The files in the archive and their MD5.
+_BATCHES = {
+    "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+    "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+    "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+    "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+    "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+    "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+}
 # Of the channels of the training images, as commonly used.
 _MEANS, _DEVIATIONS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-_INSTEAD = "give data.path or set HUBBUB_DATA to a folder with cifar-10-binary.tar.gz or cifar10.npz"
+_INSTEAD = f"give data.path or set HUBBUB_DATA to a folder with cifar-10-binary.tar.gz, {_FOLDER} or cifar10.npz"
 
 
 def load(path: str | None = None) -> Dataset:
@@ -33,10 +43,10 @@ def load(path: str | None = None) -> Dataset:
     Decoded images are cached in ``~/.cache/hubbub/cifar10``; a damaged cache is rebuilt.
 
     Args:
-        path: The published ``cifar-10-binary.tar.gz``; or ``cifar10.npz``, whose images are JPEG files (arrays ``blob``,
-            ``offsets``, ``labels``, ``split``). JPEG loses detail: accuracies with it are not those of the published images.
-            Or a folder with one of the two. Without a path: the folder in the environment variable ``HUBBUB_DATA``, then the
-            cache, then a download of the published file.
+        path: The published ``cifar-10-binary.tar.gz``; or the folder ``cifar-10-batches-bin`` that it unpacks to; or
+            ``cifar10.npz``, whose images are JPEG files (arrays ``blob``, ``offsets``, ``labels``, ``split``). JPEG loses
+            detail: accuracies with it are not those of the published images. Or a folder with one of the three. Without a
+            path: the folder in the environment variable ``HUBBUB_DATA``, then the cache, then a download of the published file.
 
     Raises:
         DataError: The file is missing or damaged, or the download fails.
@@ -48,6 +58,10 @@ def _arrays(path: str | None) -> dict[str, Numbers]:
     place = named(path)
     if place is None:
         return _cached("published", lambda: _from_binary(_PUBLISHED.downloaded(_INSTEAD)))
+    for folder in (place, place / _FOLDER):
+        if (folder / next(iter(_BATCHES))).is_file():
+            batches = [PublishedFile(name, digest) for name, digest in _BATCHES.items()]
+            return _from_batches([batch.read(folder / batch.name, "unpack the archive again") for batch in batches])
     files = [place / "cifar10.npz", place / _PUBLISHED.name] if place.is_dir() else [place]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
@@ -79,14 +93,15 @@ def _cached(name: str, make: Callable[[], dict[str, Numbers]]) -> dict[str, Numb
 
 
 def _from_binary(content: bytes) -> dict[str, Numbers]:
-    """The arrays of the published file: for each image one byte for its label, then red, green and blue by rows."""
+    """The arrays of the published archive."""
     with tarfile.open(fileobj=BytesIO(content), mode="r:gz") as archive:
+        members = [archive.extractfile(f"{_FOLDER}/{name}") for name in _BATCHES]
+        return _from_batches([b"" if member is None else member.read() for member in members])
 
-        def batch(name: str) -> Numbers:
-            member = archive.extractfile(f"cifar-10-batches-bin/{name}.bin")
-            return np.frombuffer(b"" if member is None else member.read(), np.uint8).reshape(_BATCH, 1 + 3 * 32 * 32)
 
-        rows = np.concatenate([*(batch(f"data_batch_{number}") for number in range(1, _TRAIN + 1)), batch("test_batch")])
+def _from_batches(batches: list[bytes]) -> dict[str, Numbers]:
+    """The arrays of the published files: for each image one byte for its label, then red, green and blue by rows."""
+    rows = np.concatenate([np.frombuffer(batch, np.uint8).reshape(_BATCH, 1 + 3 * 32 * 32) for batch in batches])
     return _arrays_of(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0], np.arange(len(rows)) >= _TRAIN * _BATCH)
 
 
