@@ -18,6 +18,7 @@ from safetensors.numpy import save
 from cohort_file import block, blocks, bound, joined
 from hubbub import accounting
 from hubbub._util import strict_json
+from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain, record_hash
 from hubbub.ledger.ledger import add_record
 from hubbub.mechanism import Mechanism, gaussian
@@ -25,7 +26,7 @@ from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.training import Plan, RunStore, SimulatedPopulation, train
 from hubbub.training.run_folder.record import read_run
-from hubbub.verification import verify
+from hubbub.verification import verdict, verify
 from recorded_runs import hubbub, require_noticed, rewritten, unproved
 
 CONFIG = """
@@ -82,6 +83,21 @@ def test_acc_7_verification_changes_nothing(run: Path) -> None:
     before = contents()
     verify(run)
     assert contents() == before
+
+
+def test_a_run_that_goes_on_while_it_is_read_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long)) for _ in range(20)]
+    plan = Plan(Mechanism(Identity(6), PoissonSampling(0.5), noise_multiplier=1.0), clip_norm=1.0, delta=1e-5)
+    population = SimulatedPopulation(clients, torch.nn.functional.cross_entropy)
+    rounds = train(plan, population, torch.nn.Linear(3, 2), RunStore(tmp_path / "run"))
+    next(rounds)
+    next(rounds)
+    # Between the ledger and the releases, a round.
+    monkeypatch.setattr(verdict, "spent", lambda *read: (next(rounds, None), spent(*read))[1])
+    assert failing(tmp_path / "run") == {}
+    assert [result.round_index for result in rounds] == []
+    (tmp_path / "run" / "state" / "releases" / "5.safetensors").write_bytes(b"changed")
+    assert "the release of round 5 is not the committed one" in failing(tmp_path / "run")["releases"]
 
 
 def test_acc_13_verification_reads_a_run_whose_code_is_not_there_and_imports_nothing(run: Path, tmp_path: Path) -> None:
