@@ -192,10 +192,19 @@ def _described(flags: Flags) -> Mechanism:
 
 
 def _family(flags: Flags) -> tuple[str, dict[str, Any]]:
-    """The family and its options, from ``--mechanism`` or from the flags of its parts."""
+    """The family and its options, from ``--mechanism NAME:KEY=VALUE,…``, from its file, or from the flags of its parts."""
     named, parts = flags.get("mechanism"), _given(flags, *_PARTS)
     if named is not None:
-        return _parsed(named)
+        if not _is_family(named) and (Path(named).is_file() or Path(named).suffix):
+            return "file", {"matrix": named}
+        name, _, listed = named.partition(":")
+        options: dict[str, Any] = {}
+        for part in filter(None, listed.split(",")):
+            key, equals, value = part.partition("=")
+            if not equals or key not in _OPTIONS:
+                raise ConfigError(f"--mechanism {named!r}: {part!r} is no option; write {'=…, '.join(_OPTIONS)}=…")
+            options[key] = _OPTIONS[key](value)
+        return strategy_name("--mechanism", name), options
     if ":" in parts.get("strategy", ""):
         raise ConfigError(f"--strategy {parts['strategy']!r}: for code of your own, use hubbub.accounting.guarantee in Python")
     name = strategy_name("--strategy", parts.pop("strategy", "file" if "matrix" in parts else "identity"))
@@ -211,20 +220,6 @@ def _is_family(named: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _parsed(named: str) -> tuple[str, dict[str, Any]]:
-    """The family of ``NAME:KEY=VALUE,…`` or of a file, and its options."""
-    if not _is_family(named) and (Path(named).is_file() or Path(named).suffix):
-        return "file", {"matrix": named}
-    name, _, listed = named.partition(":")
-    options: dict[str, Any] = {}
-    for part in filter(None, listed.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals or key not in _OPTIONS:
-            raise ConfigError(f"--mechanism {named!r}: {part!r} is no option; write {'=…, '.join(_OPTIONS)}=…")
-        options[key] = _OPTIONS[key](value)
-    return strategy_name("--mechanism", name), options
 
 
 def _participation(flags: Flags, rounds: int) -> Participation | None:

@@ -4,7 +4,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,8 +31,12 @@ class Finding:
 
 def check(*, as_json: bool) -> int:
     """Print what was found; returns the exit status."""
-    found = [_guarded(look) for look in (_versions, _device, _randomness, _sampler, _disk, _encryption)]
-    findings = [finding for part in found for finding in part]
+    findings = list[Finding]()
+    for look in (_versions, _device, _randomness, _sampler, _disk, _encryption):
+        try:
+            findings += list(look())
+        except Exception as error:  # noqa: BLE001 # that it fails is the finding, and the others still run
+            findings.append(Finding(look.__name__.strip("_"), "bad", f"{type(error).__name__}: {error}"))
     bad = sum(finding.state == "bad" for finding in findings)
     if as_json:
         print_json({"ok": not bad, "findings": [asdict(finding) for finding in findings]})
@@ -44,14 +48,6 @@ def check(*, as_json: bool) -> int:
         say(screen, label + finding.text, indent=len(label))
     say(screen, f"{bad} of {len(findings)} findings are bad." if bad else "All is well.")
     return min(bad, 1)
-
-
-def _guarded(look: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """The findings of one check, or its failure, so that the others still run."""
-    try:
-        return list(look())
-    except Exception as error:  # noqa: BLE001 # that it fails is the finding
-        return [Finding(look.__name__.strip("_"), "bad", f"{type(error).__name__}: {error}")]
 
 
 def _versions() -> Iterator[Finding]:

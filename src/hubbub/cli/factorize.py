@@ -317,19 +317,37 @@ def _all_compared(
     bounds = [lower_bound(setting.workload, setting.participation, objective)]
     curves: dict[str, Array] = {}
     left_out: dict[str, str] = {}
+    many = setting.workload.rounds > _MOST_DENSE
     with console(stderr=True).status("…") as status:
         for family in families:
             status.update(f"{family.name}, {setting.workload.rounds:,} rounds …")
+            if many and FAMILIES[family.name].closed_form:
+                left_out[family.name] = f"its error is computed from its matrix, for at most {_MOST_DENSE:,} rounds"
+                continue
+            started = time.process_time()
             try:
-                row, answer, roots = _compared(setting, family)
+                answer = answer_of(family, setting.workload, setting.participation)
+                seconds = time.process_time() - started
+                errors = {str(answer.objective): answer.root_squared_error}
+                if not many:
+                    curves[family.name] = roots = setting.root_errors(answer.strategy)
+                    errors = {"mean": math.sqrt(float((roots**2).mean())), "max": float(roots.max())}
+                exact = answer.strategy.sensitivity(setting.participation).exact
             except (HubbubError, ValueError) as error:
                 left_out[family.name] = printable(" ".join(str(error).split()), _LONGEST)
                 continue
-            rows.append(row)
+            rows.append(
+                {
+                    "family": family.name,
+                    "root_mean_squared_error": errors.get("mean"),
+                    "root_max_squared_error": errors.get("max"),
+                    "sensitivity_exact": exact,
+                    "memory_rows": memory_rows(answer.strategy),
+                    "cpu_seconds": seconds,
+                }
+            )
             if answer.bound_family == "every strategy" and answer.objective == objective:
                 bounds.append(answer.lower_bound)
-            if roots is not None:
-                curves[family.name] = roots
     # The best of the bounds that were proved for every strategy.
     bound, key = math.sqrt(max(bounds)), f"root_{objective}_squared_error"
     rows.sort(key=lambda row: row[key] or math.inf)
@@ -337,30 +355,6 @@ def _all_compared(
         row["relative_to_best"] = row[key] / rows[0][key] if row[key] else None
         row["relative_to_bound"] = row[key] / bound if row[key] else None
     return rows, curves, bound, left_out
-
-
-def _compared(setting: Setting, family: Family) -> tuple[dict[str, Any], Optimized[Strategy], Array | None]:
-    """A strategy's entry in the JSON object, the strategy, and the error of each round unless there are too many."""
-    many = setting.workload.rounds > _MOST_DENSE
-    if many and FAMILIES[family.name].closed_form:
-        raise ValueError(f"its error is computed from its matrix, for at most {_MOST_DENSE:,} rounds")
-    started = time.process_time()
-    answer = answer_of(family, setting.workload, setting.participation)
-    seconds = time.process_time() - started
-    roots = None if many else setting.root_errors(answer.strategy)
-    if roots is None:
-        errors = {str(answer.objective): answer.root_squared_error}
-    else:
-        errors = {"mean": math.sqrt(float((roots**2).mean())), "max": float(roots.max())}
-    row = {
-        "family": family.name,
-        "root_mean_squared_error": errors.get("mean"),
-        "root_max_squared_error": errors.get("max"),
-        "sensitivity_exact": answer.strategy.sensitivity(setting.participation).exact,
-        "memory_rows": memory_rows(answer.strategy),
-        "cpu_seconds": seconds,
-    }
-    return row, answer, roots
 
 
 def _cells(row: Mapping[str, Any]) -> Sequence[str]:

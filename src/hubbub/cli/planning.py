@@ -7,8 +7,9 @@ only. The time of the run is measured with ``--measure``.
 import math
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,16 +45,7 @@ _PARTS = 24
 
 @dataclass(frozen=True)
 class _Planned:
-    """A run before it starts.
-
-    Args:
-        config: Its settings.
-        plan: Made from the settings.
-        clients: The number of privacy units.
-        cpu_seconds: Of planning.
-        parameters: Of the model, if known.
-        seconds: Of the whole run without encryption, if measured.
-    """
+    """A run before it starts: CPU seconds of planning, and the seconds of the whole run without encryption, if measured."""
 
     config: Config
     plan: RunPlan
@@ -74,11 +66,7 @@ def plan(
     allow_import: bool,
     as_json: bool,
 ) -> None:
-    """Print privacy, noise and cost of the run that a config and ``--set`` flags describe, and its alternatives.
-
-    Raises:
-        ConfigError: Flags for alternatives with ``--no-alternatives``, or a picture that cannot be written.
-    """
+    """Print privacy, noise and cost of the run that a config and ``--set`` flags describe, and its alternatives."""
     for flag, given in (("--thorough", thorough), ("--plot", plot)):
         if given and not compare:
             raise ConfigError(f"{flag} with --no-alternatives: concerns alternatives; leave one of them out")
@@ -91,10 +79,11 @@ def plan(
     among = _found(made, plot, thorough=thorough) if compare else None
     sizes = cohort_sizes(made.config, made.clients, made.plan) if compare else ()
     counts = round_counts(made.config, made.clients, made.plan, sizes)
+    command = partial(_command, file, assignments)
     if among is not None and plot is not None:
         _draw(plot, file.stem, among, made)
     if as_json:
-        compared = {} if among is None else _compared_json(among, made, file, assignments) | _sizes_json(sizes, counts)
+        compared = {} if among is None else _compared_json(among, made, command) | _sizes_json(sizes, counts)
         print_json({**promised.as_json(), **costs, **compared})
         return
     screen = console()
@@ -107,9 +96,9 @@ def plan(
     say(screen)
     print_table("Cost", dict(_cost_rows(costs, made.plan.privacy_unit)))
     if among is not None:
-        _show(among, made, file, assignments)
+        _show(among, made, command)
     if sizes:
-        _show_sizes(sizes, counts, made, file, assignments)
+        _show_sizes(sizes, counts, made.plan.privacy_unit, command)
     if not measure:
         say(screen)
         say(screen, "With --measure: how long the run takes, from the data and the model.")
@@ -250,11 +239,7 @@ def _memory(rows: int | None, needed: int | None) -> str:
 
 
 def _found(made: _Planned, plot: Path | None, *, thorough: bool) -> Alternatives | None:
-    """The alternatives of a run; ``None`` for a run without noise.
-
-    Raises:
-        ConfigError: ``--plot`` without alternatives.
-    """
+    """The alternatives of a run; ``None`` for a run without noise."""
     if made.plan.mechanism is None:
         if plot is not None:
             raise ConfigError(f"--plot {plot}: there is nothing to draw; the run has no noise")
@@ -272,7 +257,7 @@ def _bytes(one: Alternative, parameters: int | None) -> int | None:
     return estimates.remembered_bytes(one.memory_rows, one.plan, parameters)
 
 
-def _compared_json(among: Alternatives, made: _Planned, file: Path, assignments: Sequence[str]) -> dict[str, Any]:
+def _compared_json(among: Alternatives, made: _Planned, command: Callable[[Layer], str]) -> dict[str, Any]:
     """Entries of the JSON object."""
     own, (best, why) = among.own, among.recommended
     facts = [
@@ -294,13 +279,13 @@ def _compared_json(among: Alternatives, made: _Planned, file: Path, assignments:
     ]
     return {
         "neighbours": facts,
-        "recommended": best and {"set": flags_of(best.changes), "command": _command(best.changes, file, assignments)},
+        "recommended": best and {"set": flags_of(best.changes), "command": command(best.changes)},
         "why": why,
         "left_out": dict(among.left_out),
     }
 
 
-def _command(changed: Layer, file: Path, assignments: Sequence[str]) -> str:
+def _command(file: Path, assignments: Sequence[str], changed: Layer) -> str:
     """The command that trains with changed settings."""
     changes = flags_of(changed)
     keys = {flag.partition("=")[0] for flag in changes}
@@ -310,7 +295,7 @@ def _command(changed: Layer, file: Path, assignments: Sequence[str]) -> str:
     return " ".join(["hubbub train", shlex.quote(str(file)), *(f"--set {shlex.quote(flag)}" for flag in (*kept, *changes))])
 
 
-def _show(among: Alternatives, made: _Planned, file: Path, assignments: Sequence[str]) -> None:
+def _show(among: Alternatives, made: _Planned, command: Callable[[Layer], str]) -> None:
     """Print the alternatives as a table, the recommendation, and the command that follows it."""
     screen, own, (best, why) = console(), among.own, among.recommended
     if among.options:
@@ -346,7 +331,7 @@ def _show(among: Alternatives, made: _Planned, file: Path, assignments: Sequence
         say(screen, f"Recommended: the settings as they are; {why}.")
     else:
         say(screen, f"Recommended: {best.name} ({best.cohorts}); {why}:")
-        say(screen, f"  {_command(best.changes, file, assignments)}")
+        say(screen, f"  {command(best.changes)}")
 
 
 def _sizes_json(sizes: Sequence[CohortSize], counts: Sequence[CohortSize]) -> dict[str, Any]:
@@ -375,9 +360,7 @@ def _own(sizes: Sequence[CohortSize]) -> CohortSize:
     return next(one for one in sizes if not one.changes)
 
 
-def _show_sizes(
-    sizes: Sequence[CohortSize], counts: Sequence[CohortSize], made: _Planned, file: Path, assignments: Sequence[str]
-) -> None:
+def _show_sizes(sizes: Sequence[CohortSize], counts: Sequence[CohortSize], unit: str, command: Callable[[Layer], str]) -> None:
     """Print the cohort sizes and then the rounds as tables, each with the command that takes what is proposed."""
     screen, own, size = console(), _own(sizes), proposed(sizes).size
     for name, title, rule, choices in (
@@ -410,7 +393,6 @@ def _show_sizes(
             )
             for one in choices
         ]
-        unit = made.plan.privacy_unit
         head = (name.replace(" ", "\n"), "noise\nmultiplier", "noise in\nthe mean", "over\nthe run", f"{unit}s\nprocessed")
         say(screen)
         say(screen, title)
@@ -425,7 +407,7 @@ def _show_sizes(
             say(screen, f"Proposed {name}: {number(best):,}, as it is; {rule}.")
         else:
             say(screen, f"Proposed {name}: {number(best):,}; {rule}:")
-            say(screen, f"  {_command(best.changes, file, assignments)}")
+            say(screen, f"  {command(best.changes)}")
 
 
 def _draw(path: Path, name: str, among: Alternatives, made: _Planned) -> None:

@@ -92,7 +92,10 @@ def close(folder: Path, *, early: bool) -> None:
 def account_runs(folders: Sequence[Path], flags: Mapping[str, Any], *, as_json: bool, in_full: bool) -> None:
     """Print what the runs spent, one by one and together, on the terms of the flags that were given and else of the runs."""
     runs = [read_run(folder) for folder in folders]
-    delta = flags["delta"] if "delta" in flags else _delta(runs)
+    stated = sorted({run.promise.delta for run in runs})
+    if "delta" not in flags and len(stated) > 1:
+        raise ConfigError(f"--delta: the runs state {' and '.join(f'{delta!r}' for delta in stated)}; name that of the whole")
+    delta = flags.get("delta", stated[0])
     terms: dict[str, Any] = {name: flags[name] for name in ("neighboring_relation", "accountant") if name in flags}
     promises = [replace(run.promise, **terms) for run in runs]
     # First, since it says which runs do not add up.
@@ -121,13 +124,6 @@ def account_runs(folders: Sequence[Path], flags: Mapping[str, Any], *, as_json: 
             console().print(printable(line))
     else:
         _print(answer, rows)
-
-
-def _delta(runs: Sequence[Recorded]) -> float:
-    stated = sorted({run.promise.delta for run in runs})
-    if len(stated) > 1:
-        raise ConfigError(f"--delta: the runs state {' and '.join(f'{delta!r}' for delta in stated)}; name that of the whole")
-    return stated[0]
 
 
 def _row(run: Recorded, cost: Spent, promise: Promise) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.experiment import engine
+from hubbub.experiment import engine, tracking
 from hubbub.experiment.build import build, data_of
+from hubbub.experiment.engine.apps import require_engine
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain
@@ -77,10 +80,7 @@ class How:
         """The settings of all layers, replaced by those of the flags."""
         named = {"engine": self.engine, "plan": self.plan, "nproc": self.nproc}
         config = configs.resolve(*layers, {"training": {key: value for key, value in named.items() if value is not None}})
-        if config.training.engine == "flower":
-            from hubbub.experiment.engine.apps import require_flower
-
-            require_flower()
+        require_engine(config.training.engine)
         return config
 
     def require_trackers(self) -> None:
@@ -90,9 +90,7 @@ class How:
         for extra, wanted in self._trackers().items():
             if not str(wanted):
                 raise ConfigError(f"--{extra} = '': name where to")
-            from hubbub.experiment.tracking import require
-
-            require(extra)
+            tracking.require(extra)
         if self.tensorboard is not None:
             place = next((at for at in (self.tensorboard, *self.tensorboard.parents) if os.path.lexists(at)), Path())
             if not place.is_dir():
@@ -108,8 +106,6 @@ class How:
         if not (named := self._trackers()):
             yield lambda _: None
             return
-        from hubbub.experiment import tracking
-
         stack = ExitStack()
         try:
             writers: dict[str, tracking.Write] = {}
@@ -231,10 +227,10 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
 
 def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
     screen, run, folder = console(stderr=how.as_json), begun.run, begun.folder
+    introduce = cache(partial(_introduce, screen, begun, config.training.engine))
     # A resumed run is introduced after its ledger, settings and releases were checked against each other.
-    introduce_later = bool(begun.ledger_head)
-    if not introduce_later:
-        _introduce(screen, begun, config.training.engine)
+    if not begun.ledger_head:
+        introduce()
     # A shell that starts a command in the background makes it ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = begun.rounds_measured
@@ -243,10 +239,7 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
         with how.tracked(screen, folder.name) as track, _progress(screen, run.plan.rounds, before, unit) as show:
 
             def shown(row: dict[str, Any]) -> None:
-                nonlocal introduce_later
-                if introduce_later:
-                    _introduce(screen, begun, config.training.engine)
-                    introduce_later = False
+                introduce()
                 show(row)
                 track(row)
 
@@ -258,8 +251,7 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
             say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {head}")
         raise
     measured = begun.finish()
-    if introduce_later:
-        _introduce(screen, begun, config.training.engine)
+    introduce()
     done, planned = run.plan.rounds, run.config.training.rounds
     if done < planned:
         budget = run.config.privacy.stop_epsilon
@@ -299,27 +291,21 @@ def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, fl
 
 
 def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
-    run, folder = begun.run, begun.folder
-    for words in promised_words(run.plan.promised, len(run.population.clients)):
+    for words in promised_words(begun.run.plan.promised, len(begun.run.population.clients)):
         say(screen, words)
-    say(screen, f"Run folder: {folder}")
+    say(screen, f"Run folder: {begun.folder}")
     # A resumed run knows it from its settings; nothing is computed before its ledger was read.
     if engine == "process" and not begun.ledger_head and (computed := begun.prepare()):
         say(screen, f"Clients are trained {computed}")
     if engine == "flower":
-        say(screen, f"Flower app of this run: {folder / 'app'} (its README.md says how to run it on a federation)")
+        say(screen, f"Flower app of this run: {begun.folder / 'app'} (its README.md says how to run it on a federation)")
 
 
 @contextmanager
 def _progress(screen: Console, rounds: int, done: int, unit: str) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A function that shows a row of metrics: in a live bar on a terminal, else in plain lines."""
-    columns = (
-        TextColumn("round"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[words]}"),
-        TimeRemainingColumn(),
-    )
+    words = TextColumn("{task.fields[words]}")
+    columns = TextColumn("round"), MofNCompleteColumn(), BarColumn(bar_width=20), words, TimeRemainingColumn()
     with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
         task = bar.add_task("", total=rounds, completed=done, words="")
         last: dict[str, Any] = {}
@@ -359,7 +345,4 @@ def new_folder(out: Path | None, kind: str, stem: str, otherwise: str = "") -> P
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise RunFolderError(f"{out}: exists already; choose another with --out{otherwise.format(out=out)}")
         return out
-    number = 1
-    while Path(kind, f"{stem}-{number}").exists():
-        number += 1
-    return Path(kind, f"{stem}-{number}")
+    return next(folder for number in count(1) if not (folder := Path(kind, f"{stem}-{number}")).exists())

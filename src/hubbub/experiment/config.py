@@ -542,12 +542,12 @@ def _words(hint: Any) -> str:
     return " or ".join(names[option] for option in ((hint,) if hint in names else get_args(hint)) if option in names)
 
 
-def strategy_name(name: str, value: str, known: Sequence[str] = STRATEGIES) -> str:
+def strategy_name(name: str, value: str) -> str:
     """The strategy's name as the tables have it, or ``"pkg.mod:Name"`` as it is."""
     if ":" in value:
         return value
     word = value.strip().lower().replace("_", "-")
-    return _checks.one_of(name, _ALIASES.get(word, word), known)
+    return _checks.one_of(name, _ALIASES.get(word, word), FAMILIES)
 
 
 def _one_line(error: Exception) -> str:

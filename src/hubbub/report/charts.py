@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hubbub.accounting import rounded_up
-from hubbub.report.drawing import INK, MARKERS, SERIES, canvas, legible, look, shown, styled
+from hubbub.report.drawing import INK, MARKERS, SERIES, canvas, labelled, legible, look, shown, styled
 from hubbub.report.summary import RunSummary, whose
 
 __all__ = ["Chart", "charts", "draw_accuracy", "draw_epsilon", "draw_over_rounds"]
@@ -33,7 +33,14 @@ class Chart:
 
 def charts(runs: Sequence[RunSummary], *, public: bool = False) -> Iterator[Chart]:
     """All charts of the runs that have data for them; with ``public`` none that is private."""
-    yield from _quality([run for run in runs if run.public] if public else runs)
+    measured = [run for run in runs if run.public] if public else runs
+    held_out = [run.name for run in measured if not run.public]
+    about = "On public test data."
+    if held_out:
+        on = "n held-out training data, without noise: to choose settings, not for release."
+        about = f"O{on}" if len(held_out) == len(measured) else f"On public test data; {', '.join(held_out)}: o{on}"
+    yield from _over_rounds(measured, "accuracy", "Accuracy", about, percent=True, private=bool(held_out))
+    yield from _over_rounds(measured, "loss", "Loss", about, private=bool(held_out))
     for name in sorted({name for run in runs for row in run.rows for name in row.get("evaluation", {})}):
         about = "Measured by clients on their own data, under noise that epsilon counts. Bars are two standard errors of it."
         yield _chart(f"Clients' {name}", partial(_draw_measured, runs=runs, name=name), about)
@@ -56,16 +63,6 @@ def charts(runs: Sequence[RunSummary], *, public: bool = False) -> Iterator[Char
             yield _chart(f"Audit{of}", partial(draw_bounds, found=run.audit), about)
     if not public:
         yield from _private(runs)
-
-
-def _quality(runs: Sequence[RunSummary]) -> Iterator[Chart]:
-    held_out = [run.name for run in runs if not run.public]
-    about = "On public test data."
-    if held_out:
-        on = "n held-out training data, without noise: to choose settings, not for release."
-        about = f"O{on}" if len(held_out) == len(runs) else f"On public test data; {', '.join(held_out)}: o{on}"
-    yield from _over_rounds(runs, "accuracy", "Accuracy", about, percent=True, private=bool(held_out))
-    yield from _over_rounds(runs, "loss", "Loss", about, private=bool(held_out))
 
 
 def _private(runs: Sequence[RunSummary]) -> Iterator[Chart]:
@@ -92,13 +89,7 @@ def _chart(title: str, draw: Callable[[Any], str], about: str, *, private: bool 
 
 
 def _over_rounds(
-    runs: Sequence[RunSummary],
-    key: str,
-    title: str,
-    about: str,
-    *,
-    percent: bool = False,
-    private: bool = False,
+    runs: Sequence[RunSummary], key: str, title: str, about: str, *, percent: bool = False, private: bool = False
 ) -> Iterator[Chart]:
     """A chart of one number of each round's metrics, if any run has it."""
     if any(_points(run, key) for run in runs):
@@ -162,17 +153,9 @@ def _draw_curves(axes: Any, curves: Sequence[tuple[RunSummary, _Points]], y: str
         axes.plot(*zip(*points, strict=True), marker=marker, label=legible(run.name), **look(run.number))
     if len(curves) > 1:
         axes.legend(loc="best")
-    _label(axes, y)
+    labelled(axes, y)
     ends = "; ".join(f"{run.name} from {said(points[0][1])} to {said(points[-1][1])}" for run, points in curves)
     return f"{y[0].upper()}{y[1:]} over rounds: {ends}"
-
-
-def _label(axes: Any, y: str, x: str = "round") -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _draw_strength(axes: Any, runs: Sequence[RunSummary]) -> str:
@@ -190,7 +173,7 @@ def _draw_strength(axes: Any, runs: Sequence[RunSummary]) -> str:
     else:
         for run, found in known:
             axes.plot(found.rounds, found.signal / found.noise, label=legible(run.name), **look(run.number))
-    _label(axes, "L2 norm of a round's sum" if len(known) == 1 else "sum over noise, estimated")
+    labelled(axes, "L2 norm of a round's sum" if len(known) == 1 else "sum over noise, estimated")
     axes.legend(loc="best")
     return "Noise against signal in each round's sum"
 
@@ -202,7 +185,7 @@ def _draw_counts(axes: Any, run: RunSummary) -> str:
         most = run.most_participations
         axes.axvline(most + 0.5, label=f"promised: at most {most}", **_THRESHOLD)
         axes.legend(loc="best")
-    _label(axes, f"{run.guarantee.privacy_unit}s", "rounds that one took part in")
+    labelled(axes, f"{run.guarantee.privacy_unit}s", "rounds that one took part in")
     return "How often clients took part"
 
 
@@ -214,5 +197,5 @@ def _draw_measured(axes: Any, runs: Sequence[RunSummary], name: str) -> str:
         axes.errorbar(list(found), values, yerr=bars, label=legible(run.name), capsize=2, **look(run.number))
     if len(runs) > 1:
         axes.legend(loc="best")
-    _label(axes, name)
+    labelled(axes, name)
     return f"Measured by clients under noise: {name}"

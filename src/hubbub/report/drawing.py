@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["DASHES", "INK", "MARKERS", "QUIET", "SERIES", "canvas", "legible", "look", "png", "shown", "styled"]
+__all__ = ["DASHES", "INK", "MARKERS", "QUIET", "SERIES", "canvas", "labelled", "legible", "look", "png", "shown", "styled"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +56,15 @@ def canvas(width: float = 4.6, height: float = 2.7) -> Any:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def labelled(axes: Any, y: str, x: str = "round") -> None:
+    """Label the axes, the lower one with whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def legible(name: str) -> str:

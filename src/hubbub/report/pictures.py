@@ -16,7 +16,7 @@ from hubbub._util.checks import Array
 from hubbub.mechanism.sensitivity import is_triangular
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.utility import noising_matrix
-from hubbub.report.drawing import INK, MARKERS, QUIET, SERIES, canvas, look, png, styled
+from hubbub.report.drawing import INK, MARKERS, QUIET, SERIES, canvas, labelled, look, png, styled
 
 if TYPE_CHECKING:
     from hubbub.factorization.optimized import Optimized
@@ -54,8 +54,6 @@ def _plain(axis: Any, subs: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
 @styled
 def draw_errors(title: str, subtitle: str, curves: Mapping[str, Array]) -> bytes:
     """A PNG of the root squared error of each strategy over rounds, at sensitivity 1; the legend has the RMSE of each."""
-    from matplotlib.ticker import MaxNLocator
-
     figure = canvas(9, 6)
     axes = figure.subplots()
     ordered = sorted(curves, key=lambda name: float(np.square(curves[name]).mean()))
@@ -66,9 +64,7 @@ def draw_errors(title: str, subtitle: str, curves: Mapping[str, Array]) -> bytes
     axes.set_yscale("log")
     axes.set_xlim(1, max(2, len(rounds)))
     _plain(axes.yaxis)
-    axes.set_xlabel("round")
-    axes.set_ylabel("root squared error at sensitivity 1")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    labelled(axes, "root squared error at sensitivity 1")
     axes.set_title(subtitle, **_SUBTITLE)
     axes.legend(title="RMSE", **_OUTSIDE)
     return png(figure, title)
@@ -83,8 +79,6 @@ def draw_matrices(title: str, answer: "Optimized[Strategy]", roots: Array) -> by
 
     Source: for the four panels, the notebook published with Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153.
     """
-    from matplotlib.ticker import MaxNLocator
-
     A, C = answer.workload.matrix(), np.asarray(answer.strategy.matrix(), dtype=np.float64)
     square = is_triangular(C)
     N = solve_triangular(C, np.eye(len(C)), lower=True) if square else noising_matrix(answer.strategy)
@@ -104,14 +98,12 @@ def draw_matrices(title: str, answer: "Optimized[Strategy]", roots: Array) -> by
     axes.axhline(bound, color=SERIES[1], linestyle=":", label=f"lower bound: {bound:.6g}, for {answer.bound_family}")
     axes.set_xlim(1, max(2, len(rounds)))
     axes.set_ylim(0, max(float(roots.max()), root) * 1.25)
-    axes.set_xlabel("round")
-    axes.set_ylabel("root squared error\nat sensitivity 1")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    labelled(axes, "root squared error\nat sensitivity 1")
     axes.legend(loc="lower right")
     return png(figure, title)
 
 
-def largest_by_block(matrix: Array, most: int = _MOST_DOTS) -> Array:
+def largest_by_block(matrix: Array, most: int) -> Array:
     """The entry of largest size in each block, so that at most ``most`` rows and columns are left.
 
     Example:
@@ -127,11 +119,11 @@ def largest_by_block(matrix: Array, most: int = _MOST_DOTS) -> Array:
     return found
 
 
-def signed_image(figure: Any, axes: Any, matrix: Array, most: int = _MOST_DOTS) -> None:
+def signed_image(figure: Any, axes: Any, matrix: Array) -> None:
     """Draw a matrix with a color for each sign, by the logarithm of its entries' size, and a color bar."""
     from matplotlib.colors import SymLogNorm
 
-    shown = largest_by_block(matrix, most)
+    shown = largest_by_block(matrix, _MOST_DOTS)
     top = float(np.abs(shown).max())
     norm = SymLogNorm(linthresh=top * 10.0**-_DECADES, vmin=-top, vmax=top, base=10)
     extent = (0, matrix.shape[1], matrix.shape[0], 0)
@@ -146,11 +138,9 @@ def signed_image(figure: Any, axes: Any, matrix: Array, most: int = _MOST_DOTS) 
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """The noise of a calibration of the Gaussian mechanism, over the least noise; all ``(points,)``.
+    """The noise of a calibration of the Gaussian mechanism over the least noise; all ``(points,)``.
 
-    Args:
-        ratios: Below 1 the claim is false; NaN where it makes none.
-        proved: Whether the theorem covers that epsilon.
+    A claim of a ratio below 1 is false, and NaN is no claim; ``proved`` marks the epsilons that the theorem covers.
     """
 
     name: str
@@ -209,8 +199,6 @@ class Alternative:
 @styled
 def draw_alternatives(title: str, marks: Sequence[Alternative], spent: Sequence[tuple[int, float]]) -> bytes:
     """A PNG of errors as bars, the least on top, above epsilon over rounds."""
-    from matplotlib.ticker import MaxNLocator
-
     height = 0.32 * len(marks)
     figure = canvas(9, 3.6 + height)
     bars, curve = figure.subplots(2, 1, height_ratios=[max(1.2, height), 2.2])
@@ -229,11 +217,9 @@ def draw_alternatives(title: str, marks: Sequence[Alternative], spent: Sequence[
     rounds, epsilons = zip(*spent, strict=True)
     # Between two points epsilon is at most that of the later one.
     curve.step(rounds, epsilons, where="pre", marker="o", **look(0))
-    curve.set_xlabel("round")
-    curve.set_ylabel("epsilon so far")
+    labelled(curve, "epsilon so far")
     curve.set_ylim(0, max(epsilons) * 1.08)
     curve.set_xlim(0, rounds[-1] * 1.02)
-    curve.xaxis.set_major_locator(MaxNLocator(integer=True))
     return png(figure, f"{title}: its alternatives at the same privacy")
 
 

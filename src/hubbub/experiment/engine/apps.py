@@ -12,7 +12,7 @@ import tomli_w
 from hubbub._util import files
 from hubbub.errors import ConfigError
 
-__all__ = ["RUN_APP", "require_flower", "write_example", "write_run_app"]
+__all__ = ["RUN_APP", "require_engine", "write_example", "write_run_app"]
 
 # The packages of the two apps, as their templates have them.
 RUN_APP = "hubbub_app"
@@ -23,9 +23,9 @@ _SUFFIX = ".template"
 _TAKEN = ("flwr", "hubbub", "numpy", "sklearn", "torch")
 
 
-def require_flower() -> None:
-    """Refuse to continue if Flower is not installed."""
-    if importlib.util.find_spec("flwr") is None:
+def require_engine(engine: str) -> None:
+    """Refuse to continue if the engine is Flower and not installed."""
+    if engine == "flower" and importlib.util.find_spec("flwr") is None:
         raise ConfigError("training.engine = 'flower': Flower is not installed; pip install 'hubbub[flower]'")
 
 

@@ -17,6 +17,7 @@ from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, HubbubError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.config import Config, Layer, overrides
+from hubbub.experiment.engine.apps import require_engine
 
 __all__ = [
     "CELLS",
@@ -157,10 +158,7 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
             planned(config, clients[shared], allow_import=allow_import)
             if config.training.nproc > 1:
                 raise ConfigError(f"training.nproc = {config.training.nproc}: each run of a sweep has one process; say --jobs")
-            if config.training.engine == "flower":
-                from hubbub.experiment.engine.apps import require_flower
-
-                require_flower()
+            require_engine(config.training.engine)
             if config.secagg.scheme != "none":
                 from hubbub.experiment.engine.parties import require_keys
 
