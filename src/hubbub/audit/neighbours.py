@@ -105,7 +105,7 @@ def influence(
         raise ValueError("differences: vectors of several lengths; those of one run have one")
     moved = {round_index: vector for round_index, vector in vectors.items() if any(vector)}
     rounds = tuple(moved)
-    units = {round_index: _unit(clip_norms[round_index], lattice_bits) for round_index in rounds}
+    units = {t: Fraction(step_of(clip_norms[t], lattice_bits)) / Fraction(clip_norms[t]) for t in rounds}
     inner = [[units[a] * units[b] * int(moved[a] @ moved[b]) for b in rounds] for a in rounds]
     gram = _gram(mechanism, rounds)
     places = range(len(rounds))
@@ -121,10 +121,6 @@ def _whole(round_index: int, steps: Steps) -> npt.NDArray[Any]:
     if array.ndim != 1 or array.dtype.kind not in "iuO" or not all(isinstance(q, int) for q in array.tolist()):
         raise TypeError(f"round {round_index}: has shape {array.shape} and {array.dtype}: must be one vector of integers")
     return array.astype(object)
-
-
-def _unit(clip_norm: float, bits: int) -> Fraction:
-    return Fraction(step_of(clip_norm, bits)) / Fraction(clip_norm)
 
 
 def _gram(mechanism: Mechanism, rounds: tuple[int, ...]) -> list[list[Fraction]]:

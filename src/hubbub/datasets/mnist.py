@@ -106,10 +106,6 @@ def _arrays(kind: _Kind, path: str | None) -> dict[str, Numbers]:
     else:
         instead = f"give data.path, set HUBBUB_DATA, or leave both out to download {kind.title}"
         raise DataError(f"{place}: {what(place)}; {instead}")
-    return {key: _idx(content, _SHAPES[key]) for key, content in contents.items()}
-
-
-def _idx(content: bytes, shape: tuple[int, ...]) -> Numbers:
-    """The array in a published file; the digest covers its header."""
-    header = 4 + 4 * len(shape)
-    return np.frombuffer(gzip.decompress(content)[header:], dtype=np.uint8).reshape(shape)
+    # The digests cover the headers.
+    bodies = {key: gzip.decompress(content)[4 + 4 * len(_SHAPES[key]) :] for key, content in contents.items()}
+    return {key: np.frombuffer(body, dtype=np.uint8).reshape(_SHAPES[key]) for key, body in bodies.items()}

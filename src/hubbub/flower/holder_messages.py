@@ -6,7 +6,7 @@ record of its own, since Flower transfers records one by one. Nothing is secret 
 a whole key.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -100,16 +100,6 @@ def requests(request: Request) -> Iterator[tuple[str, int, dict[str, ConfigRecor
     yield OPEN, first, {**_records({"contribution": some, "noise": request.noise}), **total}
 
 
-def contributions_of(content: RecordDict, *, at_most: int) -> tuple[bytes, ...]:
-    """The contributions in a message."""
-    return _parts(content, "contribution", at_most)
-
-
-def request_of(content: RecordDict, round_index: int, contributions: Collection[bytes], *, noise: int) -> Request:
-    """A received request on these contributions, with at most so many messages of noise."""
-    return Request(round_index, contributions, _parts(content, "noise", noise), _data(content, "total"))
-
-
 def round_of(record: ConfigRecord) -> int:
     """The round of a message, from 0."""
     return integer(ROUND, record.get(ROUND), at_least=0, at_most=_MOST_ROUNDS)
@@ -133,24 +123,25 @@ def opened(content: RecordDict, holder: int, aggregator: Aggregator, public: Thr
         return tuple(_integers(record, "plaintexts", count, bits // 8 + _SPARE_BYTES, signed=True))
     if record.get("holder") != holder:
         raise ValueError(f"answers as holder {shown(record.get('holder'))}")
-    parts = tuple(_integers(record, "parts", count, width(bits)))
+    powers = tuple(_integers(record, "parts", count, width(bits)))
     proof = Proof(*(int.from_bytes(_bytes(record, name, _LONGEST_PROOF), "little") for name in ("challenge", "response")))
-    return Partial(public.key_id, holder, total.shape, tuple(int(c) for c in total.integers), parts, proof)
+    return Partial(public.key_id, holder, total.shape, tuple(int(c) for c in total.integers), powers, proof)
 
 
 def _records(messages: Mapping[str, Iterable[bytes]]) -> dict[str, ConfigRecord]:
-    parts = {f"{name}-{i}": part for name, some in messages.items() for i, part in enumerate(some)}
-    return {name: ConfigRecord({"data": data}) for name, data in parts.items()}
+    return {f"{name}-{i}": ConfigRecord({"data": data}) for name, some in messages.items() for i, data in enumerate(some)}
 
 
-def _parts(content: RecordDict, name: str, most: int) -> tuple[bytes, ...]:
+def parts(content: RecordDict, name: str, most: int) -> tuple[bytes, ...]:
+    """The contributions or the noise in a message."""
     count = sum(found.startswith(f"{name}-") for found in content)
     if count > most:
         raise ValueError(f"has {count} records of {name}, at most {most} were agreed on")
-    return tuple(_data(content, f"{name}-{i}") for i in range(count))
+    return tuple(data_of(content, f"{name}-{i}") for i in range(count))
 
 
-def _data(content: RecordDict, name: str) -> bytes:
+def data_of(content: RecordDict, name: str) -> bytes:
+    """The bytes of a record of its own."""
     record = content.get(name)
     if not isinstance(record, ConfigRecord):
         raise ValueError(f"has no ConfigRecord {name!r}")

@@ -15,6 +15,7 @@ from hubbub.flower import holder_messages as messages
 from hubbub.flower.holder_messages import CLIP_NORM, FIRST, HELLO, NOISE, OPEN, PROMISE, TAKE
 from hubbub.ledger.promise import Promise
 from hubbub.noise.lattice import Lattice
+from hubbub.secagg.aggregator import Request
 from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.protocol import LONGEST_NAME, Agreement, MessageFile, framed
@@ -68,7 +69,8 @@ class HolderFolder:
                 if action == TAKE:
                     return ConfigRecord({"taken": len(contributions)})
                 rows = max(1, agreement.noising_holders)
-                opened = holder.open(messages.request_of(content, round_index, contributions, noise=rows))
+                noise, total = messages.parts(content, "noise", rows), messages.data_of(content, "total")
+                opened = holder.open(Request(round_index, contributions, noise, total))
                 _forget(folder)
                 return messages.answer_record(opened, agreement.public_key.bits)
         raise ValueError(f"action = {shown(action)}: must be {HELLO}, {NOISE} or {OPEN}, or {TAKE} for contributions in parts")
@@ -126,7 +128,7 @@ def _taken(folder: Path, agreement: Agreement, content: RecordDict, round_index:
     """The contributions of a round that came until now: in the message alone, or behind others in a file of the folder."""
     record, most = messages.said(content), agreement.packing.max_clients
     first = integer(FIRST, record.get(FIRST, 0), at_least=0, at_most=most)
-    contributions = messages.contributions_of(content, at_most=most - first)
+    contributions = messages.parts(content, "contribution", most - first)
     if first == 0:
         _forget(folder)
         if record["action"] == OPEN:

@@ -82,7 +82,11 @@ class LocalGrid(Grid):
         if not isinstance(client_app, ClientApp):
             raise TypeError(f"client_app = {_checks.shown(client_app)}: must be a flwr.clientapp.ClientApp")
         nodes = _checks.integer("num_nodes", num_nodes, at_least=1)
-        _identify()
+        for name in ("run_id", "node_id", "task_id"):
+            try:
+                getattr(TaskIdentity, name)
+            except RuntimeError:
+                setattr(TaskIdentity, name, _SERVER)
         self._offline: frozenset[int] = frozenset()
         self.reply_filter: Callable[[Message], Reply] | None = None
         self._client_app = client_app
@@ -234,15 +238,6 @@ class LocalGrid(Grid):
             _log.error("ClientApp raised an exception", exc_info=error)
             return Message(Error(_APP_RAISED, f"{type(error)}:<'{error}'>"), reply_to=message)
         return _returned(answer, message)
-
-
-def _identify() -> None:
-    """Set the identity of a server if the process has none."""
-    for name in ("run_id", "node_id", "task_id"):
-        try:
-            getattr(TaskIdentity, name)
-        except RuntimeError:
-            setattr(TaskIdentity, name, _SERVER)
 
 
 def received(content: RecordDict) -> RecordDict:

@@ -118,7 +118,14 @@ class Options:
         if self.head_hook is not None and not isinstance(self.head_hook, HeadHook):
             raise TypeError(f"head_hook = {type(self.head_hook).__name__}: must be a hubbub.training.HeadHook, or None")
         if self.state is not None:
-            object.__setattr__(self, "state", _own_folder(self.state))
+            if not isinstance(self.state, str | Path):
+                raise TypeError(f"state = {self.state!r}: must name a folder")
+            folder = Path(self.state).expanduser()
+            if not str(self.state).strip() or folder.resolve() in (Path.cwd(), Path.home(), Path("/")):
+                # The folder becomes its owner's alone, and is filled.
+                raise ValueError(f"state = {str(self.state)!r}: must name a folder of the run's own, such as 'state'")
+            # Absolute, so that a change of the working folder does not matter.
+            object.__setattr__(self, "state", folder.absolute())
         elif self.head_hook is not None:
             raise ConfigError("head_hook: protects a folder, and this run has none; give state=, or leave head_hook out")
 
@@ -328,16 +335,6 @@ def require_averaging(strategy: object) -> Strategy:
     if isinstance(strategy, FedAvg) and strategy.fraction_train == 0:
         raise ConfigError("strategy: has fraction_train = 0, so that no round would train; leave that out")
     return strategy
-
-
-def _own_folder(state: object) -> Path:
-    """The absolute path of a run's folder, so that a change of the working folder does not matter."""
-    if not isinstance(state, str | Path):
-        raise TypeError(f"state = {state!r}: must name a folder")
-    if not str(state).strip() or Path(state).expanduser().resolve() in (Path.cwd(), Path.home(), Path("/")):
-        # The folder becomes its owner's alone, and is filled.
-        raise ValueError(f"state = {str(state)!r}: must name a folder of the run's own, such as 'state'")
-    return Path(state).expanduser().absolute()
 
 
 def promises(participation: Participation, rounds: int) -> bool:

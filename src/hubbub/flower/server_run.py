@@ -106,7 +106,17 @@ class PrivateRun:
         """Restore model and clip norm from the folder, and update the model with releases that it does not include yet."""
         # Everything is read first, so that a folder that is refused stays as it is; start() aborts a round under way.
         model = self.state.restore(self._strategy)
-        self._require_model_of_this_run(model)
+        done, clip_norm, folder = len(self.state.path.ledger.rounds), self.state.clip_norm, self._options.folder
+        if model is None and done:
+            raise RunFolderError(
+                f"{folder}: its ledger has {done} rounds, and state/server.safetensors, the model after them, is missing; "
+                "restore the folder from a copy"
+            )
+        if model is not None and not self._norms.further and clip_norm != self._clipping:
+            raise RunFolderError(
+                f"{folder}/state/server.safetensors: is of a run with clip norm {clip_norm}, this one has {self._clipping}; "
+                "restore the folder from a copy"
+            )
         for _ in self.state.path.released(self.state.rounds, self.round_index):
             pass
         self.state.path.start()
@@ -123,19 +133,6 @@ class PrivateRun:
         if late:
             self.state.save(self.arrays, self._strategy)
         _LOG.info("Resuming after %s rounds of the run in %s", self.round_index, self._options.folder)
-
-    def _require_model_of_this_run(self, model: ArrayRecord | None) -> None:
-        done, clip_norm = len(self.state.path.ledger.rounds), self.state.clip_norm
-        if model is None and done:
-            raise RunFolderError(
-                f"{self._options.folder}: its ledger has {done} rounds, and state/server.safetensors, the model after them, is "
-                "missing; restore the folder from a copy"
-            )
-        if model is not None and not self._norms.further and clip_norm != self._clipping:
-            raise RunFolderError(
-                f"{self._options.folder}/state/server.safetensors: is of a run with clip norm {clip_norm}, this one has "
-                f"{self._clipping}; restore the folder from a copy"
-            )
 
     def abort_what_was_left(self) -> None:
         """Abort a round under way; replies to it no longer count."""

@@ -121,8 +121,23 @@ class PublicKey:
         """
         plain, shape = flatten("values", values)
         self.require_fit("values", plain, shape)
-        share = integer("workers", workers, at_least=1, at_most=MOST_WORKERS)
-        return Ciphertext(self, shape, tuple(_encrypted(self, plain, share)))
+        workers = integer("workers", workers, at_least=1, at_most=MOST_WORKERS)
+        share = -(-len(plain) // workers)
+        if len(plain) <= share:
+            return Ciphertext(self, shape, tuple(_hidden(self, plain)))
+        size = min(share, _TASK)
+        tasks = [plain[i : i + size] for i in range(0, len(plain), size)]
+        # They get the public key and the numbers through pipes, and draw their own randomness.
+        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=follow_parent)
+        try:
+            return Ciphertext(self, shape, tuple(c for made in pool.map(partial(_hidden, self), tasks) for c in made))
+        except BrokenProcessPool:
+            raise RuntimeError(
+                "a process that encrypted a part of the numbers ended before its work did; do it in one, with workers = 1 "
+                "(a script that uses more must start under `if __name__ == '__main__'`)"
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def ciphertext(self, integers: object, *, key_id: str | None = None, name: str = "integers") -> Ciphertext:
         """Ciphertexts from outside, checked to be units in range.
@@ -290,29 +305,8 @@ def width(key_bits: int) -> int:
     return -(-2 * key_bits // 8)
 
 
-def _encrypted(public: PublicKey, plain: list[int], workers: int) -> list[mpz]:
-    """The ciphertexts of secret numbers, each with a fresh randomizer.
-
-    Worker processes get the public key and the numbers through pipes, and draw their own randomness.
-    """
-    share = -(-len(plain) // workers)
-    if len(plain) <= share:
-        return _hidden(public, plain)
-    size = min(share, _TASK)
-    tasks = [plain[i : i + size] for i in range(0, len(plain), size)]
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=follow_parent)
-    try:
-        return [c for made in pool.map(partial(_hidden, public), tasks) for c in made]
-    except BrokenProcessPool:
-        raise RuntimeError(
-            "a process that encrypted a part of the numbers ended before its work did; do it in one, with workers = 1 "
-            "(a script that uses more must start under `if __name__ == '__main__'`)"
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 def _hidden(public: PublicKey, plain: list[int]) -> list[mpz]:
+    """The ciphertexts of secret numbers, each with a fresh randomizer."""
     n, n_square = mpz(public.n), public.n_square
     randomizers = public.randomizers(len(plain))
     return [(1 + n * (m % n)) * rho % n_square for m, rho in zip(plain, randomizers, strict=True)]

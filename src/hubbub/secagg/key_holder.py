@@ -109,14 +109,9 @@ class Holder:
         except ValueError as error:
             raise SumNotOpenedError(f"{self.name} opens nothing: {error}", (self.name,)) from error
         self._remember(replace(self._done, next_round=request.round_index + 1, request=digest))
-        if isinstance(self._key, PrivateKey):
-            return self._counted(tuple(self._key.decrypt(total)), request)
-        seen = len(request.contributions) or 1
-        return self._key.partial(total, contributions=seen)
-
-    def _counted(self, plaintexts: tuple[int, ...], request: Request) -> tuple[int, ...]:
-        """The plaintexts of the whole key's owner, if they count enough contributions."""
-        needed = self.agreement.min_contributions
+        if isinstance(self._key, KeyShare):
+            return self._key.partial(total, contributions=len(request.contributions) or 1)
+        plaintexts, needed = tuple(self._key.decrypt(total)), self.agreement.min_contributions
         with suppress(ValueError):
             if self.agreement.packing.contributions(plaintexts) >= needed:
                 return plaintexts

@@ -49,7 +49,17 @@ class PrivateKey:
 
     def __post_init__(self) -> None:
         p, q = sorted((whole("p", self.p), whole("q", self.q)))
-        _require_primes(p, q)
+        lengths = f"p and q have {p.bit_length()} and {q.bit_length()} bits"
+        if p.bit_length() != q.bit_length():
+            raise ValueError(f"{lengths}: must be of equal length")
+        if p == q:
+            raise ValueError(f"{lengths} and are the same number: must be two different primes")
+        if p < 2 or not (gmpy2.is_prime(mpz(p), ROUNDS) and gmpy2.is_prime(mpz(q), ROUNDS)):
+            raise ValueError(f"{lengths}: must both be prime")
+        if gmpy2.gcd(p * q, (p - 1) * (q - 1)) != 1:
+            raise ValueError(f"{lengths}: n = p q and (p - 1)(q - 1) have a factor in common, so decryption is not unique")
+        if (p * q).bit_length() >= SMALLEST_BITS - 1 and not far_apart(p, q):
+            raise ValueError(f"{lengths} and are too close: the square root of n leads to them; draw new primes")
         object.__setattr__(self, "p", p)
         object.__setattr__(self, "q", q)
         object.__setattr__(self, "public_key", PublicKey(p * q, fit_short_exponents(p, q)))
@@ -116,21 +126,6 @@ def generate(bits: int = 3072) -> PrivateKey:
     if size % 2:
         raise ValueError(f"bits = {size}: must be even, for two primes of one length")
     return PrivateKey(*prime_pair(size))
-
-
-def _require_primes(p: int, q: int) -> None:
-    """Refuse primes p ≤ q that give no sound key."""
-    lengths = f"p and q have {p.bit_length()} and {q.bit_length()} bits"
-    if p.bit_length() != q.bit_length():
-        raise ValueError(f"{lengths}: must be of equal length")
-    if p == q:
-        raise ValueError(f"{lengths} and are the same number: must be two different primes")
-    if p < 2 or not (gmpy2.is_prime(mpz(p), ROUNDS) and gmpy2.is_prime(mpz(q), ROUNDS)):
-        raise ValueError(f"{lengths}: must both be prime")
-    if gmpy2.gcd(p * q, (p - 1) * (q - 1)) != 1:
-        raise ValueError(f"{lengths}: n = p q and (p - 1)(q - 1) have a factor in common, so decryption is not unique")
-    if (p * q).bit_length() >= SMALLEST_BITS - 1 and not far_apart(p, q):
-        raise ValueError(f"{lengths} and are too close: the square root of n leads to them; draw new primes")
 
 
 def _half(ciphertexts: list[mpz], p: mpz, other: mpz, threads: int) -> list[mpz]:

@@ -19,7 +19,6 @@ from itertools import count
 
 import gmpy2
 import numpy as np
-import numpy.typing as npt
 from gmpy2 import mpz
 
 from hubbub._util.checks import integer
@@ -94,16 +93,7 @@ def _candidates(bits: int) -> Iterator[mpz]:
     """Numbers of exactly that many bits, the two top ones set, 11 mod 12, p and (p − 1)/2 without small factors; at random."""
     drawn = mpz(secrets.randbits(bits) | (3 << (bits - 2)))
     start = drawn - drawn % 12 + 11
-    places = np.flatnonzero(_sieved(start)).tolist()
-    secrets.SystemRandom().shuffle(places)
-    for place in places:
-        candidate = start + 12 * place
-        if candidate.bit_length() == bits:
-            yield candidate
-
-
-def _sieved(start: mpz) -> npt.NDArray[np.bool_]:
-    """``(window,)``: whether neither start + 12·k nor half of it has a small factor."""
+    # Whether neither start + 12·k nor half of it has a small factor.
     left = np.ones(_WINDOW, dtype=np.bool_)
     s = 5
     while s < _BOUND:
@@ -112,4 +102,9 @@ def _sieved(start: mpz) -> npt.NDArray[np.bool_]:
         for residue in (0, 1):
             left[(residue - remainder) * twelfth % s :: s] = False
         s = int(gmpy2.next_prime(s))
-    return left
+    places = np.flatnonzero(left).tolist()
+    secrets.SystemRandom().shuffle(places)
+    for place in places:
+        candidate = start + 12 * place
+        if candidate.bit_length() == bits:
+            yield candidate

@@ -290,7 +290,12 @@ def deal(
     # Mod n the secret is 1, as everybody knows; so is every share there, which halves a holder's work. Mod m, where the secret
     # is, the coefficients are uniform.
     coefficients = [d, *(n * secrets.randbelow(order) for _ in range(needed - 1))]
-    return _shared_out(n, order, coefficients, _random_square(n), count, min_contributions)
+    # v, a random square.
+    root = base = 0
+    while base < 2 or gmpy2.gcd(root, n) != 1:
+        root = secrets.randbelow(n * n)
+        base = root * root % (n * n)
+    return _shared_out(n, order, coefficients, base, count, min_contributions)
 
 
 def combine(public: ThresholdKey, partials: Iterable[Partial], ciphertext: object = None) -> Any:
@@ -364,15 +369,6 @@ def _safe(name: str, prime: int) -> int:
             f"{name}, a number of {number.bit_length()} bits, is no safe prime: it and ({name} - 1)/2 must be prime"
         )
     return half
-
-
-def _random_square(n: int) -> int:
-    """v: a random square."""
-    while True:
-        root = secrets.randbelow(n * n)
-        base = root * root % (n * n)
-        if base > 1 and gmpy2.gcd(root, n) == 1:
-            return base
 
 
 def _require_together(public: ThresholdKey, partials: list[Partial]) -> None:

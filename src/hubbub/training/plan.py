@@ -308,20 +308,9 @@ class Plan:
                     f"clients: there are {clients}, too few for {rounds} rounds of {participation}; take more clients or fewer "
                     "rounds, or say expected_cohort_size"
                 )
-        return RunPlan(
-            rounds=rounds,
-            participation=participation,
-            expected_cohort_size=size,
-            mechanism=self.mechanism,
-            clip_norm=self.clip_norm,
-            delta=self.delta,
-            neighboring_relation=self.neighboring_relation,
-            server=self.server,
-            seed=self.seed,
-            noise=self.noise,
-            further=further,
-            evaluation=self.evaluation,
-        )
+        # Every field of this plan is one of the full plan.
+        own = {**vars(self), "expected_cohort_size": size}
+        return RunPlan(rounds=rounds, participation=participation, further=further, **own)
 
 
 def _require_terms(plan: RunPlan | Plan) -> None:

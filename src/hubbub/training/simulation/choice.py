@@ -133,7 +133,9 @@ class Probe:
         jobs, stack = self._jobs(clients, uneven=True), self._made(clients, steps=2)
         updates = _updates(stack, model, jobs)
         # Every second client gets inputs of NaN, which would spread if anything did.
-        poisoned = _updates(stack, model, [_poisoned(job) if i % 2 else job for i, job in enumerate(jobs)])
+        spoilt = (torch.full_like(job.inputs, math.nan if job.inputs.is_floating_point() else 0) for job in jobs)
+        others = [replace(job, inputs=made) if i % 2 else job for i, (job, made) in enumerate(zip(jobs, spoilt, strict=True))]
+        poisoned = _updates(stack, model, others)
         if not all(_same(updates[job.client], poisoned[job.client]) for job in jobs[::2]):
             return False
         # The same client at each place of a stack.
@@ -179,9 +181,3 @@ def _same(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 def _updates(made: Trainer, model: nn.Module, jobs: Sequence[Job]) -> dict[int, torch.Tensor]:
     return {trained.client: trained.update for trained in made.train(model, jobs)}
-
-
-def _poisoned(job: Job) -> Job:
-    if job.inputs.is_floating_point():
-        return replace(job, inputs=torch.full_like(job.inputs, math.nan))
-    return replace(job, inputs=torch.zeros_like(job.inputs))
