@@ -13,6 +13,7 @@ https://arxiv.org/abs/2305.08846.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -169,7 +170,7 @@ def one_run_epsilon(counts: Sequence[GuessCount], *, delta: float, confidence: f
     """
     allowed = delta_or_zero(delta)
 
-    def rejects(count: GuessCount, epsilon: float, level: float) -> bool:
+    def rejects(count: GuessCount, level: float, epsilon: float) -> bool:
         return _p_value(count, epsilon, allowed) * (1 + 1e-9) <= level
 
     return LowerBound(
@@ -194,11 +195,7 @@ def _largest(counts: Sequence[GuessCount], confidence: float, rejects: Callable[
     if len(sizes) > 1:
         raise ValueError(f"counts speak of {sizes[0]} and of {sizes[1]} canaries: must be about the same canaries")
     level = significance(confidence) / len(counts)
-
-    def best(count: GuessCount) -> float:
-        return largest_rejected(lambda parameter: rejects(count, parameter, level))
-
-    return max(best(count) for count in counts)
+    return max(largest_rejected(partial(rejects, count, level)) for count in counts)
 
 
 def one_run_gdp_epsilon(counts: Sequence[GuessCount], *, delta: float, confidence: float) -> LowerBound:
@@ -226,7 +223,7 @@ def one_run_gdp_epsilon(counts: Sequence[GuessCount], *, delta: float, confidenc
     return gaussian_bound(mu, allowed, confidence, (_ASSUMED,), "Mahloujifar, Melis and Chaudhuri 2024, Section 3")
 
 
-def _falsified(count: GuessCount, mu: float, level: float) -> bool:
+def _falsified(count: GuessCount, level: float, mu: float) -> bool:
     """Whether μ-GDP would need a total probability above 1."""
     g, v = count.guesses, count.correct
     most = g / count.canaries * (1 + 1e-9)

@@ -159,8 +159,14 @@ class _Evidence:
 
     def __init__(self, plan: RunPlan, mechanism: Mechanism, seen: Sequence[Watched], absent: float) -> None:
         self._plan, self._mechanism, self._seen, self._reach = plan, mechanism, seen, 1 - absent
-        self._whitener = _whitener(mechanism, plan.rounds)
         self._stated = plan.promised
+        # What decorrelates the noise, (rounds, rounds): C if it is triangular.
+        C, rounds = np.asarray(mechanism.strategy.matrix(), dtype=np.float64), plan.rounds
+        self._whitener = C[:rounds, :rounds]
+        if not is_triangular(C):
+            # C⁻¹ is not unique, the triangular root of the noise's covariance is.
+            N = noising_matrix(mechanism.strategy)[:rounds]
+            self._whitener = solve_triangular(cholesky(N @ N.T, lower=True), np.eye(rounds), lower=True)
 
     def found(self, canaries: int) -> Audit:
         """The audit."""
@@ -318,16 +324,6 @@ class _Evidence:
         if self._plan.noise_by == "holders":
             notes.append("All key holders are honest here, so sums may have had more noise than the guarantee assumes.")
         return tuple(notes)
-
-
-def _whitener(mechanism: Mechanism, rounds: int) -> Array:
-    """The matrix that decorrelates a run's noise, ``(rounds, rounds)``: C if it is triangular."""
-    C = np.asarray(mechanism.strategy.matrix(), dtype=np.float64)
-    if is_triangular(C):
-        return C[:rounds, :rounds]
-    # C⁻¹ is not unique, the triangular root of the noise's covariance is.
-    N = noising_matrix(mechanism.strategy)[:rounds]
-    return np.asarray(solve_triangular(cholesky(N @ N.T, lower=True), np.eye(rounds), lower=True))
 
 
 def likelihood_scores(whitened: Array, parts: Array, participation: RandomParticipation) -> Array:

@@ -123,29 +123,14 @@ class GridPopulation(Population):
         With a ``split`` each client's indicator is one more coordinate, ``(dim + 1,)``.
         """
         messages, replies = self.ask(cohort, model, clip_norm, round_index)
-        arrays = _arrays(model)
-        total: LatticeSum | PlainSum
+        layout, arrays = layout_of(model), _arrays(model)
         if self._lattice and clip_norm is not None:
-            total, _, _ = Summing(layout_of(model), clip_norm, split).of(messages, replies, arrays)
-        else:
-            total = self._plain(messages, replies, arrays, model, clip_norm, split)
-        messages.log_faults(f"round {round_index + 1}")
-        return total
-
-    def _plain(
-        self,
-        messages: RoundMessages,
-        replies: Iterable[Message],
-        arrays: ArrayRecord,
-        model: nn.Module,
-        clip_norm: float | None,
-        split: CountSplit | None,
-    ) -> PlainSum:
-        """The sum in floating point, in the order of the cohort: another order gives another sum."""
-        layout = layout_of(model)
-        before = layout.views(arrays)
-        total = torch.zeros(layout.dim + (split is not None), dtype=torch.float64)
+            whole, _, _ = Summing(layout, clip_norm, split).of(messages, replies, arrays)
+            messages.log_faults(f"round {round_index + 1}")
+            return whole
+        before, total = layout.views(arrays), torch.zeros(layout.dim + (split is not None), dtype=torch.float64)
         clipped, losses, answers = 0, list[float](), dict(messages.contents(replies))
+        # In the order of the cohort: in floating point another order gives another sum.
         for client in filter(answers.__contains__, messages.clients):
             try:
                 update = difference(layout.views(single_arrays(answers[client])), before)
@@ -158,6 +143,7 @@ class GridPopulation(Population):
                 continue
             losses.append(train_loss(answers[client]))
             clipped += was_clipped
+        messages.log_faults(f"round {round_index + 1}")
         return PlainSum(total, statistics(len(messages.clients), clipped, losses))
 
     def ask(

@@ -13,9 +13,9 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from hubbub._util import files, strict_json
@@ -95,7 +95,7 @@ def _row(row: Any, after: int) -> dict[str, Any]:
     return row
 
 
-class Metrics:
+class Metrics(AbstractContextManager["Metrics"]):
     """The metrics files of a running run. Nothing is written before the first row of this start.
 
     With ``HUBBUB_LOG=json`` in the environment the public numbers of each round are a line of JSON on the standard error.
@@ -110,10 +110,7 @@ class Metrics:
         self.rows, self._size = read_metrics(path)
         self._descriptor: int | None = None
 
-    def __enter__(self) -> "Metrics":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
 

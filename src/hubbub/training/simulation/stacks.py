@@ -7,7 +7,7 @@ on the model, its own data and its seed, and on no other client.
 import ctypes
 import math
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from functools import cache
 
@@ -71,37 +71,24 @@ class Stacks:
             # Clients without a batch left, and padding, take no step.
             active = torch.tensor([count > 0 for count in counts], device=self._device)
             with repeatable(self._device):
-                losses, gradients = self._slopes(own, counts, generators, inputs, targets, active)
+                with computing(self._precision, self._device):
+                    output = self._model(own, inputs, counts, generators)
+                    with in_range(self._device):
+                        losses = torch.where(active, self._losses(output, targets, counts), 0.0)
+                try:
+                    gradients = torch.autograd.grad(losses.sum(), list(own.values()), allow_unused=True)
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError as error:
+                    # Such as a checkpointed forward that is repeated in the backward pass, outside of vmap.
+                    raise NotStackableError(f"{type(error).__name__}: {error}") from error
             resting = [i for i, count in enumerate(counts[: len(jobs)]) if not count]
             stepper.step(gradients, feed.rates(step), resting)
-            total += losses
+            total += losses.detach()
         with torch.no_grad():
             updates = torch.cat([difference(p, start[name]).reshape(self.clients, -1) for name, p in own.items()], dim=1)
         for job, update, loss, steps in zip(jobs, updates, total.tolist(), feed.own_steps, strict=False):
             yield Trained(job.client, update, loss / steps if steps else math.nan)
-
-    def _slopes(
-        self,
-        own: Mapping[str, torch.Tensor],
-        counts: Sequence[int],
-        generators: Sequence[torch.Generator],
-        inputs: torch.Tensor,
-        targets: torch.Tensor,
-        active: torch.Tensor,
-    ) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
-        """Each client's mean loss, ``(K,)``, 0 if it takes no step, and the gradients."""
-        with computing(self._precision, self._device):
-            output = self._model(own, inputs, counts, generators)
-            with in_range(self._device):
-                losses = torch.where(active, self._losses(output, targets, counts), 0.0)
-        try:
-            gradients = torch.autograd.grad(losses.sum(), list(own.values()), allow_unused=True)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            # Such as a checkpointed forward that is repeated in the backward pass, outside of vmap.
-            raise NotStackableError(f"{type(error).__name__}: {error}") from error
-        return losses.detach(), gradients
 
     def _losses(self, output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Each client's mean loss over its own examples, ``(K,)``; any number if it has none."""
