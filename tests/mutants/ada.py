@@ -18,7 +18,7 @@ a count may cost all that is to be spent @ AdaptiveClipping.split
 + room <= 0
 ? test_clipping.py::test_ada_5_a_count_that_would_cost_everything_is_refused[0.50001]
 
-the clip norm moves under correlated noise @ plan._require_adaptable
+the clip norm moves under correlated noise @ plan._require_terms
 - type(mechanism.strategy) is not Identity
 + mechanism.rounds < 1
 ? test_adaptive_clipping.py::test_ada_6_correlated_noise_is_refused_with_the_way_round_it

@@ -95,7 +95,7 @@ PAI-14: a holder does not look for its own noise @ Holder._formed
 + len(request.noise) != agreed.noising_holders
 ? test_paillier_requests.py::test_pai_14_a_sum_without_the_holders_own_noise_is_not_opened
 
-PAI-15: secret keys that others may read are taken @ key_files._require_closed
+PAI-15: secret keys that others may read are taken @ key_files._read
 - 63
 + 2
 ? test_paillier_keys.py::test_pai_15_a_secret_that_others_may_read_is_refused_with_what_to_type[share]

@@ -117,26 +117,22 @@ def _from_jpeg(content: bytes, file: Path) -> dict[str, Numbers]:
     labels, split = arrays["labels"], arrays["split"]
     if labels.max() > 9 or split.max() > 1 or split.sum() != _BATCH:
         raise DataError(f"{file}: labels must be from 0 to 9, and split 1 of {_BATCH:,} images and 0 of the others")
-    return _arrays_of(_decoded(arrays["blob"], arrays["offsets"], file), labels, split == 1)
-
-
-def _decoded(blob: Numbers, offsets: Numbers, file: Path) -> Numbers:
-    """Color images from concatenated JPEG files, ``(images, 3, 32, 32)``."""
     from PIL import Image
 
+    blob, offsets = arrays["blob"], arrays["offsets"]
     if offsets[0] < 0 or offsets[-1] > len(blob) or (np.diff(offsets) < 0).any():
         raise DataError(f"{file}: offsets must rise from 0 to at most {len(blob)}")
-    images = np.empty((len(offsets) - 1, 3, 32, 32), dtype=np.uint8)
+    pixels = np.empty((images, 3, 32, 32), dtype=np.uint8)
     for index, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
         try:
             # JPEG only, and the size is checked before decoding.
             with Image.open(BytesIO(blob[start:end].tobytes()), formats=["JPEG"]) as image:
                 if image.size != (32, 32) or image.mode != "RGB":
                     raise ValueError(f"it is {image.mode} of {image.size}, not RGB of {(32, 32)}")
-                images[index] = np.asarray(image).transpose(2, 0, 1)
+                pixels[index] = np.asarray(image).transpose(2, 0, 1)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise DataError(f"{file}: image {index}: {error}") from error
-    return images
+    return _arrays_of(pixels, labels, split == 1)
 
 
 def _arrays_of(pixels: Numbers, labels: Numbers, test: Numbers) -> dict[str, Numbers]:

@@ -218,8 +218,12 @@ def _read(path: str | Path, *classes: type, secret: bool) -> Any:
     """The key in a file; a secret one must be closed to everybody but its owner."""
     with _naming(path):
         try:
-            if secret:
-                _require_closed(Path(path))
+            mode = Path(path).lstat().st_mode if secret else 0
+            if stat.S_ISREG(mode) and mode & 0o077:
+                raise ValueError(
+                    f"is secret, and others may read or change it (mode {stat.S_IMODE(mode):04o}); type: chmod 600 "
+                    f"{shlex.quote(str(path))}"
+                )
             content = files.read(Path(path), at_most=_MOST_BYTES)
         except OSError as error:
             raise ValueError(f"cannot be read: {error.strerror}") from error
@@ -249,12 +253,3 @@ def _write(path: str | Path, key: _Key, *, mode: int) -> None:
             raise ValueError("exists, and a key file is never overwritten; choose another name or folder") from None
         except OSError as error:
             raise ValueError(f"cannot be written: {error.strerror}") from error
-
-
-def _require_closed(path: Path) -> None:
-    mode = os.lstat(path).st_mode
-    if stat.S_ISREG(mode) and mode & 0o077:
-        raise ValueError(
-            f"is secret, and others may read or change it (mode {stat.S_IMODE(mode):04o}); type: chmod 600 "
-            f"{shlex.quote(str(path))}"
-        )

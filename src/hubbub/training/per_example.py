@@ -125,19 +125,16 @@ class ExampleGradients:
             part = numbers[start : start + batch]
             if together:
                 yield from isolated(padded, part, self._nothing)
-            else:
-                yield self._one_by_one(examples, part)
-
-    def _one_by_one(self, examples: Chosen, numbers: Sequence[int]) -> Rows:
-        """The rows of a batch, each computed alone: together, since rounding them costs less than a call for each."""
-        first, device = next(iter(_trainable(self.module).values())), examples.inputs.device
-        rows, losses = first.new_empty(len(numbers), self.dim), first.new_empty(len(numbers))
-        with own_generators(device):
-            for place, number in enumerate(numbers):
-                seed_generators(examples.seed(number), device)
-                for row, loss in isolated(lambda own: self._alone(*examples.taken(own)), [number], self._nothing):
-                    rows[place], losses[place] = row[0], loss[0]
-        return rows, losses
+                continue
+            # Each alone, and a batch of rows together, since rounding them costs less than a call for each.
+            first, device = next(iter(_trainable(self.module).values())), examples.inputs.device
+            rows, losses = first.new_empty(len(part), self.dim), first.new_empty(len(part))
+            with own_generators(device):
+                for place, number in enumerate(part):
+                    seed_generators(examples.seed(number), device)
+                    for row, loss in isolated(lambda own: self._alone(*examples.taken(own)), [number], self._nothing):
+                        rows[place], losses[place] = row[0], loss[0]
+            yield rows, losses
 
     def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Refuse, on a probe batch of this form, a model that fails for every example, or depends on earlier ones."""

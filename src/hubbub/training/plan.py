@@ -318,27 +318,23 @@ def _require_terms(plan: RunPlan | Plan) -> None:
     open_unit("delta", plan.delta)
     integer("seed", plan.seed, at_least=0)
     one_of("noise", plan.noise, get_args(NoiseKind))
+    mechanism = plan.mechanism
     if isinstance(plan.clip_norm, AdaptiveClipping):
-        _require_adaptable(plan.mechanism)
+        if mechanism is None:
+            raise ConfigError(
+                "clip_norm: adaptive clipping shares the noise between updates and their count, and a run without a mechanism "
+                "has none; give a number, or a mechanism"
+            )
+        if type(mechanism.strategy) is not Identity:
+            raise ConfigError(
+                f"clipping = 'adaptive' with strategy = {type(mechanism.strategy).__name__}: correlated noise cancels over "
+                "rounds only while the clip norm, its scale, stands still; adapt it in a short run with independent noise "
+                "(mode = 'dp-fedavg'), name that run in privacy.earlier_runs so that its cost is counted, and fix clip_norm at "
+                "what it found"
+            )
     elif plan.clip_norm is not None:
         scale("clip_norm", plan.clip_norm)
-    elif plan.mechanism is not None:
+    elif mechanism is not None:
         raise ConfigError("clip_norm: a run with a mechanism needs one; noise protects updates of a bounded norm only")
-    if plan.mechanism is not None and plan.noise == "secure":
-        require_room(0, plan.mechanism.stddev)
-
-
-def _require_adaptable(mechanism: Mechanism | None) -> None:
-    """Refuse adaptive clipping without noise, or with noise that must cancel over rounds."""
-    if mechanism is None:
-        raise ConfigError(
-            "clip_norm: adaptive clipping shares the noise between updates and their count, and a run without a mechanism has "
-            "none; give a number, or a mechanism"
-        )
-    if type(mechanism.strategy) is not Identity:
-        raise ConfigError(
-            f"clipping = 'adaptive' with strategy = {type(mechanism.strategy).__name__}: correlated noise cancels over rounds "
-            "only while the clip norm, its scale, stands still; adapt it in a short run with independent noise "
-            "(mode = 'dp-fedavg'), name that run in privacy.earlier_runs so that its cost is counted, and fix clip_norm at "
-            "what it found"
-        )
+    if mechanism is not None and plan.noise == "secure":
+        require_room(0, mechanism.stddev)

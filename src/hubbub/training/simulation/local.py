@@ -209,27 +209,23 @@ class OneByOne:
 
     def trained(self, start: torch.Tensor, job: Job) -> tuple[torch.Tensor, float]:
         """The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches."""
+        local, worker, vector, gradient = self._local, self._worker, self._worker.vector, self._worker.gradient
         with own_generators(self._device), repeatable(self._device):
             seed_generators(job.seed, self._device)
-            return self._worker.vector, self._steps(start, job)
-
-    def _steps(self, start: torch.Tensor, job: Job) -> float:
-        local, worker = self._local, self._worker
-        vector, gradient = worker.vector, worker.gradient
-        stepper = Stepper(local, [vector], [start])
-        worker.module.train()
-        with torch.no_grad():
-            vector.copy_(start)
-        self._constants.restore()
-        batches = local.batches(len(job.inputs), job.seed)
-        total = torch.zeros((), device=self._device)
-        for number, batch in enumerate(batches):
-            rows = batch.to(job.inputs.device)
-            inputs = job.inputs[rows].to(self._device, non_blocking=True)
-            gradient.zero_()
-            with computing(self._precision, self._device), in_range(self._device):
-                loss = self._loss(worker.module(inputs), job.targets[rows].to(self._device, non_blocking=True))
-            loss.backward()
-            stepper.step([gradient], [local.rate(job.round_index, number, len(batches))], [])
-            total += loss.detach()
-        return float(total) / len(batches) if batches else math.nan
+            stepper = Stepper(local, [vector], [start])
+            worker.module.train()
+            with torch.no_grad():
+                vector.copy_(start)
+            self._constants.restore()
+            batches = local.batches(len(job.inputs), job.seed)
+            total = torch.zeros((), device=self._device)
+            for number, batch in enumerate(batches):
+                rows = batch.to(job.inputs.device)
+                inputs = job.inputs[rows].to(self._device, non_blocking=True)
+                gradient.zero_()
+                with computing(self._precision, self._device), in_range(self._device):
+                    loss = self._loss(worker.module(inputs), job.targets[rows].to(self._device, non_blocking=True))
+                loss.backward()
+                stepper.step([gradient], [local.rate(job.round_index, number, len(batches))], [])
+                total += loss.detach()
+            return vector, float(total) / len(batches) if batches else math.nan

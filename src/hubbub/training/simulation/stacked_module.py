@@ -302,42 +302,31 @@ def _lstm(mode: _Rewriting, x: torch.Tensor, state: Any, weights: Any, *options:
 
     def rule(clients: int, dims: Dims, *tensors: torch.Tensor) -> tuple[Any, Any]:
         inputs, *others = (_stack(tensor, dim, clients) for tensor, dim in zip(tensors, dims, strict=True))
-        in_time = inputs.transpose(1, 2) if batch_first else inputs
-        out, hidden, cells = _stacked_lstm(in_time, others[:2], others[2:], bias=bias, bidirectional=bidirectional)
-        return (out.transpose(1, 2) if batch_first else out, hidden, cells), (0, 0, 0)
+        # (K, T, B, features), and twice (K, layers · directions, B, hidden).
+        out, hidden, cells = inputs.transpose(1, 2) if batch_first else inputs, *others[:2]
+        each, directions, last = _WITH_BIAS if bias else _WITHOUT, 2 if bidirectional else 1, []
+        for first in range(0, len(others[2:]) // each, directions):
+            outputs = []
+            for number in range(first, first + directions):
+                backwards = number - first == 1
+                of_pass = others[2 + number * each : 2 + (number + 1) * each]
+                made, *ends = _lstm_pass(out.flip(1) if backwards else out, hidden[:, number], cells[:, number], of_pass)
+                outputs.append(made.flip(1) if backwards else made)
+                last.append(ends)
+            out = torch.cat(outputs, dim=-1) if bidirectional else outputs[0]
+        ends_of_all = (torch.stack(some, dim=1) for some in zip(*last, strict=True))
+        return (out.transpose(1, 2) if batch_first else out, *ends_of_all), (0, 0, 0)
 
     return _apply(rule, x, *state, *own)
-
-
-def _stacked_lstm(
-    inputs: torch.Tensor, state: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], *, bias: bool, bidirectional: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Outputs, last hidden states and last cells, as :class:`torch.nn.LSTM` has them, for K clients.
-
-    Inputs are ``(K, T, B, features)``, hidden states and cells ``(K, layers · directions, B, hidden)`` each, the weights as
-    ``torch.lstm`` takes them, each ``(K, *shape)``. Gates in torch's order: input, forget, cell, output.
-
-    Source: Hochreiter and Schmidhuber 1997.
-    """
-    each, directions = _WITH_BIAS if bias else _WITHOUT, 2 if bidirectional else 1
-    hidden, cells = state
-    last_hidden, last_cells, out = [], [], inputs
-    for first in range(0, len(weights) // each, directions):
-        outputs = []
-        for number in range(first, first + directions):
-            backwards = number - first == 1
-            own = weights[number * each : (number + 1) * each]
-            made, h, c = _lstm_pass(out.flip(1) if backwards else out, hidden[:, number], cells[:, number], own)
-            outputs.append(made.flip(1) if backwards else made)
-            last_hidden.append(h)
-            last_cells.append(c)
-        out = torch.cat(outputs, dim=-1) if bidirectional else outputs[0]
-    return out, torch.stack(last_hidden, dim=1), torch.stack(last_cells, dim=1)
 
 
 def _lstm_pass(
     inputs: torch.Tensor, h: torch.Tensor, c: torch.Tensor, weights: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Outputs, the last hidden state and the last cell of one pass; gates in torch's order: input, forget, cell, output.
+
+    Source: Hochreiter and Schmidhuber 1997.
+    """
     clients, length, batch, _ = inputs.shape
     from_inputs, from_state = (weight.transpose(1, 2) for weight in weights[:2])
     rows = inputs.reshape(clients, length * batch, -1)
