@@ -18,9 +18,7 @@ _ERROR = 2.0**-49
 def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of a package, so that it loads only the modules in use.
 
-    Args:
-        package: Its ``__name__``.
-        homes: Its modules, each with the names that it exports; without names, the module itself.
+    ``homes`` has its modules, each with the names that it exports; without names, the module itself.
 
     Example:
         >>> get, _ = lazily("json", {"decoder": ("JSONDecoder",), "scanner": ()})

@@ -11,13 +11,9 @@ _CELL = "text-align:left;padding:1px 14px 1px 0;background:none"
 
 
 def bundle(sentence: str, rows: Sequence[tuple[str, str]], further: Sequence[str] = (), *, good: bool = True) -> dict[str, str]:
-    """The sentence as text, and as HTML a card with the rows as a table.
+    """The sentence as text, and as HTML a card with rows of names and values, and sentences that can be folded out.
 
-    Args:
-        sentence: The sentence.
-        rows: Names and values below it.
-        further: Sentences that can be folded out.
-        good: Whether the edge is blue rather than orange.
+    Of a ``good`` card the edge is blue rather than orange.
     """
     table = "".join(
         f'<tr style="background:none"><td style="{_CELL};opacity:0.7">{escape(name)}</td>'

@@ -48,12 +48,9 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o
 
 
 def append(path: Path, content: bytes, *, at: int) -> None:
-    """Write at the end of a file, durably; if that fails, the old content stands.
+    """Write at the end of a file that exists, durably; if that fails, the old content stands.
 
-    Args:
-        path: A file that exists.
-        content: What to write.
-        at: How long the file must be before; a longer or shorter one was changed by somebody else.
+    ``at`` is how long the file must be before: a longer or shorter one was changed by somebody else.
     """
     with _opened(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) as descriptor:
         size = os.fstat(descriptor).st_size
@@ -138,12 +135,7 @@ def wipe(path: Path) -> None:
 
 
 def read(path: Path, *, at_most: int) -> bytes:
-    """A regular file's content.
-
-    Args:
-        path: The file.
-        at_most: Bytes; a longer file is refused before it is read.
-    """
+    """A regular file's content; one of more than ``at_most`` bytes is refused before it is read."""
     with _opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as descriptor:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -160,10 +152,7 @@ def read(path: Path, *, at_most: int) -> bytes:
 def refusing(path: Path, what: str, then: str = "restore it") -> Iterator[None]:
     """A context in which errors of reading or parsing a file become a ``RunFolderError`` that names it.
 
-    Args:
-        path: The file.
-        what: The fault, such as "is no release".
-        then: The next step.
+    The error says ``what`` the fault is, such as "is no release", and the next step, ``then``.
     """
     try:
         yield

@@ -23,16 +23,10 @@ _QUADRATIC = 1e-8
 
 
 def bracket(holds: Callable[[float], bool], fails_at: float, holds_at: float, within: float = 0.0) -> tuple[float, float]:
-    """By bisection, the last evaluated place where a condition fails and the first where it holds.
+    """By bisection, the last evaluated place where a condition fails and the first where it holds, in this order.
 
-    Args:
-        holds: A condition that changes once between the two places.
-        fails_at: Where it does not hold, below or above the other; not evaluated.
-        holds_at: Where it holds; not evaluated.
-        within: How far apart both may be at last, relative to the larger; at 0 no number lies between them.
-
-    Returns:
-        Both places, in this order.
+    It changes once between ``fails_at`` and ``holds_at``, either of which may be the larger; both are not evaluated. ``within``
+    is how far apart both may be at last, relative to the larger; at 0 no number lies between them.
 
     Example:
         >>> below, above = bracket(lambda x: x * x >= 2, fails_at=1.0, holds_at=2.0)
@@ -52,15 +46,8 @@ def grown(
 ) -> tuple[float, float]:
     """The last place where a condition fails, and the first of ``start``, ``start``·factor, … where it holds.
 
-    Args:
-        holds: The condition.
-        fails_at: Where it is known to fail; ``start`` itself where nothing is known.
-        start: Above 0.
-        factor: Above 1 to go up, below 1 to go down.
-        at_most: Where to give up.
-
-    Returns:
-        Both places, for :func:`bracket`; the second is infinity where the condition holds nowhere up to ``at_most``.
+    ``fails_at`` is where it is known to fail, ``start`` itself where nothing is known. Both places are for :func:`bracket`; the
+    second is infinity where the condition holds nowhere up to ``at_most``.
 
     Example:
         >>> grown(lambda x: x >= 5, fails_at=0.0, start=1.0)
@@ -77,9 +64,7 @@ def grown(
 def newton(excess: Callable[[float], tuple[float, float]], start: float) -> float:
     """The positive place where a decreasing function is 0, to rounding, by Newton's steps between places of known sign.
 
-    Args:
-        excess: The function and its slope.
-        start: Not below the root, but for rounding.
+    ``excess`` gives the function and its slope; ``start`` is not below the root, but for rounding.
 
     Example:
         >>> newton(lambda x: (4 / x**2 - 1, -8 / x**3), start=3.0)
@@ -123,11 +108,7 @@ def pushed(value: float, suffices: Callable[[float], bool], at_most: float = mat
 class Grid:
     """The coordinates at which a cost may be evaluated, by their indices; the cost falls as the index grows.
 
-    Args:
-        lowest: The first index.
-        highest: The last.
-        coordinate: Of an index, growing with it.
-        index: The first index of this coordinate, or behind it.
+    ``coordinate`` grows with its index; ``index`` is the first of this coordinate, or behind it.
     """
 
     lowest: int
@@ -140,9 +121,7 @@ class Grid:
 class Line:
     """The searched coordinate as a line in the gauge, through what was evaluated.
 
-    Args:
-        gauge: Of a cost: about the coordinate that has it, up to a constant; ``None`` where it says nothing.
-        target: The cost that is searched.
+    The gauge of a cost is about the coordinate that has it, up to a constant; ``None`` where it says nothing.
     """
 
     gauge: Callable[[float], float | None]
@@ -175,16 +154,10 @@ class Line:
 
 
 def first(cost: Callable[[int], float], line: Line, grid: Grid, start: int) -> int | None:
-    """The first index whose cost is at most the target; at the index before it, the cost is more.
+    """The first index whose cost is at most the line's target; at the index before it, the cost is more.
 
-    Args:
-        cost: Of an index; it falls, but for an accountant's tolerance. Infinite where it cannot be said.
-        line: Learns from the evaluations; its target is what must be met.
-        grid: Where to evaluate.
-        start: A first guess.
-
-    Returns:
-        ``None`` where not even the grid's last index meets the target.
+    ``None`` where not even the grid's last index meets the target. The cost falls, but for an accountant's tolerance; it is
+    infinite where it cannot be said.
 
     Example:
         >>> line = Line(gauge=lambda cost: 1 / cost, target=0.01)

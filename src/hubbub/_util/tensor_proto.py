@@ -26,11 +26,9 @@ _MOST_AXES = 2
 
 
 def read_tensor_proto(path: str | Path) -> Array:
-    """The array in a file, as float64.
+    """The array in a file, a serialized ``TensorProto`` of floats or doubles or a NumPy file, as float64.
 
-    Args:
-        path: A serialized ``TensorProto`` of floats or doubles, or a NumPy file, known by its first bytes. Sizes are checked
-            before anything is allocated; pickled content is refused.
+    Sizes are checked before anything is allocated; pickled content is refused.
     """
     file = Path(path)
     try:

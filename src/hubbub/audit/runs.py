@@ -329,9 +329,7 @@ class _Evidence:
 def likelihood_scores(whitened: Array, parts: Array, participation: RandomParticipation) -> Array:
     """The log-likelihood ratio of each canary by a test that does not know its rounds, ``(canaries,)``.
 
-    Args:
-        whitened: y of each canary, ``(rounds, canaries)``.
-        parts: Column t is a_t, ``(rounds, rounds)``.
+    ``whitened`` is y of each canary, ``(rounds, canaries)``; column t of ``parts`` is a_t, ``(rounds, rounds)``.
     """
     rounds = len(parts)
     match participation:

@@ -162,13 +162,10 @@ def _member(archive: zipfile.ZipFile, key: str, expected: Expected) -> Numbers:
 
 
 def image_dataset(arrays: Mapping[str, Numbers], means: Sequence[float], deviations: Sequence[float]) -> Dataset:
-    """Images of ten classes as a data set, each channel standardized.
+    """Images of ten classes as a data set, standardized by mean and deviation of each channel, of pixels from 0 to 1.
 
-    Args:
-        arrays: ``x_train`` and ``x_test`` in uint8, ``(images, channels, height, width)``, or without channels if there is
-            one; ``y_train`` and ``y_test``, ``(images,)``.
-        means: ``(channels,)``, of pixels from 0 to 1.
-        deviations: ``(channels,)``, of the same.
+    The arrays are ``x_train`` and ``x_test`` in uint8, ``(images, channels, height, width)``, or without channels if there is
+    one, and ``y_train`` and ``y_test``, ``(images,)``.
     """
     mean, deviation = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (means, deviations))
 

@@ -140,10 +140,7 @@ class IncarnationSource:
     """Rows of z from the key of the incarnation in which each was first drawn. An incarnation is one start of a run.
 
     Every incarnation draws new rows from a key of its own, so that no row meets two sums even after a rollback of the record;
-    earlier rows are drawn again, since later noise is correlated with them.
-
-    Args:
-        incarnations: The first row and the key of each.
+    earlier rows are drawn again, since later noise is correlated with them. ``incarnations``: the first row and key of each.
     """
 
     def __init__(self, incarnations: Sequence[tuple[int, bytes]]) -> None:

@@ -22,13 +22,9 @@ _SERVER = "server"
 
 @dataclass(frozen=True)
 class Request:
-    """A request to the holders to open a sum: its messages, or the sum alone.
+    """A request to the holders of shares to open a sum: the messages of clients and of who adds noise.
 
-    Args:
-        round_index: From 0.
-        contributions: The clients' messages, which may be read from a file; empty for the owner of a whole key.
-        noise: Messages of noise, of the server or of the holders.
-        total: The server's sum, for the owner of a whole key; else empty.
+    The owner of a whole key gets the server's sum, ``total``, and no messages.
     """
 
     round_index: int
@@ -50,10 +46,7 @@ class Request:
 class Aggregator:
     """The encrypted sum of one round; messages of other rounds are refused, so that none of an earlier one is remembered.
 
-    Args:
-        agreement: The terms.
-        round_index: From 0.
-        keeps: Whether a request is made of it, so that what came is kept for the holders of shares, in a temporary file.
+    If it ``keeps``, a request is made of it: what came is kept for the holders of shares, in a temporary file.
     """
 
     def __init__(self, agreement: Agreement, round_index: int, *, keeps: bool = True) -> None:

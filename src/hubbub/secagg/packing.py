@@ -353,10 +353,7 @@ def _bias(width: int, count: int) -> int:
 def joined(numbers: npt.NDArray[np.int64], width: int, count: int) -> list[int]:
     """Σ numbers[j]·2^(width·j) of ``count`` numbers after another, the last one filled with zeros; negative where the last are.
 
-    Args:
-        numbers: ``(size,)``, each from −2^(width−1) to 2^(width−1) − 1.
-        width: Of a slot in bits, up to 63.
-        count: The slots of one integer.
+    The numbers, ``(size,)``, are from −2^(width−1) to 2^(width−1) − 1, for slots of up to 63 bits.
 
     Example:
         >>> joined(np.array([1, -2, 3]), width=8, count=2)

@@ -37,14 +37,8 @@ class Proof:
 class Statement:
     """The claim that ``results`` are the ``ciphertexts`` to twice the logarithm of ``verification`` to the base ``base``.
 
-    Args:
-        context: The names of key and holder.
-        n: The modulus; everything else is a unit mod n².
-        base: A random square.
-        verification: ``base`` to the holder's secret exponent.
-        ciphertexts: At least one.
-        results: As many.
-        secret_bits: The most bits that a secret exponent has.
+    ``context`` names key and holder. Everything else is a unit mod n²: ``base`` a random square, ``verification`` its power to
+    the holder's secret exponent, which has at most ``secret_bits`` bits; there is at least one ciphertext.
     """
 
     context: str

@@ -74,15 +74,7 @@ def as_bytes(integers: Iterable[int], key_bits: int) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class Message:
-    """One sender's ciphertexts of one round.
-
-    Args:
-        kind: A contribution, noise, or a sum.
-        agreement: The digest of what was agreed, 16 bytes.
-        round_index: From 0.
-        sender: The name by which the sender is known.
-        integers: The ciphertexts.
-    """
+    """One sender's ciphertexts of one round, with the digest of what was agreed, 16 bytes."""
 
     kind: Kind
     agreement: bytes
@@ -275,11 +267,8 @@ class Agreement:
     def contribution(self, sender: str, round_index: int, steps: npt.NDArray[np.int64], noise: Any = None) -> bytes:
         """A client's message: its numbers, packed and encrypted.
 
-        Args:
-            sender: The client's name.
-            round_index: From 0.
-            steps: ``(size,)`` int64, secret; bounded by the packing.
-            noise: ``(size,)`` whole numbers, the client's share of the noise, at most ``packing.noise // max_clients`` each.
+        ``steps`` are ``(size,)`` int64, secret, bounded by the packing; ``noise`` is the client's share, ``(size,)`` whole
+        numbers of at most ``packing.noise // max_clients`` each.
         """
         return self._message(Kind.CONTRIBUTION, sender, round_index, self.packing.pack_steps(self._own(steps), noise))
 

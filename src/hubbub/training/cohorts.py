@@ -57,15 +57,9 @@ def draw(
     keys: CohortKeys,
     ledger: Ledger,
 ) -> list[Hashable]:
-    """The cohort of a round, a function of the keys and, for patterns, of earlier participations.
+    """The cohort of a round, of all clients in a fixed order: a function of the keys, which are secret in a real run.
 
-    Args:
-        participation: The sampling scheme or pattern.
-        round_index: From 0.
-        clients: All clients, in a fixed order.
-        size: Of the cohort, for a pattern.
-        keys: Secret in a real run.
-        ledger: Asked who may join, for a pattern.
+    For a pattern it has ``size`` clients, and the ledger is asked who may join.
 
     Raises:
         ParticipationError: A client is listed twice, or too few may join.

@@ -55,14 +55,7 @@ _VECTOR = 16
 
 @dataclass(frozen=True)
 class Chosen:
-    """A selection of examples.
-
-    Args:
-        inputs: Of all examples, ``(examples, …)``.
-        targets: Likewise.
-        numbers: The selected ones.
-        seed: From an example's number to the seed of random layers.
-    """
+    """The examples of these numbers, of all inputs and targets, ``(examples, …)``; each with a seed of random layers."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -82,13 +75,9 @@ def _trainable(module: nn.Module) -> Tensors:
 
 
 class ExampleGradients:
-    """Per-example gradients of one module, with its parameters at each call.
+    """Per-example gradients of one module without buffers, with its parameters at each call, in its mode, training or not.
 
-    Args:
-        module: Any module without buffers, in the mode, training or not, in which it is to be differentiated.
-        loss: Mean loss of a batch from the module's output and the targets.
-        batch: Examples at once; by default what 128 MiB of gradients and activations hold in float32, 64 at most; on a GPU
-            2 GiB, 1,024 at most.
+    ``batch`` is as for :class:`ExamplePopulation`.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None) -> None:
