@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["bundle"]
-
 # Visible on light and dark pages.
 _EDGE = {True: "#1b6ca8", False: "#b5542b"}
 _CELL = "text-align:left;padding:1px 14px 1px 0;background:none"

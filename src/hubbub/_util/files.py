@@ -14,20 +14,6 @@ from pathlib import Path
 
 from hubbub.errors import RunFolderError
 
-__all__ = [
-    "append",
-    "cache_folder",
-    "locked_folder",
-    "make_folder",
-    "read",
-    "refusing",
-    "remove",
-    "sync",
-    "truncate",
-    "wipe",
-    "write_atomic",
-]
-
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o600) -> None:
     """Replace a file's content, which may come in parts, durably; if that fails, the old content stands."""

@@ -9,8 +9,6 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-__all__ = ["MAGIC", "Header", "read_header"]
-
 MAGIC = b"\x93NUMPY"
 _LONGEST = 4096
 _HEADER = re.compile(

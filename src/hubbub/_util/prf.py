@@ -16,19 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-__all__ = [
-    "KEY_BYTES",
-    "bits",
-    "derive",
-    "fresh_key",
-    "sealed",
-    "seed_for",
-    "seed_key",
-    "uniform_choice",
-    "unsealed",
-    "word_stream",
-]
-
 KEY_BYTES = 32
 
 
@@ -112,5 +99,4 @@ def uniform_choice(key: bytes, population: int, size: int) -> list[int]:
         >>> len(set(uniform_choice(seed_key(1), population=100, size=7)))
         7
     """
-    order = np.argsort(bits(key, population), kind="stable")
-    return sorted(int(i) for i in order[:size])
+    return sorted(np.argsort(bits(key, population), kind="stable")[:size].tolist())

@@ -12,8 +12,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Grid", "Line", "bracket", "first", "grown", "newton", "pushed"]
-
 # Points nearer than this show the accountant's mesh rather than its cost.
 _APART = 1e-4
 _STEEPEST = 50.0

@@ -5,8 +5,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["canonical", "finite_only", "finite_or_none", "loads", "loads_canonical"]
-
 # Made once: a ledger of a million records is compared with this form line by line.
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 

@@ -17,8 +17,6 @@ from hubbub._util.checks import Array
 from hubbub._util.npy import MAGIC, read_header
 from hubbub.errors import DataError
 
-__all__ = ["read_tensor_proto"]
-
 _DTYPES = {1: "<f4", 2: "<f8"}
 _VARINT, _BYTES = 0, 2
 _LARGEST = 2**36
@@ -55,8 +53,7 @@ def _from_npy(file: Path, content: bytes) -> Array:
         wanted, entries = math.prod(shape) * dtype.itemsize, stream.read()
         if len(entries) != wanted:
             raise ValueError(f"{dtype} {shape} needs {wanted} bytes, the file holds {len(entries)}")
-        array = np.frombuffer(entries, dtype).reshape(shape, order="F" if fortran_order else "C")
-        return array.astype(np.float64)
+        return np.frombuffer(entries, dtype).reshape(shape, order="F" if fortran_order else "C").astype(np.float64)
     except (ValueError, TypeError) as error:
         raise DataError(f"{file}: is no NumPy array of floats ({error})") from error
 

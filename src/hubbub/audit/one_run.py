@@ -127,8 +127,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, *, epsilon: float
 
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2, https://arxiv.org/abs/2305.08846.
     """
-    count = GuessCount(canaries, guesses, correct)
-    return _p_value(count, non_negative("epsilon", epsilon), delta_or_zero(delta))
+    return _p_value(GuessCount(canaries, guesses, correct), non_negative("epsilon", epsilon), delta_or_zero(delta))
 
 
 def _p_value(count: GuessCount, epsilon: float, delta: float) -> float:

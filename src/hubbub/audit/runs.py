@@ -142,8 +142,7 @@ def audit(
     rng = np.random.default_rng(seed)
     clipping = plan.clip_norm
     unclipped = clipping.target_quantile if isinstance(clipping, AdaptiveClipping) else 0.0
-    stated = audited.promised
-    absent = -1.0 if stated.neighboring_relation == "replace-one" else 0.0
+    absent = -1.0 if audited.promised.neighboring_relation == "replace-one" else 0.0
     seen = []
     for number in range(runs):
         planted = plant(clients, dim, rounds, canaries=canaries, unclipped=unclipped, rng=rng)
@@ -177,10 +176,9 @@ class _Evidence:
                 f"canaries = {canaries}: of those that were sampled {present.size} were present and {absent.size} absent, "
                 "and an audit needs both; take more canaries, runs or rounds"
             )
-        comparisons = self._comparisons(present, absent)
         return Audit(
             stated=self._stated,
-            comparisons=comparisons,
+            comparisons=self._comparisons(present, absent),
             checks=self._checks(present, absent, means),
             present=present,
             absent=absent,

@@ -330,8 +330,7 @@ def dirichlet(targets: torch.Tensor, clients: int, alpha: float, seed: int) -> l
         size = len(labels) * (client + 1) // clients - len(labels) * client // clients
         mine: list[int] = []
         for _ in range(size):
-            left = np.array([len(stack) > 0 for stack in stacks])
-            weights = np.where(left, share + 1e-12, 0)
+            weights = np.where([len(stack) > 0 for stack in stacks], share + 1e-12, 0)
             mine.append(int(stacks[generator.choice(len(stacks), p=weights / weights.sum())].pop()))
         parts.append(np.sort(np.array(mine)))
     return parts
@@ -350,8 +349,7 @@ def by_user(users: np.ndarray | None) -> list[np.ndarray]:
     if users is None:
         raise DataError("partition = 'user': the users of this data set are unknown; use 'iid' or 'dirichlet'")
     _, owner = np.unique(users, return_inverse=True)
-    order = np.argsort(owner, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(owner))[:-1])
+    return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner))[:-1])
 
 
 def dealt(dataset: Dataset, parts: Sequence[np.ndarray]) -> tuple[Dataset, list[tuple[torch.Tensor, torch.Tensor]]]:

@@ -183,8 +183,7 @@ def clipping_mod(msg: Message, context: Context, call_next: App) -> Message:
         content = RecordDict({**reply.content, name: clipped})
         if request.counted:
             label, metrics = next(iter(content.metric_records.items()), (_free(content), MetricRecord()))
-            bit = within_by_all(within, norm_bit(content))
-            content[label] = MetricRecord({**metrics, NORM_BIT: bit})
+            content[label] = MetricRecord({**metrics, NORM_BIT: within_by_all(within, norm_bit(content))})
     except (TypeError, ValueError) as error:
         return refusal(msg, "clipping_mod", error)
     # A new record, since an app may return the records that it received.

@@ -154,8 +154,7 @@ class Summing:
             except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
                 messages.refuse(client, error)
         steps = noised if shares else total.to(torch.int64)
-        private = statistics(len(messages.clients), clipped, losses)
-        return LatticeSum(steps, self.lattice, private), came, len(losses)
+        return LatticeSum(steps, self.lattice, statistics(len(messages.clients), clipped, losses)), came, len(losses)
 
     def _add(self, update: torch.Tensor, content: RecordDict, total: torch.Tensor, buffer: torch.Tensor) -> bool:
         """Add a client's steps to a sum, ``(dim,)``, its indicator last; whether the update was clipped."""

@@ -82,8 +82,7 @@ class Stacks:
                 except RuntimeError as error:
                     # Such as a checkpointed forward that is repeated in the backward pass, outside of vmap.
                     raise NotStackableError(f"{type(error).__name__}: {error}") from error
-            resting = [i for i, count in enumerate(counts[: len(jobs)]) if not count]
-            stepper.step(gradients, feed.rates(step), resting)
+            stepper.step(gradients, feed.rates(step), [i for i, count in enumerate(counts[: len(jobs)]) if not count])
             total += losses.detach()
         with torch.no_grad():
             updates = torch.cat([difference(p, start[name]).reshape(self.clients, -1) for name, p in own.items()], dim=1)
