@@ -17,24 +17,6 @@ from hubbub._util.checks import Array, finite, open_unit, real_array
 from hubbub._util.roots import bracket, grown
 from hubbub.mechanism import gaussian
 
-__all__ = [
-    "EveryThreshold",
-    "FixedThreshold",
-    "LowerBound",
-    "Merit",
-    "Thresholds",
-    "best_merit",
-    "clopper_pearson_epsilon",
-    "delta_or_zero",
-    "epsilon_at_least",
-    "gaussian_bound",
-    "gdp_epsilon",
-    "largest_rejected",
-    "rate_at_most",
-    "scores",
-    "significance",
-]
-
 # Quantiles and tails of scipy.special are right to about 1e-14.
 _ROUNDING = 1e-12
 _GAUSSIAN_CURVE = (

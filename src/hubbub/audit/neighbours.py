@@ -23,8 +23,6 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.strategies import Identity
 from hubbub.noise.steps import MOST_BITS, step_of
 
-__all__ = ["Influence", "influence"]
-
 # Clip norms by which two neighbouring data sets may differ in one round.
 _MOVES = {"zero-out": 1, "add-or-remove-one": 1, "replace-one": 2}
 Steps = npt.NDArray[np.int64]

@@ -29,8 +29,6 @@ from hubbub.audit.bounds import (
     significance,
 )
 
-__all__ = ["GuessCount", "count_guesses", "one_run_epsilon", "one_run_gdp_epsilon", "one_run_p_value"]
-
 _MOST = 10**7
 _ASSUMED = (
     "Each canary was kept with probability 1/2, independently; whoever guessed did not see which were kept; the numbers of "

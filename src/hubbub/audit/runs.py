@@ -52,8 +52,6 @@ from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.plan import RunPlan
 from hubbub.training.simulation.functional import FlatModel
 
-__all__ = ["Effort", "audit", "likelihood_scores"]
-
 _MOST_CANARIES, _ENOUGH, _MOST_RUNS = 100, 1000, 10
 # Points of the privacy profile that bound the stated trade-off curve.
 _POINTS = 9

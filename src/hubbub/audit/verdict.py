@@ -11,8 +11,6 @@ from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.audit.bounds import LowerBound
 from hubbub.audit.whitening import Check
 
-__all__ = ["CERTAIN", "SHOWN", "Audit", "Comparison", "compared"]
-
 # Bounds are shown at the usual confidence; the verdict needs the second.
 SHOWN, CERTAIN = 0.95, 1 - 1e-6
 

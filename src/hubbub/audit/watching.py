@@ -23,8 +23,6 @@ from hubbub.training.clipping import CountSplit
 from hubbub.training.plan import RunPlan
 from hubbub.training.rounds import train
 
-__all__ = ["INSIDE", "OUTSIDE", "Canaries", "Watched", "plant", "watch"]
-
 # Clip norms that a canary sends: far more than one, to be clipped, or just below one, to pass unclipped.
 OUTSIDE, INSIDE = 64.0, 1 - 2.0**-10
 

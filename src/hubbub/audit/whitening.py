@@ -24,8 +24,6 @@ from scipy.special import gammainccinv, gammaincinv, ndtri
 from hubbub._util.checks import Array, non_negative, open_unit, positive, real_array
 from hubbub.audit.bounds import scores
 
-__all__ = ["Check", "check_noise", "check_whitened_scores", "mean_outside", "present_means", "whitened_scores"]
-
 _FALSE_ALARM = 1e-6
 _ORTHOGONAL = 1e-9
 Rows: TypeAlias = npt.ArrayLike

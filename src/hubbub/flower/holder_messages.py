@@ -15,9 +15,10 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from hubbub._util import strict_json
 from hubbub._util.checks import integer, shown
 from hubbub.secagg.aggregator import Aggregator, Request
+from hubbub.secagg.ciphertext import width
 from hubbub.secagg.key_holder import Opened
 from hubbub.secagg.proofs import Proof
-from hubbub.secagg.protocol import Agreement, as_bytes, width
+from hubbub.secagg.protocol import Agreement, as_bytes
 from hubbub.secagg.threshold import Partial, ThresholdKey
 
 # The name of the holder's query function and of the record that every message has; the type of messages to it.

@@ -19,8 +19,6 @@ from hubbub._util.checks import lattice_bits, scale
 from hubbub.errors import NoiseExhaustedError
 from hubbub.noise.steps import LARGEST, MOST_BITS, step_of
 
-__all__ = ["Lattice", "require_one_shape"]
-
 _SHRINK = 1 - 2.0**-30
 # A MiB of float64: calls cost as much as a thousand numbers.
 _BLOCK = 2**17

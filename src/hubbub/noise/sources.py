@@ -25,8 +25,6 @@ import torch
 from hubbub._util.prf import derive, seed_for, seed_key, word_stream
 from hubbub.errors import NoiseExhaustedError
 
-__all__ = ["IncarnationSource", "NoiseSource", "SecureSource", "Segments", "SimulationSource", "sampler"]
-
 # Numbers in a segment: few enough for the cache, many enough that calls do not count; more on a GPU. Changing it changes rows.
 _SEGMENT, _SEGMENT_ON_DEVICE = 1 << 16, 1 << 24
 # 64-bit words of two numbers, and of a segment.

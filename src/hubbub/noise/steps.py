@@ -7,8 +7,6 @@ from hubbub._util.checks import integer, lattice_bits, positive, scale
 from hubbub.errors import ConfigError
 from hubbub.mechanism import whole_share
 
-__all__ = ["LARGEST", "MOST_BITS", "require_room", "share_stddev", "step_of"]
-
 MOST_BITS = 24
 # Sums and noise stay below this, so that they and their sum are whole numbers that float64 holds exactly.
 LARGEST = 2.0**52

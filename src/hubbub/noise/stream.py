@@ -20,8 +20,6 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.strategies.strategy import Memory, memory_rows, progress, require_round
 from hubbub.noise.sources import NoiseSource, SecureSource, Segments, SimulationSource
 
-__all__ = ["NoiseStream", "require_memory"]
-
 # Numbers of a row in one step on a CPU, to stay in its cache; it divides every segment.
 _SLICE = 1 << 14
 _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")

@@ -15,8 +15,6 @@ from hubbub.errors import SumNotOpenedError
 from hubbub.secagg.ciphertext import Ciphertext
 from hubbub.secagg.protocol import Agreement, Kind, Message, MessageFile, as_bytes
 
-__all__ = ["Aggregator", "Request", "require_of"]
-
 _SERVER = "server"
 
 

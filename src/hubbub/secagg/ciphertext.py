@@ -29,8 +29,6 @@ from hubbub.secagg.integers import MOST_WORKERS, flatten, where, whole
 from hubbub.secagg.primes import ROUNDS
 from hubbub.secagg.randomizers import full_randomizers, short_randomizers
 
-__all__ = ["LARGEST_BITS", "SMALLEST_BITS", "Ciphertext", "PublicKey", "width"]
-
 SMALLEST_BITS, LARGEST_BITS = 2048, 16_384
 # An n from outside has no prime factor below it.
 _SMALL_FACTORS = 2**16

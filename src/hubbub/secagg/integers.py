@@ -9,8 +9,6 @@ import gmpy2
 import numpy as np
 from gmpy2 import mpz
 
-__all__ = ["MOST_WORKERS", "flatten", "in_threads", "nest", "where", "whole"]
-
 # Threads or processes that share a piece of work.
 MOST_WORKERS = 1024
 

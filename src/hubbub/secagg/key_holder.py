@@ -26,8 +26,6 @@ from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.protocol import Agreement, Kind, Message
 from hubbub.secagg.threshold import KeyShare, Partial, ThresholdKey, combine, proved
 
-__all__ = ["Holder", "Opened", "combined"]
-
 _LARGEST = 10_000
 # The answer of a holder of a share, or of the owner of the whole key (plaintexts).
 Opened = Partial | tuple[int, ...]

@@ -23,8 +23,6 @@ from gmpy2 import mpz
 
 from hubbub._util.checks import integer
 
-__all__ = ["ROUNDS", "far_apart", "fit_short_exponents", "prime_pair", "safe_prime_pair"]
-
 # Of the probabilistic test: a composite passes with probability at most 4⁻⁴⁰.
 ROUNDS = 40
 # FIPS 186-5: |p − q| has at least this many bits less than p, or the square root of n leads to them.

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 import gmpy2
 from gmpy2 import mpz
 
-__all__ = ["Proof", "Statement", "holds", "prove"]
-
 _CHALLENGE_BITS = 256
 _WEIGHT_BYTES = 16
 # The distance of a response from one that does not depend on the share is at most 2⁻¹²⁸.

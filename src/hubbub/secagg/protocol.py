@@ -37,8 +37,6 @@ from hubbub.secagg.ciphertext import width
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
 
-__all__ = ["LONGEST_NAME", "Agreement", "Kind", "Message", "MessageFile", "as_bytes", "framed", "width"]
-
 _VERSION = 1
 LONGEST_NAME = 200
 _MOST_NUMBERS = 2**33

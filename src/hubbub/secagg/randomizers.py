@@ -26,8 +26,6 @@ import gmpy2
 import numpy as np
 from gmpy2 import mpz
 
-__all__ = ["Table", "base_from", "full_randomizers", "hashed_unit", "short_randomizers"]
-
 # Rows of an exponent, and columns of a block; 8 rows make digits of one byte.
 _ROWS, _COLUMNS = 8, 8
 

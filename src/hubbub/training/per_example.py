@@ -43,8 +43,6 @@ from hubbub.training.simulation.functional import (
 )
 from hubbub.training.simulation.local import Examples, Loss
 
-__all__ = ["Chosen", "ExampleGradients", "ExamplePopulation", "private_gradients"]
-
 Tensors = dict[str, torch.Tensor]
 # Gradients ``(some, dim)`` and losses ``(some,)``.
 Rows = tuple[torch.Tensor, torch.Tensor]
