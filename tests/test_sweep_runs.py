@@ -158,7 +158,7 @@ def test_a_cell_whose_record_was_damaged_is_shown_and_nothing_is_stated_of_all(
     folder = copied(place, tmp_path / "sweep")
     ledger = folder / "cells" / FIRST / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"round":1', '"round":2'))
-    monkeypatch.setattr(work, "_pool", lambda: pytest.fail("a process was started"))
+    monkeypatch.setattr(work, "ProcessPoolExecutor", lambda *_: pytest.fail("a process was started"))
     assert hubbub("sweep", folder) == 1
     found = results(folder)
     assert by_name(folder)[FIRST]["state"] == "failed"

@@ -107,8 +107,7 @@ def account(flags: Flags, *, as_json: bool, in_full: bool = False) -> None:
 def say_guarantee(answer: PrivacyGuarantee) -> None:
     """Print a guarantee in a sentence, and for random cohorts its epsilon without amplification."""
     screen = console()
-    say(screen)
-    say(screen, answer.sentence())
+    say(screen, "", answer.sentence())
     if answer.amplified:
         worst = accounting.rounded_up(answer.unamplified_epsilon)
         say(screen, f"Assuming the cohorts as stated; in the worst case over them, without amplification, epsilon is {worst}.")
@@ -275,19 +274,14 @@ def gaussian(epsilon: float, delta: float, sensitivity: float, *, plot: Path | N
         ]
         print_json({**shared, "calibrations": calibrations, "plot": None if plot is None else str(plot)})
         return
-    screen = console()
-    say(screen, f"One Gaussian release of L2 sensitivity {budget[2]!r} that is to be ({budget[0]!r}, {budget[1]!r})-DP")
-    say(screen)
+    screen, wanted = console(), f"({budget[0]!r}, {budget[1]!r})-DP"
+    say(screen, f"One Gaussian release of L2 sensitivity {budget[2]!r} that is to be {wanted}", "")
     # By their noise; what has no value comes last.
     rows = sorted(found.items(), key=lambda row: row[1][0].noise_multiplier if row[1][0] else math.inf)
     columns = ("calibration", "noise", "delta attained", "noise over analytic", "verdict")
     print_columns(grid(columns, [_cells(name, *row, least) for name, row in rows]), WIDE)
-    reasons = [refused for _, (_, refused) in rows if refused is not None]
-    if reasons:
-        say(screen)
-        say(screen, "Refused:")
-        for reason in reasons:
-            say(screen, f"  {reason}", indent=4)
+    if reasons := [f"  {refused}" for _, (_, refused) in rows if refused is not None]:
+        say(screen, "", "Refused:", *reasons, indent=4)
 
 
 def _computed(name: str, epsilon: float, delta: float, sensitivity: float) -> tuple[Calibration | None, str | None]:

@@ -42,10 +42,9 @@ def _new(
     """Write an example app to start from: PyTorch on digits, made private by one line."""
     from hubbub.experiment.engine.apps import write_example
 
-    screen, folder = console(), Path(name)
-    for path in write_example(folder):
-        say(screen, f"Wrote {path}")
-    say(screen, f"Try it: cd {folder} && python run_local.py; README.md describes the next steps.")
+    folder = Path(name)
+    wrote = [f"Wrote {path}" for path in write_example(folder)]
+    say(console(), *wrote, f"Try it: cd {folder} && python run_local.py; README.md describes the next steps.")
 
 
 _paillier = typer.Typer(help="Keys for encrypted sums.", rich_markup_mode="rich", no_args_is_help=True)

@@ -73,16 +73,13 @@ def audit(
 
 def _show(found: Audit, bounds: Sequence[Sequence[str]], folder: Path) -> None:
     screen = console()
-    say(screen)
+    say(screen, "")
     print_columns(grid(("epsilon", "stated", "proved (95 %)", "proved (1 − 10⁻⁶)", ""), bounds), WIDE)
-    say(screen)
+    say(screen, "")
     tests = {check.name: f"{check.value:<12.4g}{'passed' if check.passed else 'FAILED'}" for check in found.checks}
     print_table("Tests of the system", tests)
-    say(screen)
-    for note in found.notes:
-        say(screen, note)
-    say(screen, found.sentence())
-    say(screen, f"Findings: {folder / 'audit.md'}, {folder / 'audit.png'} and {folder / 'audit.json'}")
+    files = f"Findings: {folder / 'audit.md'}, {folder / 'audit.png'} and {folder / 'audit.json'}"
+    say(screen, "", *found.notes, found.sentence(), files)
 
 
 def _audited(

@@ -287,10 +287,7 @@ def compare(setting: Setting, options: Mapping[str, Any], names: str | None, *, 
     say(console(), sentence)
     _print_compared(rows, bound, objective)
     if left_out:
-        say(console())
-        say(console(), "Left out:")
-        for name, reason in left_out.items():
-            say(console(), f"  {name}: {reason}", indent=4)
+        say(console(), "", "Left out:", *(f"  {name}: {reason}" for name, reason in left_out.items()), indent=4)
 
 
 def _print_compared(rows: Sequence[Mapping[str, Any]], bound: float, objective: Objective) -> None:
@@ -301,8 +298,8 @@ def _print_compared(rows: Sequence[Mapping[str, Any]], bound: float, objective: 
         screen,
         f"No matrix C, with any decoder, has a root squared error below {least} ({objective} over rounds, at L2 sensitivity 1 "
         "to the rounds that one client may join).",
+        "",
     )
-    say(screen)
     columns = ("strategy", "RMSE", "largest", "over best", "over bound", "rows kept", "CPU s")
     print_columns(grid(columns, map(_cells, rows)), WIDE)
     if not all(row["sensitivity_exact"] for row in rows):

@@ -42,13 +42,14 @@ def printable(text: str, longest: int | None = None) -> str:
     return line if longest is None or len(line) <= longest else f"{line[: longest // 2]} … {line[-longest // 2 :]}"
 
 
-def say(screen: Console, text: str = "", *, indent: int | None = None) -> None:
-    """Print a line of text, wrapped at the width of a terminal; quotations and commands in it are not broken.
+def say(screen: Console, *lines: str, indent: int | None = None) -> None:
+    """Print lines of text, each wrapped at the width of a terminal; quotations and commands in it are not broken.
 
-    The lines after the first have an ``indent``, by default that of the first. Without a terminal the line is not wrapped.
+    What is wrapped has an ``indent``, by default that of the line's beginning. Without a terminal nothing is wrapped.
     """
-    line = printable(text, _LONGEST)
-    screen.print("\n".join(_wrapped(line, screen.width, indent)) if screen.is_terminal else line)
+    for text in lines:
+        line = printable(text, _LONGEST)
+        screen.print("\n".join(_wrapped(line, screen.width, indent)) if screen.is_terminal else line)
 
 
 def _wrapped(text: str, width: int, indent: int | None) -> Iterator[str]:

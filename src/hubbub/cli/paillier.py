@@ -39,16 +39,12 @@ def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
         paths = {"public_key": str(folder / key_files.PUBLIC), "private_key": str(folder / key_files.PRIVATE)}
         print_json({"key_id": public.key_id, "bits": public.bits, **paths})
         return
-    screen = console()
-    say(screen, f"Wrote {folder / key_files.PRIVATE}")
     say(
-        screen,
+        console(),
+        f"Wrote {folder / key_files.PRIVATE}",
         "  Secret: it decrypts every contribution, not only sums. For one owner who is not the server and never sees single "
         "contributions; 'hubbub paillier shares' needs no such owner.",
-    )
-    say(screen, f"Wrote {folder / key_files.PUBLIC}")
-    say(
-        screen,
+        f"Wrote {folder / key_files.PUBLIC}",
         f"  Public: for clients and the server. Its key id is {public.key_id}; send it to them over another channel, since "
         "whoever replaces the key can decrypt what is encrypted under it.",
     )
@@ -109,8 +105,7 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
         "The primes were in this machine's memory and are stored nowhere: whoever read it at that moment can decrypt "
         "everything under this key.",
     ]
-    for line in lines:
-        say(console(), line)
+    say(console(), *lines)
 
 
 def _require_free(folder: Path, names: list[str]) -> None:
@@ -185,10 +180,12 @@ def bench(folder: Path, bits: int, sizes: str | None, *, as_json: bool) -> None:
     for (stage, operation), curves in seconds.items():
         words = ", ".join(f"{name} {1e3 * float(np.median(curve)):.4g}" for name, curve in curves.items())
         say(screen, f"  {stage:8} {operation:23} {words}")
-    if alone:
-        say(screen, "phe is not installed; pip install phe compares both.")
-    say(screen, "Packing, which puts a hundred numbers and more into one ciphertext, is not measured here.")
-    say(screen, f"Wrote {folder / 'bench.png'} and bench.json; the keys were deleted.")
+    say(
+        screen,
+        *(["phe is not installed; pip install phe compares both."] if alone else []),
+        "Packing, which puts a hundred numbers and more into one ciphertext, is not measured here.",
+        f"Wrote {folder / 'bench.png'} and bench.json; the keys were deleted.",
+    )
 
 
 def measured(subjects: Sequence[Subject], sizes: Sequence[int], key_bits: int) -> dict[tuple[str, str], dict[str, Array]]:

@@ -89,19 +89,17 @@ def plan(
     screen = console()
     print_table("Privacy", guarantee_rows(promised))
     for words in promised_words(promised, made.clients):
-        say(screen)
-        say(screen, words)
-    say(screen)
+        say(screen, "", words)
+    say(screen, "")
     print_table("Noise", dict(_noise_rows(costs)))
-    say(screen)
+    say(screen, "")
     print_table("Cost", dict(_cost_rows(costs, made.plan.privacy_unit)))
     if among is not None:
         _show(among, made, command)
     if sizes:
         _show_sizes(sizes, counts, made.plan.privacy_unit, command)
     if not measure:
-        say(screen)
-        say(screen, "With --measure: how long the run takes, from the data and the model.")
+        say(screen, "", "With --measure: how long the run takes, from the data and the model.")
 
 
 def _planned(config: Config, *, allow_import: bool, measure: bool) -> _Planned:
@@ -312,26 +310,22 @@ def _show(among: Alternatives, made: _Planned, command: Callable[[Layer], str]) 
             )
             for one in among.options
         ]
-        say(screen)
-        say(screen, f"Alternatives, all calibrated to the same epsilon ({rounded_up(epsilon)}) and delta, by their error")
+        say(screen, "", f"Alternatives, all calibrated to the same epsilon ({rounded_up(epsilon)}) and delta, by their error")
         print_columns(grid(("strategy", "cohorts", "noise\nmultiplier", "error", "change", "memory", ""), rows, left=2), WIDE)
         say(
             screen,
             "error: standard deviation of the noise in a coordinate of the model, over rounds, in clip norms and for steps of "
             "size 1. *: recommended.",
         )
-    for name, reason in among.left_out.items():
-        say(screen, f"Left out, {name}: {printable(reason, _LONGEST)}")
+    say(screen, *(f"Left out, {name}: {printable(reason, _LONGEST)}" for name, reason in among.left_out.items()))
     if not among.options:
         return
-    say(screen)
     if best is None:
-        say(screen, f"Recommended: none of these; {why}.")
+        say(screen, "", f"Recommended: none of these; {why}.")
     elif best is own:
-        say(screen, f"Recommended: the settings as they are; {why}.")
+        say(screen, "", f"Recommended: the settings as they are; {why}.")
     else:
-        say(screen, f"Recommended: {best.name} ({best.cohorts}); {why}:")
-        say(screen, f"  {command(best.changes)}")
+        say(screen, "", f"Recommended: {best.name} ({best.cohorts}); {why}:", f"  {command(best.changes)}")
 
 
 def _sizes_json(sizes: Sequence[CohortSize], counts: Sequence[CohortSize]) -> dict[str, Any]:
@@ -394,20 +388,17 @@ def _show_sizes(sizes: Sequence[CohortSize], counts: Sequence[CohortSize], unit:
             for one in choices
         ]
         head = (name.replace(" ", "\n"), "noise\nmultiplier", "noise in\nthe mean", "over\nthe run", f"{unit}s\nprocessed")
-        say(screen)
-        say(screen, title)
+        say(screen, "", title)
         print_columns(grid((*head, "change", ""), rows, left=0), WIDE)
         say(
             screen,
             "noise in the mean: standard deviation of the noise in a coordinate of a round's mean update; over the run: in the "
             "mean of those of all rounds. *: proposed.",
         )
-        say(screen)
         if best is own:
-            say(screen, f"Proposed {name}: {number(best):,}, as it is; {rule}.")
+            say(screen, "", f"Proposed {name}: {number(best):,}, as it is; {rule}.")
         else:
-            say(screen, f"Proposed {name}: {number(best):,}; {rule}:")
-            say(screen, f"  {command(best.changes)}")
+            say(screen, "", f"Proposed {name}: {number(best):,}; {rule}:", f"  {command(best.changes)}")
 
 
 def _draw(path: Path, name: str, among: Alternatives, made: _Planned) -> None:

@@ -44,8 +44,7 @@ def new(
         raise ConfigError(f"FILE = '{file}': exists already; choose another name") from error
     except FileNotFoundError as error:
         raise ConfigError(f"FILE = '{file}': there is no folder '{file.parent}'; make it first") from error
-    say(console(), f"Wrote {file}")
-    say(console(), f"Try it: {command} {file}")
+    say(console(), f"Wrote {file}", f"Try it: {command} {file}")
 
 
 def train(
@@ -250,8 +249,7 @@ def evaluate(run: flags.FinishedRun, allow_import: flags.AllowImport = False, as
         print_json({"loss": loss, "accuracy": accuracy, "examples": examples, "held_out": held_out, "epsilon": epsilon})
         return
     of = "held-out training examples (private: for choosing settings, not for release)" if held_out else "test examples"
-    say(console(), f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {examples:,} {of}.")
-    say(console(), found.guarantee.sentence())
+    say(console(), f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {examples:,} {of}.", found.guarantee.sentence())
 
 
 def publish(
@@ -269,12 +267,15 @@ def publish(
     from hubbub.training.run_folder.record import ledger_of
     from hubbub.verification import SIGNATURE
 
-    found, screen = published(run, output, head, sign_with=sign_with), console()
-    say(screen, found.guarantee.sentence())
+    found = published(run, output, head, sign_with=sign_with)
     names = PUBLISHED if sign_with is None else (*PUBLISHED, SIGNATURE)
-    say(screen, f"In {output}: {', '.join(names)}. Keys, names and private numbers stayed in {run}.")
     last = read_chain(ledger_of(run)).head
-    say(screen, f"Ledger head, to tell readers elsewhere (hubbub verify {output} --head H): {last}")
+    say(
+        console(),
+        found.guarantee.sentence(),
+        f"In {output}: {', '.join(names)}. Keys, names and private numbers stayed in {run}.",
+        f"Ledger head, to tell readers elsewhere (hubbub verify {output} --head H): {last}",
+    )
 
 
 def plan(

@@ -61,12 +61,13 @@ def ledger(folder: Path, *, as_json: bool) -> None:
     print_columns(grid(names, cells, left=len(names)))
     together = f", together with {count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
     spent_so_far = f"epsilon {rounded_up(cost.guarantee.epsilon)} at delta {no_less(promise.delta)}"
-    say(screen, f"{len(history.rounds)} of {promise.rounds} rounds spent {spent_so_far}{together}.")
-    for warning in cost.warnings():
-        say(screen, f"{warning[0].upper()}{warning[1:]}.")
-    if promise.simulation:
-        say(screen, "Simulation, not for release.")
-    say(screen, f"Head: {run.chain.head}")
+    say(
+        screen,
+        f"{len(history.rounds)} of {promise.rounds} rounds spent {spent_so_far}{together}.",
+        *(f"{warning[0].upper()}{warning[1:]}." for warning in cost.warnings()),
+        *(["Simulation, not for release."] if promise.simulation else []),
+        f"Head: {run.chain.head}",
+    )
 
 
 def close(folder: Path, *, early: bool) -> None:
@@ -162,11 +163,9 @@ def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
         if row["worse_than_promised"]:
             promised, happened = rounded_up(row["promised_epsilon"]), rounded_up(row["epsilon"])
             say(screen, f"  worse than promised: promised {promised}, happened {happened}")
-        for breach in row["breaches"]:
-            say(screen, f"  {breach}")
+        say(screen, *(f"  {breach}" for breach in row["breaches"]))
     say_guarantee(answer)
-    for line in _unchecked(rows):
-        say(screen, line)
+    say(screen, *_unchecked(rows))
 
 
 def _unchecked(rows: Sequence[dict[str, Any]]) -> Iterator[str]:

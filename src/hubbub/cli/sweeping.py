@@ -138,13 +138,11 @@ def _print(screen: Console, folder: Path, results: SweepSummary) -> None:
         table.add_column(title, justify="right" if title else "left")
     for row in rows:
         table.add_row(*row, style="bold" if row[-1] == "best" else None)
-    say(screen)
+    say(screen, "")
     print_columns(table)
     if results.seeds > 1:
         say(screen, f"Means over {results.seeds} seeds ± their standard deviation.")
-    say(screen)
-    for line in results.choice_lines():
-        say(screen, line)
+    say(screen, "", *results.choice_lines())
     for cell in results.cells:
         if cell.state == "failed":
             say(screen, f"Failed: {worded(cell.settings)}: {cell.error}")

@@ -158,8 +158,7 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
         return
     if ranks.size > 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         raise ConfigError("torchrun started this command again, and it would begin another run; resume the first one instead")
-    for line in lines:
-        say(console(stderr=how.as_json), line)
+    say(console(stderr=how.as_json), *lines)
 
     def begun() -> RunInFolder:
         run = build(config, allow_import=how.allow_import, ranks=ranks)
@@ -245,8 +244,8 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
 
             engine.train(begun, config.training.engine, shown, allow_import=how.allow_import)
     except (KeyboardInterrupt, RankError):
-        say(screen)
-        say(screen, f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds. Resume with: hubbub resume {folder}")
+        stopped = f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds."
+        say(screen, "", f"{stopped} Resume with: hubbub resume {folder}")
         if head := begun.ledger_head:
             say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {head}")
         raise
@@ -285,15 +284,17 @@ def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, fl
         print_json({"run": str(folder), "head": head, **scores, **run.plan.promised.as_json()})
         return
     of = "held-out training examples (private)" if held_out else "test examples"
-    say(screen, f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} {of}.")
-    say(screen, f"Report: {folder / 'report.html'} (in short: {folder / 'report.md'})")
-    say(screen, f"Ledger head, to keep elsewhere (hubbub verify {folder} --head H): {head}")
+    say(
+        screen,
+        f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} {of}.",
+        f"Report: {folder / 'report.html'} (in short: {folder / 'report.md'})",
+        f"Ledger head, to keep elsewhere (hubbub verify {folder} --head H): {head}",
+    )
 
 
 def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
-    for words in promised_words(begun.run.plan.promised, len(begun.run.population.clients)):
-        say(screen, words)
-    say(screen, f"Run folder: {begun.folder}")
+    words = promised_words(begun.run.plan.promised, len(begun.run.population.clients))
+    say(screen, *words, f"Run folder: {begun.folder}")
     # A resumed run knows it from its settings; nothing is computed before its ledger was read.
     if engine == "process" and not begun.ledger_head and (computed := begun.prepare()):
         say(screen, f"Clients are trained {computed}")

@@ -50,11 +50,8 @@ class Alternative:
     """Settings that meet the same budget.
 
     Args:
-        strategy: The name of the strategy.
         changes: The changed settings, by section and key; ``None`` resets one to its default. Empty for the run itself.
-        plan: The plan of the changed settings.
-        mechanism: That of the plan.
-        epsilon: The epsilon that the run would state.
+        plan: That of the changed settings, with its ``mechanism`` and the ``epsilon`` that the run would state.
         error: The standard deviation of the noise in a coordinate of the model, for clip norm 1 and a sum over the cohort's
             expected size: the root mean square over rounds, or the largest, as the settings' objective says.
         cpu_seconds: Measured time to optimize the strategy and to calibrate its noise.
@@ -125,19 +122,11 @@ class Alternatives:
 
 
 def alternatives(
-    config: Config,
-    clients: int,
-    plan: RunPlan,
-    *,
-    cpu_seconds: float = 0.0,
-    thorough: bool = False,
+    config: Config, clients: int, plan: RunPlan, *, cpu_seconds: float = 0.0, thorough: bool = False
 ) -> Alternatives:
     """The run's alternatives: strategies for its own cohorts, and for other cohorts of the same size.
 
     The choice depends on the numbers of rounds and clients, never on speed.
-
-    Raises:
-        ConfigError: The run has no privacy, or ends when a budget is spent.
 
     Example:
         >>> from hubbub.experiment.planner import planned
@@ -272,13 +261,9 @@ class _Search:
 
 
 def _changed(config: Config, family: Family, cohorts: Layer, stated: PrivacyGuarantee) -> Layer:
-    """The changes of a run's settings for another strategy or other cohorts; ``None`` resets a setting to its default.
+    """The changes of a run's settings for another strategy, and for other cohorts, if any; ``None`` resets a setting.
 
-    Args:
-        config: The run's settings.
-        family: The other strategy.
-        cohorts: Settings of other cohorts, or empty for the run's own.
-        stated: The epsilon to meet, if the settings give a noise multiplier, and the relation, if other cohorts have another.
+    They have the ``stated`` epsilon to meet if the settings give a noise multiplier, and its relation with other cohorts.
     """
     random = cohorts.get("privacy", {}).get("sampling") in ("poisson", "fixed-size")
     own = not cohorts and family.name == "identity"

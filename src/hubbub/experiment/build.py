@@ -70,13 +70,9 @@ def build(
 ) -> Run:
     """A run as its settings describe it.
 
-    Args:
-        allow_import: Whether names ``"pkg.mod:Name"`` may be imported, and ``heads.command`` run: that runs the code that they
-            name.
-        earlier: The cost of earlier runs over the same people, as a ledger states it; by default read from the folders that
-            the settings name.
-        extends: The finished run that this one extends, as a ledger states it; by default read from the folder that the
-            settings name.
+    With ``allow_import`` the code that names ``"pkg.mod:Name"`` and ``heads.command`` name is run. The cost of ``earlier`` runs
+    and the finished run that this one ``extends`` are as a ledger states them, by default read from the folders that the
+    settings name.
     """
     if config.heads.command is not None and not allow_import:
         raise ConfigError(f"heads.command = {list(config.heads.command)}: names a program; pass --allow-import to run it")

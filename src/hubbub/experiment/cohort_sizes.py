@@ -66,11 +66,9 @@ class CohortSize:
 def cohort_sizes(config: Config, units: int, plan: RunPlan) -> tuple[CohortSize, ...]:
     """The size of the settings, and powers of two up to half of the units that a cohort is sampled from, by size.
 
-    All have the epsilon, delta, rounds, sampling and strategy of the settings. Sizes that a run refuses are left out.
-
-    Returns:
-        Nothing if the run has no noise, if its cohort size follows from other settings (patterns, balls in bins), if a budget
-        ends it, or if its noise takes long to compute.
+    All have the epsilon, delta, rounds, sampling and strategy of the settings. Sizes that a run refuses are left out. There are
+    none if the run has no noise, if its cohort size follows from other settings (patterns, balls in bins), if a budget ends it,
+    or if its noise takes long to compute.
 
     Example:
         >>> config = resolve({"training": {"rounds": 100, "cohort_size": 30}, "privacy": {"epsilon": 2.0}})
@@ -103,16 +101,8 @@ def cohort_sizes(config: Config, units: int, plan: RunPlan) -> tuple[CohortSize,
 def round_counts(config: Config, units: int, plan: RunPlan, sizes: Sequence[CohortSize]) -> tuple[CohortSize, ...]:
     """The rounds of the settings, and powers of two, all with the proposed one of the cohort sizes, by rounds.
 
-    The rounds are doubled until that takes away less than 1 % of the noise in the mean over all rounds, up to 4,096.
-
-    Args:
-        config: The run's settings.
-        units: The number of clients, or of examples.
-        plan: The plan of the settings.
-        sizes: What :func:`cohort_sizes` makes of them.
-
-    Returns:
-        Nothing without cohort sizes, or if strategies of other lengths are not known or take long to optimize.
+    The rounds are doubled until that takes away less than 1 % of the noise in the mean over all rounds, up to 4,096. There are
+    none without cohort ``sizes``, or if strategies of other lengths are not known or take long to optimize.
 
     Example:
         >>> config = resolve({"training": {"rounds": 100, "cohort_size": 30}, "privacy": {"epsilon": 2.0}})

@@ -88,16 +88,9 @@ def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, 
 
 
 def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, noise_rows: int = 0) -> NoiseEstimate | None:
-    """Signal and noise of a run.
+    """Signal and noise of a run; ``None`` for one without noise, or if the noise takes long to compute.
 
-    Args:
-        plan: The plan of the run.
-        workload: The workload of the server's optimizer.
-        parameters: The number of parameters, if known.
-        noise_rows: The number of key holders that add a whole row of noise each; 0 if the server or the clients add it.
-
-    Returns:
-        ``None`` for a run without noise, or if the noise takes long to compute.
+    ``noise_rows`` key holders add a whole row of noise each; it is 0 if the server or the clients add the noise.
 
     Example:
         >>> from hubbub.mechanism import Mechanism
@@ -267,11 +260,7 @@ class NoiseLevels:
 
 
 def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
-    """The levels by definition; ``None`` if that needs a matrix of more than :data:`MOST_ROUNDS` rounds.
-
-    Args:
-        workload: A; of as many rounds as the strategy.
-        strategy: C. Toeplitz ones of any length have a closed form.
+    """The levels by definition; ``None`` if that needs a matrix of more than :data:`MOST_ROUNDS` rounds, as Toeplitz C do not.
 
     Example:
         >>> from hubbub.mechanism.workloads import prefix_sum

@@ -52,21 +52,10 @@ FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which 
 def planned(
     config: Config, clients: int, *, allow_import: bool = False, earlier: tuple[RunCharge, ...] | None = None
 ) -> RunPlan:
-    """The plan of a run, with everything that a resumed run must have in common with it.
+    """The plan of a run of ``clients`` units, with everything that a resumed run must have in common with it.
 
-    Its rounds are those of the settings, or as many as ``privacy.stop_epsilon`` allows.
-
-    Args:
-        config: Checked settings.
-        clients: The number of clients, or of examples if each is a unit by itself.
-        allow_import: Whether names ``"pkg.mod:Name"`` may be imported, which runs the code that they name.
-        earlier: The cost of earlier runs over the same people, as a ledger states it; by default read from the folders that
-            the settings name.
-
-    Raises:
-        ConfigError: Settings that cannot be run together, or a name that may not or cannot be imported.
-        ParticipationError: A pattern that the clients cannot keep.
-        BudgetError: A budget that no noise meets, or that one round exceeds.
+    Its rounds are those of the settings, or as many as ``privacy.stop_epsilon`` allows. The cost of ``earlier`` runs is as a
+    ledger states it, by default read from the folders that the settings name.
 
     Example:
         >>> from hubbub.experiment.config import resolve
@@ -150,26 +139,24 @@ def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *ar
 
 def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]:
     """The settings that decide a client's update; all others are in the plan, or change nothing."""
-    features = {} if config.data.features == "none" else {"data.features": config.data.features}
+    settings = {
+        "training.validation": config.training.validation,
+        "data.name": config.data.name,
+        "model.name": config.model.name,
+        "keep_releases": config.training.keep_releases,
+        **({} if config.data.features == "none" else {"data.features": config.data.features}),
+    }
     if config.privacy.unit == "example":
-        return {
-            "training.validation": config.training.validation,
-            "data.name": config.data.name,
-            "model.name": config.model.name,
-            "keep_releases": config.training.keep_releases,
-            **features,
-        }
-    local = ("local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "validation")
+        return settings
+    local = ("local_epochs", "batch_size", "learning_rate", "momentum", "weight_decay")
     # Recorded only if they are not at their defaults.
     later = ("local_steps", "proximal", "schedule", "schedule_rounds", "final_learning_rate")
     changed = [key for key in later if getattr(config.training, key) != getattr(TrainingConfig, key)]
     return {
+        **settings,
         **{f"training.{key}": getattr(config.training, key) for key in (*local, *changed)},
-        **{f"data.{key}": getattr(config.data, key) for key in ("name", "clients", "partition", "alpha")},
-        "model.name": config.model.name,
-        **features,
+        **{f"data.{key}": getattr(config.data, key) for key in ("clients", "partition", "alpha")},
         **({} if encryption is None else {f"secagg.{key}": value for key, value in asdict(encryption).items()}),
-        "keep_releases": config.training.keep_releases,
     }
 
 
@@ -241,24 +228,13 @@ def _strategy(config: Config, participation: Participation, allow_import: bool) 
 
 
 def strategy_word(config: Config) -> str:
-    """The strategy's name, given or by default, or ``"pkg.mod:Name"`` as it is.
-
-    Example:
-        >>> strategy_word(Config())
-        'identity'
-    """
+    """The strategy's name, given or by default, or ``"pkg.mod:Name"`` as it is."""
     default = "identity" if config.privacy.mode == "dp-fedavg" else "banded-toeplitz"
     return strategy_name("privacy.strategy", config.privacy.strategy or default)
 
 
 def workload_of(config: Config) -> Workload:
-    """The workload of the server's optimizer.
-
-    Example:
-        >>> from hubbub.experiment.config import resolve
-        >>> workload_of(resolve({"training": {"rounds": 8, "server_optimizer": "fedavgm", "server_momentum": 0.9}})).momentum
-        0.9
-    """
+    """The workload of the server's optimizer."""
     return server_of(config).workload(config.training.rounds)
 
 
@@ -300,12 +276,7 @@ PARAMETERS = {
 
 
 def parameters_of(config: Config) -> int | None:
-    """The number of parameters of the model; ``None`` if it is known only once the model is built.
-
-    Example:
-        >>> parameters_of(Config())
-        4810
-    """
+    """The number of parameters of the model; ``None`` if it is known only once the model is built."""
     if config.data.features != "none":
         return None
     return PARAMETERS.get((config.model.name, config.data.name))
@@ -315,13 +286,6 @@ def units_of(config: Config) -> int | None:
     """The number of units of privacy, clients or examples; ``None`` if only the data say.
 
     For data of the user's own code, the number of clients that the settings state.
-
-    Raises:
-        ConfigError: More clients than the data set has examples for.
-
-    Example:
-        >>> units_of(Config())
-        100
     """
     examples, held = EXAMPLES.get(config.data.name), config.training.validation
     if examples is not None and held:

@@ -47,8 +47,8 @@ def scalars(result: RoundResult | Mapping[str, Any], *, private: bool = False) -
         >>> scalars(row, private=True)["private/phases/noise"]
         0.25
     """
-    row = _row(result) if isinstance(result, RoundResult) else result
-    hidden, found = row.get("private", ()), dict[str, Any]()
+    row, found = _row(result), dict[str, Any]()
+    hidden = row.get("private", ())
     for name, value in row.items():
         if name in _PUBLIC and name not in hidden:
             found[f"public/{name}"] = value
@@ -65,9 +65,9 @@ def log(result: RoundResult | Mapping[str, Any], write: Write, *, private: bool 
         >>> log({"round_index": 0, "epsilon": 0.5, "clients": 3}, lambda name, value, number: print(number, name, value))
         1 public/epsilon 0.5
     """
-    round_index = result.round_index if isinstance(result, RoundResult) else result["round_index"]
-    for name, value in scalars(result, private=private).items():
-        write(name, value, round_index + 1)
+    row = _row(result)
+    for name, value in scalars(row, private=private).items():
+        write(name, value, row["round_index"] + 1)
 
 
 @contextmanager
@@ -162,16 +162,10 @@ def require(extra: str) -> None:
         raise ConfigError(f"{extra}: its package is not installed ({error}); pip install 'hubbub[{extra}]'") from error
 
 
-def _row(result: RoundResult) -> dict[str, Any]:
+def _row(result: RoundResult | Mapping[str, Any]) -> Mapping[str, Any]:
     """A result as a row of metrics; statistics of clients are private, whatever their names are."""
-    return {
-        **result.statistics,
-        "epsilon": result.epsilon,
-        "clip_norm": result.clip_norm,
-        "released": result.released,
-        "clients": result.clients,
-        "clients_per_second": result.clients_per_second,
-        "seconds": result.seconds,
-        "phases": result.phases,
-        "private": tuple(set(result.statistics) - {"epsilon", "clip_norm", "released"}),
-    }
+    if not isinstance(result, RoundResult):
+        return result
+    names = "round_index", "epsilon", "clip_norm", "released", "clients", "clients_per_second", "seconds", "phases"
+    own = {name: getattr(result, name) for name in names}
+    return {**result.statistics, **own, "private": result.statistics.keys() - own.keys()}

@@ -72,7 +72,8 @@ def finish_all(tasks: Sequence[Task], jobs: int) -> Generator[tuple[Task, float 
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
-                pool, task = idle.pop() if idle else _pool(), waiting.pop()
+                pool = idle.pop() if idle else ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+                task = waiting.pop()
                 busy[pool.submit(_outcome, task)] = pool, task
             for future in wait(busy, return_when=FIRST_COMPLETED).done:
                 pool, task = busy.pop(future)
@@ -94,10 +95,6 @@ def finish_all(tasks: Sequence[Task], jobs: int) -> Generator[tuple[Task, float 
             if process.is_alive():
                 process.kill()
                 process.join()
-
-
-def _pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
 
 def _outcome(task: Task) -> float | str:
