@@ -12,15 +12,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise.lattice import Lattice
-from hubbub.training import (
-    LatticeSum,
-    LocalTraining,
-    ReleasePath,
-    RunPlan,
-    RunStore,
-    SimulatedPopulation,
-    train,
-)
+from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train
 
 ROUNDS, CLIENTS, DIM, CLIP = 6, 12, 8, 0.5
 PATTERN = MinSeparation(3, 2)

@@ -15,6 +15,7 @@ from hubbub.mechanism.participation import (
     MinSeparation,
     Participation,
     PoissonSampling,
+    SingleParticipation,
     TruncatedPoissonSampling,
     every_round,
 )
@@ -22,6 +23,15 @@ from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 from hubbub.training import LocalTraining, RunPlan, ServerOptimizer, SimulatedPopulation
 
 CLIENTS = 12
+# A participation of each kind, for six rounds of these clients: a pattern, or cohorts that are drawn at random.
+PATTERNS: list[Participation] = [SingleParticipation(), FixedEpochs(2, 3), MinSeparation(3, 2)]
+SAMPLED: list[Participation] = [
+    PoissonSampling(1 / 3),
+    FixedSizeSampling(4, CLIENTS),
+    TruncatedPoissonSampling(1 / 3, 4, CLIENTS),
+    CyclicPoissonSampling(0.7, 2),
+    BallsInBinsSampling(3),
+]
 
 
 def linear() -> nn.Module:

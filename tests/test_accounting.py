@@ -10,13 +10,7 @@ from hubbub import accounting
 from hubbub.accounting import Gaussian, PoissonSampled
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism, gaussian
-from hubbub.mechanism.participation import (
-    FixedEpochs,
-    MinSeparation,
-    PoissonSampling,
-    SingleParticipation,
-    every_round,
-)
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation, every_round
 from hubbub.mechanism.strategies import BinaryTree, Columns, Dense, Identity, toeplitz
 
 FACTORIZATION = oracle("matrix_factorization")

@@ -54,15 +54,7 @@ from hubbub.mechanism.workloads import prefix_sum
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import require_room
 from hubbub.secagg.paillier import PublicKey
-from hubbub.training import (
-    ExamplePopulation,
-    RunPlan,
-    RunStore,
-    SimulatedPopulation,
-    clip,
-    private_gradients,
-    train,
-)
+from hubbub.training import ExamplePopulation, RunPlan, RunStore, SimulatedPopulation, clip, private_gradients, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.encryption import Encryption
 from hubbub.training.run_folder.record import read_run

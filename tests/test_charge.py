@@ -9,14 +9,7 @@ from scipy import stats
 
 from hubbub import accounting, factorization
 from hubbub._util.checks import Array
-from hubbub.accounting.events import (
-    RELATIONS,
-    BallsInBins,
-    FixedSizeSampled,
-    Gaussian,
-    PoissonSampled,
-    TruncatedPoissonSampled,
-)
+from hubbub.accounting.events import RELATIONS, BallsInBins, FixedSizeSampled, Gaussian, PoissonSampled, TruncatedPoissonSampled
 from hubbub.accounting.events_of_mechanism import default_relation, mechanism_events, stated_relation
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
@@ -29,7 +22,6 @@ from hubbub.mechanism.participation import (
     Participation,
     PoissonSampling,
     RandomParticipation,
-    SingleParticipation,
     TruncatedPoissonSampling,
 )
 from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
@@ -48,16 +40,9 @@ from hubbub.mechanism.strategies import (
 )
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, substituted
 from hubbub.mechanism.workloads import prefix_sum
+from small_runs import PATTERNS, SAMPLED
 
 ROUNDS = 6
-PATTERNS = [SingleParticipation(), FixedEpochs(2, 3), MinSeparation(2, 3)]
-COHORTS = [
-    PoissonSampling(0.3),
-    FixedSizeSampling(3, 10),
-    TruncatedPoissonSampling(0.3, 5, 10),
-    CyclicPoissonSampling(0.3, 2),
-    BallsInBinsSampling(3),
-]
 
 
 class Foreign:
@@ -179,17 +164,17 @@ def test_fixed_size_cohorts_under_add_or_remove_cost_what_a_displaced_unit_shows
 
 def test_each_participation_is_charged_by_its_event() -> None:
     z = 1.3
-    expected = {
-        COHORTS[0]: ((PoissonSampled(z, 0.3), 4),),
-        COHORTS[1]: ((FixedSizeSampled(z, 3, 10), 4),),
-        COHORTS[2]: ((TruncatedPoissonSampled(z, 0.3, 5, 10), 4),),
-        COHORTS[3]: ((PoissonSampled(z, 0.3), 2),),
-        COHORTS[4]: ((BallsInBins(z, 3, 4), 1),),
-        PATTERNS[0]: ((Gaussian(z), 1),),
-    }
-    for participation, events in expected.items():
+    expected = [
+        (PoissonSampled(z, 1 / 3), 4),
+        (FixedSizeSampled(z, 4, 12), 4),
+        (TruncatedPoissonSampled(z, 1 / 3, 4, 12), 4),
+        (PoissonSampled(z, 0.7), 2),
+        (BallsInBins(z, 3, 4), 1),
+        (Gaussian(z), 1),
+    ]
+    for participation, event in zip([*SAMPLED, PATTERNS[0]], expected, strict=True):
         mechanism = Mechanism(Identity(ROUNDS), participation, z)
-        assert mechanism_events(mechanism, 4) == events
+        assert mechanism_events(mechanism, 4) == (event,)
         assert mechanism_events(mechanism, 0) == ()
 
 
@@ -221,7 +206,7 @@ CORRELATED: dict[str, Strategy] = {
 }
 
 
-@pytest.mark.parametrize("participation", COHORTS, ids=repr)
+@pytest.mark.parametrize("participation", SAMPLED, ids=repr)
 @pytest.mark.parametrize("name", CORRELATED)
 def test_acc_8_what_no_theorem_covers_is_refused_with_the_next_step(name: str, participation: Participation) -> None:
     mechanism = Mechanism(CORRELATED[name], participation, 1.0)
@@ -237,7 +222,7 @@ def test_a_client_of_one_round_is_amplified_under_any_triangular_strategy() -> N
     )
 
 
-@pytest.mark.parametrize("participation", [*COHORTS, *PATTERNS], ids=repr)
+@pytest.mark.parametrize("participation", [*SAMPLED, *PATTERNS], ids=repr)
 def test_acc_9_each_relation_is_stated_or_refused(participation: Participation) -> None:
     drawn_by_coins = isinstance(participation, RandomParticipation)
     for relation in RELATIONS:

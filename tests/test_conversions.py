@@ -18,9 +18,7 @@ from hubbub.accounting.conversions import (
     epsilon_from_zcdp,
     split_noise_multiplier,
 )
-from hubbub.accounting.events import (
-    FixedSizeSampled,
-)
+from hubbub.accounting.events import FixedSizeSampled
 from hubbub.accounting.groups import group_epsilon, group_noise_multiplier
 from hubbub.accounting.renyi import rdp_epsilon
 from hubbub.mechanism import gaussian

@@ -20,12 +20,7 @@ from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.mechanism import Mechanism, gaussian
-from hubbub.mechanism.participation import (
-    FixedSizeSampling,
-    MinSeparation,
-    PoissonSampling,
-    every_round,
-)
+from hubbub.mechanism.participation import FixedSizeSampling, MinSeparation, PoissonSampling, every_round
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import HeadHook
 from hubbub.training.run_folder.state import metadata

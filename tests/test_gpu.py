@@ -23,13 +23,7 @@ from hubbub.mechanism.workloads import prefix_sum
 from hubbub.models import CifarCnn, Cnn, Mlp
 from hubbub.noise import NoiseStream, SecureSource
 from hubbub.noise.lattice import Lattice
-from hubbub.training import (
-    ExamplePopulation,
-    Execution,
-    LocalTraining,
-    SimulatedPopulation,
-    private_gradients,
-)
+from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation, private_gradients
 from hubbub.training.per_example import Chosen, ExampleGradients
 from hubbub.training.simulation.local import OneByOne
 from hubbub.training.simulation.stacked_module import NotStackableError

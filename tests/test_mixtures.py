@@ -10,13 +10,7 @@ from scipy.special import log_ndtr, ndtr
 
 from hockey_stick import Means, contour_epsilon, exact_mixture_delta, mixture_delta, poisson_cohorts, sums
 from hubbub import accounting
-from hubbub.accounting import (
-    RELATIONS,
-    MixtureOfGaussians,
-    PoissonSampled,
-    group_events,
-    pld,
-)
+from hubbub.accounting import RELATIONS, MixtureOfGaussians, PoissonSampled, group_events, pld
 
 ADD = "add-or-remove-one"
 

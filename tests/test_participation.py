@@ -9,28 +9,16 @@ from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
     FixedEpochs,
-    FixedSizeSampling,
     MinSeparation,
     Participation,
     PoissonSampling,
     SingleParticipation,
-    TruncatedPoissonSampling,
     covering,
     every_round,
 )
+from small_runs import PATTERNS, SAMPLED
 
-EVERY_KIND = [
-    SingleParticipation(),
-    FixedEpochs(3, 2),
-    MinSeparation(2, 3),
-    MinSeparation(1, 2),
-    PoissonSampling(0.1),
-    FixedSizeSampling(2, 9),
-    TruncatedPoissonSampling(0.1, 3, 9),
-    CyclicPoissonSampling(0.5, 3),
-    BallsInBinsSampling(2),
-    every_round(4),
-]
+EVERY_KIND = [*PATTERNS, *SAMPLED, MinSeparation(2, 3), MinSeparation(1, 2), every_round(4)]
 
 
 def test_the_order_of_rounds_does_not_matter_and_a_round_counts_once() -> None:

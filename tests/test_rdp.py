@@ -7,19 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub.accounting.conversions import (
-    bun_steinke_epsilon_from_zcdp,
-    epsilon_from_rdp,
-    epsilon_from_zcdp,
-)
-from hubbub.accounting.events import (
-    RELATIONS,
-    Event,
-    FixedSizeSampled,
-    Gaussian,
-    PoissonSampled,
-    TruncatedPoissonSampled,
-)
+from hubbub.accounting.conversions import bun_steinke_epsilon_from_zcdp, epsilon_from_rdp, epsilon_from_zcdp
+from hubbub.accounting.events import RELATIONS, Event, FixedSizeSampled, Gaussian, PoissonSampled, TruncatedPoissonSampled
 from hubbub.accounting.moments import log_expm1
 from hubbub.accounting.renyi import DEFAULT_ORDERS, rdp, rdp_delta, rdp_epsilon
 from hubbub.mechanism import gaussian

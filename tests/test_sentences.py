@@ -20,7 +20,6 @@ from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.participation import (
     BallsInBinsSampling,
     CyclicPoissonSampling,
-    FixedEpochs,
     FixedSizeSampling,
     MinSeparation,
     Participation,
@@ -31,17 +30,9 @@ from hubbub.mechanism.participation import (
 )
 from hubbub.mechanism.strategies import Identity
 from recorded_runs import history_of, promise_of
+from small_runs import PATTERNS, SAMPLED
 
-EVERY: list[Participation] = [
-    SingleParticipation(),
-    FixedEpochs(3, 2),
-    MinSeparation(2, 3),
-    PoissonSampling(0.1),
-    FixedSizeSampling(3, 20),
-    TruncatedPoissonSampling(0.1, 5, 20),
-    CyclicPoissonSampling(0.3, 3),
-    BallsInBinsSampling(3),
-]
+EVERY = [*PATTERNS, *SAMPLED]
 
 
 def of(participation: Participation, relation: str | None = None, z: float = 1.5, **more: object) -> PrivacyGuarantee:
@@ -180,7 +171,7 @@ def test_every_round_that_was_begun_is_charged(cohorts: Participation) -> None:
     assert answer.epsilon == of(cohorts, z=1.0, rounds=4).epsilon > 0
 
 
-@pytest.mark.parametrize("cohorts", EVERY[3:], ids=str)
+@pytest.mark.parametrize("cohorts", SAMPLED, ids=str)
 def test_the_worst_case_of_cohorts_is_over_what_the_draw_can_give(cohorts: Participation) -> None:
     """Not over any cohorts: groups and slots keep a client out of most rounds, and that is counted on."""
     answer = of(cohorts, "zero-out")
@@ -200,7 +191,7 @@ def test_charges_of_named_runs_are_in_epsilon_and_no_others() -> None:
     assert f"the run of ledger {tried.first[:16]}" in both.statement()
 
 
-@pytest.mark.parametrize("pattern", EVERY[:3], ids=str)
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_the_words_of_a_pattern_are_true_of_what_it_allows(pattern: Participation) -> None:
     """A client that skips an epoch comes back two epochs later, not exactly one."""
     words = of(pattern).cohorts
