@@ -31,7 +31,6 @@ class Case:
 
     @property
     def lacks(self) -> str:
-        """What it must have and has not."""
         if self.absent:
             return "no test, since it is said to be absent" if self.id in named_tests() else ""
         if self.id not in named_tests():

@@ -19,7 +19,6 @@ def bound(cohort: bytes) -> dict[str, int | str]:
 
 
 def blocks(content: bytes) -> list[bytes]:
-    """The blocks of a file."""
     found, at = [], 0
     while at < len(content):
         _, known, new = struct.unpack_from("<3I", content, at)

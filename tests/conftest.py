@@ -1,16 +1,23 @@
-"""Where reference values and data sets are, and which tests may be skipped."""
+"""Where reference values and data sets are, a folder for commands, and which tests may be skipped."""
 
 import json
 import logging
 import os
 import re
+import signal
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+
+from hubbub.mechanism import utility
+from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
+from hubbub.mechanism.workloads import prefix_sum
 
 HERE = Path(__file__).parent
 # No property depends on how busy a machine is.
@@ -20,6 +27,38 @@ settings.load_profile("hubbub")
 LOOKED_AT = ("test_docs", "test_headlines", "test_notebooks", "test_report_page", "test_sweep")
 # In continuous integration a skip for any other reason fails the run.
 SKIPS_ALLOWED_IN_CI = ("needs a GPU", "needs a browser")
+
+
+GOOD = """
+[training]
+rounds = 2
+cohort_size = 2
+
+[privacy]
+mode = "dp-fedavg"
+noise_multiplier = 1.0
+
+[data]
+name = "digits"
+clients = 10
+"""
+
+CORRELATED = """
+[training]
+rounds = 4
+cohort_size = 2
+
+[privacy]
+mode = "dp-ftrl"
+noise_multiplier = 1.0
+
+[participation]
+min_separation = 2
+
+[data]
+name = "digits"
+clients = 10
+"""
 
 
 def pytest_configure() -> None:
@@ -61,6 +100,31 @@ def in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
 
 
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own with two good configs, as the current one."""
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.chdir(tmp_path)
+    # Names of own code are looked up in the current folder too, which a command adds here.
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delenv("HUBBUB_DEBUG", raising=False)
+    monkeypatch.delenv("HUBBUB_DATA", raising=False)
+    Path("good.toml").write_text(GOOD)
+    Path("correlated.toml").write_text(CORRELATED)
+    Path("pattern.toml").write_text(CORRELATED.replace("min_separation = 2\n", ""))
+    yield tmp_path
+    sys.modules.pop("own_code", None)
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of its own the model of malformed.place may learn; afterwards own code is sought where it was."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("malformed.place.Line.may_learn", True)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
 def _blank(figure: object, file: Any, **how: Any) -> None:
     picture = how.get("format") or Path(str(file)).suffix[1:]
     content = f"<{picture}></{picture}>" if picture == "svg" else b"\x89PNG"
@@ -84,6 +148,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
 def oracle(name: str) -> dict[str, Any]:
     """Reference values, with their source inside."""
     return json.loads((HERE / "data" / f"{name}.json").read_text())
+
+
+def require_reference(case: dict[str, Any], strategy: Any, workload: Any = None, rel: float = 1e-12) -> None:
+    """A strategy has the errors and the sensitivities that a reference states of it."""
+    errors = utility.squared_errors(workload or prefix_sum(case["n"]), strategy)
+    single = strategy.sensitivity(SingleParticipation()).value
+    found = {"total_sq_error": errors.sum(), "max_sq_error": errors.max(), "sens2_single": single**2}
+    assert found == pytest.approx({name: case[name] for name in found}, rel=rel)
+    assert "last_sq_error" not in case or errors[-1] == pytest.approx(case["last_sq_error"], rel=rel)
+    for k, known in case.get("fixed_epoch", {}).items():
+        stated = strategy.sensitivity(FixedEpochs(int(k), case["n"] // int(k)))
+        assert stated.exact
+        assert stated.value**2 == pytest.approx(known["sens2_abs"], rel=rel)
 
 
 @pytest.fixture(scope="session")

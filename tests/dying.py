@@ -35,7 +35,6 @@ class Dying:
         self._calls = {name: getattr(os, name) for name in _CALLS}
 
     def tell(self, what: str, *event: Any) -> None:
-        """Keep an event."""
         descriptor = self._calls["open"](self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._calls["write"](descriptor, json.dumps([what, *event]).encode() + b"\n")
         os.close(descriptor)
@@ -45,7 +44,6 @@ class Dying:
         return [tuple(json.loads(line)) for line in self.path.read_text().splitlines()] if self.path.exists() else []
 
     def told(self, what: str) -> list[tuple[Any, ...]]:
-        """The events of a kind."""
         return [event[1:] for event in self.events() if event[0] == what]
 
     @contextmanager

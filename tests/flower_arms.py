@@ -37,7 +37,6 @@ def record(model: Model) -> ArrayRecord:
 
 
 def entries(arrays: ArrayRecord) -> Entries:
-    """What such a record holds."""
     return {name: array.numpy() for name, array in arrays.items()}
 
 
@@ -91,7 +90,6 @@ class Federation:
         self.grid.offline(self.grid.get_node_ids()[index] for index in self.silent)
 
     def ask(self, strategy: Strategy, model: Model) -> list[Message]:
-        """The replies of a further round."""
         self.rounds += 1
         return self.grid.send_and_receive(strategy.configure_train(self.rounds, record(model), ConfigRecord(), self.grid))
 
@@ -125,7 +123,6 @@ class Hubbub:
     clipping_mod = staticmethod(clipping_mod)
 
     def fixed(self, strategy: Strategy, *, clients: int, seed: int | None = None, **more: Any) -> DPFedAvgFixed:
-        """Fixed clipping at the server."""
         return DPFedAvgFixed(strategy, num_sampled_clients=clients, simulation_seed=seed, **more)
 
     # Fixed clipping that the clients are asked to do.
@@ -169,8 +166,6 @@ class Hubbub:
 
 
 class Flower:
-    """Flower's own classes."""
-
     name = "Flower's own"
     clipping_mod = staticmethod(fixedclipping_mod)
 

@@ -391,7 +391,6 @@ def check_local_epsilon_is_true(arm: Arm) -> str:
 
 @contextmanager
 def logged() -> Iterator[list[str]]:
-    """What Flower and hubbub log."""
     lines: list[str] = []
 
     class Keep(logging.Handler):

@@ -207,7 +207,6 @@ class Deployment:
             )
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and wait until it answers."""
         tls = self.certificates
         self.start(
             "superlink",
@@ -232,7 +231,6 @@ class Deployment:
         return self.folder / "keys" / node
 
     def start_node(self, name: str, /, **config: str | int) -> None:
-        """Start a SuperNode with its key and a node configuration."""
         self.start(
             name,
             "flower-supernode",
@@ -302,7 +300,6 @@ class Deployment:
         return self._log_path(name).read_text(errors="replace")
 
     def logs(self) -> str:
-        """The end of every log."""
         tails = (path.read_text(errors="replace").splitlines()[-_SHOWN:] for path in self._log_paths())
         return "\n".join(f"--- {path.name}\n" + "\n".join(tail) for path, tail in zip(self._log_paths(), tails, strict=True))
 

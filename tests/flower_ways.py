@@ -123,7 +123,6 @@ def federated(
 
 
 def way(make: Make, on: Callable[[int, Path], LocalGrid] = nodes, **more: Any) -> Way:
-    """The way of a strategy."""
     bare = make(None)
     return Way(
         promise=bare._options.promise(bare.mechanism, {}),

@@ -63,7 +63,6 @@ def neighbors(relation: str, values: Sequence[float], other: float) -> Iterator[
 
 
 def mixture(q: float, mean: float, x: np.ndarray) -> np.ndarray:
-    """(1 − q)·N(0, 1) + q·N(mean, 1)."""
     return ((1 - q) * np.exp(-x * x / 2) + q * np.exp(-((x - mean) ** 2) / 2)) / math.sqrt(2 * math.pi)
 
 
@@ -260,14 +259,19 @@ def of_two_bins(first: float, second: float, epsilon: float, remove: bool) -> fl
     return float(density @ ((1 - math.exp(epsilon) * one / 2) * ndtr(at) - math.exp(epsilon) / 2 * ndtr(at - second)))
 
 
-def shares_delta(stddev: int, shares: int, move: int, epsilon: float) -> float:
-    """Delta of the sum of so many discrete Gaussians where it moves by so many steps: their laws, convolved."""
-    reach = 12 * stddev * shares + abs(move)
+def shares_law(stddev: int, shares: int, reach: int) -> np.ndarray:
+    """The law of the sum of so many discrete Gaussians on −reach … reach, by definition: each summed with the next."""
     x = np.arange(-reach, reach + 1, dtype=np.float64)
     one = np.exp(-(x**2) / (2 * stddev**2))
     one /= one.sum()
     law = one
     for _ in range(shares - 1):
         law = np.convolve(law, one, mode="same")
+    return law
+
+
+def shares_delta(stddev: int, shares: int, move: int, epsilon: float) -> float:
+    """Delta of the sum of so many discrete Gaussians where it moves by so many steps: their laws, convolved."""
+    law = shares_law(stddev, shares, 12 * stddev * shares + abs(move))
     p, q = law[abs(move) :], law[: len(law) - abs(move)]
     return float(np.maximum(p - math.exp(epsilon) * q, 0).sum())

@@ -81,7 +81,6 @@ class Tied(nn.Module):
         self.out = nn.Linear(144, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The classes' scores."""
         rows = self.inner(x.flatten(1)).relu()
         pairs = self.inner(torch.stack([rows, rows.roll(1, dims=1)], dim=1)).relu().mean(dim=1)
         scores: torch.Tensor = self.out(pairs + 0.1 * rows @ self.inner.weight)
@@ -99,7 +98,6 @@ class Factors(nn.Module):
         self.right = nn.Parameter(torch.randn(144, 72) / 9)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The classes' scores."""
         keys = self.inner(self.queries[1:])
         seen = torch.softmax(x.flatten(1) @ keys.T / 12, dim=1) @ keys
         return F.linear(x.flatten(1) + seen, F.linear(self.left, self.right))

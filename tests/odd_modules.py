@@ -23,8 +23,6 @@ class Tied(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention over positions."""
-
     def __init__(self) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(4, 2, batch_first=True)

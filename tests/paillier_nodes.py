@@ -26,7 +26,6 @@ SIZE = 5
 
 @cache
 def owner() -> PrivateKey:
-    """The whole key of one owner."""
     case = next(case for case in VECTORS["raw"] if case["bits"] == 2048)
     return PrivateKey.from_primes(number(case["p"]), number(case["q"]))
 
@@ -63,7 +62,6 @@ def grid_of(configs: list[dict[str, Any]], nodes: int = 5) -> LocalGrid:
 
 
 def summed(agreement: Agreement, contributions: list[npt.NDArray[np.int64]], round_index: int = 0) -> Aggregator:
-    """A sum of contributions of some clients."""
     aggregator = Aggregator(agreement, round_index)
     for i, steps in enumerate(contributions):
         aggregator.add(f"client {i}", agreement.contribution(f"client {i}", round_index, steps))

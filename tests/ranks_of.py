@@ -72,7 +72,6 @@ class Started:
         return found
 
     def kill(self, rank: int | None = None) -> None:
-        """Kill one rank, or all."""
         for process in self.processes if rank is None else [self.processes[rank]]:
             process.kill()
 

@@ -1,22 +1,21 @@
 """Runs as records and as folders, for the tests of what runs cost."""
 
+import io
 import itertools
 import json
 import random
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from cohort_file import bound
 from hubbub.accounting.runs import RunCharge
 from hubbub.cli import main
-from hubbub.cli.app import app
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.ledger import Ledger
@@ -73,15 +72,15 @@ def hubbub(*arguments: object) -> int:
 
 
 def require_ends(*arguments: object, expect: int = 0) -> None:
-    """A command that ends with this status."""
     assert hubbub(*arguments) == expect
 
 
 def invoke(*arguments: object, status: int = 0) -> str:
     """What a command prints that ends with this status."""
-    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert found.exit_code == status, found.output + repr(found.exception)
-    return found.stdout
+    with redirect_stdout(io.StringIO()) as printed:
+        ended = hubbub(*arguments)
+    assert ended == status, printed.getvalue()
+    return printed.getvalue()
 
 
 @contextmanager
@@ -99,10 +98,30 @@ def interrupted_at(number: int) -> Iterator[None]:
         yield
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict:
-    capsys.readouterr()
-    assert hubbub(*arguments, "--json") == 0
-    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+# Settings of a run that trains in no time.
+SMALL = """
+[training]
+rounds = 4
+cohort_size = 10
+[privacy]
+clip_norm = 0.5
+noise_multiplier = 2.0
+[data]
+name = "digits"
+clients = 40
+"""
+
+
+def trained(place: Path, settings: str = SMALL, status: int = 0) -> Path:
+    """The folder of a run with these settings, which the command line trained."""
+    (place / "run.toml").write_text(settings)
+    invoke("train", place / "run.toml", "--out", place / "run", status=status)
+    return place / "run"
+
+
+def answer(*arguments: object, status: int = 0) -> dict:
+    """What it answers to a program."""
+    return json.loads(invoke(*arguments, "--json", status=status), parse_constant=pytest.fail)
 
 
 BAND = promise_of(BANDED, PATTERN, 2.0)
@@ -116,7 +135,6 @@ def charges(*folders: Path) -> tuple[RunCharge, ...]:
 
 
 def read_back(promise: Promise) -> Promise:
-    """What the record of a promise says."""
     record = {"kind": "promise", **json.loads(json.dumps(promise.record()))}
     return Promise.from_record(record, strategy_arrays(promise.mechanism.strategy))
 

@@ -1,98 +1,28 @@
-"""Commands in a folder of their own: those that must be refused, in one line with exit code 2, and those that must not."""
+"""Commands that must be refused, in one line with exit code 2, and what they find."""
 
 import contextlib
 import hashlib
+import io
 import resource
-import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pytest
-
-from hubbub.cli import main
-
-GOOD = """
-[training]
-rounds = 2
-cohort_size = 2
-
-[privacy]
-mode = "dp-fedavg"
-noise_multiplier = 1.0
-
-[data]
-name = "digits"
-clients = 10
-"""
-
-CORRELATED = """
-[training]
-rounds = 4
-cohort_size = 2
-
-[privacy]
-mode = "dp-ftrl"
-noise_multiplier = 1.0
-
-[participation]
-min_separation = 2
-
-[data]
-name = "digits"
-clients = 10
-"""
+from recorded_runs import hubbub
 
 ACCOUNT = ["account", "--rounds", "5", "--delta", "1e-5", "--noise-multiplier", "1"]
 
 
-@pytest.fixture(autouse=True)
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of its own with two good configs, as the current one."""
-    handler = signal.getsignal(signal.SIGINT)
-    monkeypatch.chdir(tmp_path)
-    # Names of own code are looked up in the current folder too, which a command adds here.
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delenv("HUBBUB_DEBUG", raising=False)
-    monkeypatch.delenv("HUBBUB_DATA", raising=False)
-    Path("good.toml").write_text(GOOD)
-    Path("correlated.toml").write_text(CORRELATED)
-    Path("pattern.toml").write_text(CORRELATED.replace("min_separation = 2\n", ""))
-    yield tmp_path
-    sys.modules.pop("own_code", None)
-    signal.signal(signal.SIGINT, handler)
-
-
-Refused = Callable[..., str]
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Runs a command that must be refused; gives back the line that says why."""
-
-    def run(arguments: list[str], *words: str) -> str:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main(arguments)
-        printed, error = capsys.readouterr()
-        assert "differential privacy for each" not in printed, "what is refused promises nothing"
-        assert stop.value.code == 2, error
-        assert "Traceback" not in error
-        assert len(error.splitlines()) == 1, error
-        assert not [word for word in words if word not in error], error
-        return error
-
-    return run
-
-
-def output(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
-    """What a command that succeeds prints on standard output."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    printed = capsys.readouterr()
-    assert stop.value.code == 0, printed.err
-    return printed.out
+def refused(arguments: Sequence[object], *words: str) -> str:
+    """The line that says why a command is refused, with these words."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(io.StringIO()) as said:
+        status = hubbub(*arguments)
+    error = said.getvalue()
+    assert "differential privacy for each" not in printed.getvalue(), "what is refused promises nothing"
+    assert status == 2, error
+    assert "Traceback" not in error
+    assert len(error.splitlines()) == 1, error
+    assert not [word for word in words if word not in error], error
+    return error
 
 
 def contents(folder: Path) -> dict[str, str]:

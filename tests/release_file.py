@@ -15,5 +15,4 @@ def release_file(release: np.ndarray, step: float) -> bytes:
 
 
 def release_digest(release: np.ndarray, step: float) -> str:
-    """The SHA-256 of it, as a ledger has it."""
     return hashlib.sha256(release_file(release, step)).hexdigest()

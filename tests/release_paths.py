@@ -13,6 +13,7 @@ from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train
+from small_runs import until
 
 ROUNDS, CLIENTS, DIM, CLIP = 6, 12, 8, 0.5
 PATTERN = MinSeparation(3, 2)
@@ -54,7 +55,5 @@ def silent() -> SimulatedPopulation:
 
 def some_rounds(folder: Path, rounds: int, strategy: Identity | None = None, keep_releases: bool = True) -> RunPlan:
     planned = plan(strategy or toeplitz.square_root(ROUNDS, 3))
-    for result in train(planned, silent(), nn.Linear(3, 2), RunStore(folder, keep_releases=keep_releases)):
-        if result.round_index + 1 == rounds:
-            break
+    until(train(planned, silent(), nn.Linear(3, 2), RunStore(folder, keep_releases=keep_releases)), rounds)
     return planned

@@ -125,7 +125,6 @@ def adaptive(seed: int, clip: float) -> Adversary:
 
 
 def crafted(seed: int, clip: float) -> Adversary:
-    """One of them all."""
     draw = random.Random(seed)  # noqa: S311 # of a test
     return adaptive(seed, clip) if draw.random() < 0.3 else fixed(draw.choice(list(VECTORS)), seed, clip)
 
@@ -147,8 +146,6 @@ class Noted:
 
 @dataclass
 class Asking(Population):
-    """A population that asks another one."""
-
     population: Any
     takes_split = True
 
@@ -182,7 +179,6 @@ class Transcript(Asking):
         return population.collect(cohort, model, noted.clip_norm, round_index, noted.split)
 
     def joined(self, client: Hashable) -> list[int]:
-        """The rounds of a client."""
         return [round_index for round_index, noted in self.rounds.items() if client in noted.cohort]
 
     def influence_of(self, neighbour: Any, client: Hashable, mechanism: Mechanism, relation: str = "zero-out") -> Influence:

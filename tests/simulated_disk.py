@@ -38,8 +38,6 @@ class Killed(BaseException):
 
 @dataclass(frozen=True)
 class Write:
-    """Bytes in a file."""
-
     inode: int
     offset: int
     content: bytes

@@ -1,11 +1,14 @@
-"""Small models, populations and plans, one of each kind, that train in no time."""
+"""Small models, populations, strategies and plans, one of each kind, that train in no time."""
 
+from collections.abc import Generator
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub._util.checks import Array
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import (
     BallsInBinsSampling,
@@ -19,8 +22,10 @@ from hubbub.mechanism.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
+from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
 from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
-from hubbub.training import LocalTraining, RunPlan, ServerOptimizer, SimulatedPopulation
+from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, substituted
+from hubbub.training import LocalTraining, RoundResult, RunPlan, ServerOptimizer, SimulatedPopulation
 
 CLIENTS = 12
 # A participation of each kind, for six rounds of these clients: a pattern, or cohorts that are drawn at random.
@@ -47,6 +52,34 @@ def population(seed: int = 1) -> SimulatedPopulation:
         (torch.randn(5, 3, generator=generator), torch.randint(0, 2, (5,), generator=generator)) for _ in range(CLIENTS)
     ]
     return SimulatedPopulation(examples, F.cross_entropy, LocalTraining(batch_size=2, learning_rate=0.5, momentum=0.5))
+
+
+def until(run: Generator[RoundResult], rounds: int) -> list[RoundResult]:
+    """What a run yields until it has so many rounds in all; then it is interrupted."""
+    results = []
+    for result in run:
+        results.append(result)
+        if result.round_index + 1 == rounds:
+            break
+    run.close()
+    return results
+
+
+class Foreign:
+    """A strategy of somebody else: a matrix, and what it states of its sensitivity, which may be a lie."""
+
+    def __init__(self, C: Array, stated: float | None = None) -> None:
+        self.C, self.rounds, self.stated = np.array(C, dtype=float), np.shape(C)[1], stated
+
+    def matrix(self) -> Array:
+        return self.C
+
+    def sensitivity(self, participation: Participation) -> Sensitivity:
+        right = of_matrix(self.C, participation)
+        return right if self.stated is None else Sensitivity(self.stated, True, "its own word")
+
+    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
+        return substituted(self.C[round_index, : round_index + 1], draw(round_index), memory, self.rounds)
 
 
 def plan_with(strategy: Identity, participation: Participation, **changes: object) -> RunPlan:

@@ -30,9 +30,9 @@ from hubbub.training import LatticeSum, LocalTraining, PlainSum, RunPlan, RunSto
 from hubbub.training.aggregate import Population
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.verification import verify
-from recorded_runs import invoke
+from recorded_runs import invoke, trained
 from replays import simulated
-from small_runs import linear
+from small_runs import linear, until
 
 CLIENTS = 100
 RULE = AdaptiveClipping(1.0)
@@ -216,11 +216,7 @@ def test_a_resumed_run_has_the_clip_norms_of_one_that_was_never_interrupted(
     whole, twice = linear(), linear()
     expected = [result.clip_norm for result in train(plan(), vectors(), whole)]
     store = RunStore(tmp_path / "run", keep_releases=keep_releases)
-    found = []
-    for result in train(plan(), vectors(), twice, store):
-        found.append(result.clip_norm)
-        if len(found) == stopped:
-            break
+    found = [result.clip_norm for result in until(train(plan(), vectors(), twice, store), stopped)]
     again = linear()
     found += [result.clip_norm for result in train(plan(), vectors(), again, store)]
     assert found == expected
@@ -372,8 +368,7 @@ def test_a_ledger_whose_clip_norms_do_not_follow_from_its_releases_is_no_proof(
     following = AdaptiveClipping.following
     with monkeypatch.context() as patch:
         patch.setattr(AdaptiveClipping, "following", lambda rule, norm, fraction: 1.01 * following(rule, norm, fraction))
-        (tmp_path / "run.toml").write_text(configs.dump(settings()))
-        invoke("train", tmp_path / "run.toml", "--out", tmp_path / "run")
+        trained(tmp_path, configs.dump(settings()))
     verdict = verify(tmp_path / "run")
     (wrong,) = [check for check in verdict.checks if not check.ok]
     assert wrong.name == "clip norms"

@@ -1,7 +1,6 @@
 """Numbers that are none, or that no guarantee can be made of, at every door: settings, command line, ledger, Python, Flower."""
 
 import json
-import logging
 import math
 import re
 import shutil
@@ -20,8 +19,8 @@ from safetensors.numpy import load_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-import refusals
 from flower_arms import SEED, Federation, averaging, record
+from flower_defects import logged
 from hubbub import accounting, factorization
 from hubbub.accounting import (
     BallsInBins,
@@ -34,7 +33,6 @@ from hubbub.accounting import (
     TruncatedPoissonSampled,
     composition,
 )
-from hubbub.cli import main
 from hubbub.errors import BudgetError, HubbubError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP, Paillier, clipping_mod, compat, noising_mod
 from hubbub.ledger.chain import read_chain
@@ -59,11 +57,11 @@ from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.encryption import Encryption
 from hubbub.training.run_folder.record import read_run
 from malformed.contents import canonical, chained
-from refusals import Refused, settings
+from recorded_runs import answer, hubbub, invoke
+from refusals import refused, settings
 from release_paths import silent, some_rounds
 
-# Fixtures are found by their names here.
-workplace, refused = refusals.workplace, refusals.refused
+pytestmark = pytest.mark.usefixtures("workplace")
 
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-1": -1.0, "1e999": "1e999"}
 Door = Callable[[Any], object]
@@ -173,23 +171,16 @@ def forged(whole: Path, into: Path, *path: str | int, text: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["process", "flower", "examples", "paillier"])
-def test_num_2_a_run_without_noise_says_so_in_its_ledger_its_report_and_its_statement(
-    workplace: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_num_2_a_run_without_noise_says_so_in_its_ledger_its_report_and_its_statement(kind: str) -> None:
     file = written(kind, "privacy", "mode", '"none"')
     text = "\n".join(line for line in file.read_text().splitlines() if "noise_multiplier" not in line)
     file.write_text(text + ("\nsecagg.key_bits = 2048\nsecagg.clip = 1.0\n" if kind == "paillier" else "\n"))
-    with pytest.raises(SystemExit) as ended:
-        main(["train", str(file), "--out", "run"])
-    assert ended.value.code == 0, capsys.readouterr().err
-    assert "has no privacy guarantee: epsilon is infinite" in capsys.readouterr().out
+    assert "has no privacy guarantee: epsilon is infinite" in invoke("train", file, "--out", "run")
     assert read_chain(Path("run/ledger.jsonl")).records[0]["mechanism"] is None
     assert json.loads(Path("run/guarantee.json").read_text())["private"] is False
     assert "no privacy guarantee" in Path("run/report.md").read_text()
     assert all(json.loads(line)["epsilon"] is None for line in Path("run/metrics.jsonl").read_text().splitlines())
-    with pytest.raises(SystemExit):
-        main(["account", "run", "--json"])
-    told = json.loads(capsys.readouterr().out)
+    told = answer("account", "run")
     assert (told["private"], told["epsilon"], told["runs"][0]["epsilon"]) == (False, None, None)
 
 
@@ -210,7 +201,7 @@ def test_num_2_noise_of_zero_is_refused_in_place_of_a_run_without_any(door: str)
             NOISY[door](zero)
 
 
-def test_num_2_settings_with_noise_of_zero_say_how_to_run_without_any(refused: Refused) -> None:
+def test_num_2_settings_with_noise_of_zero_say_how_to_run_without_any() -> None:
     for kind in KINDS:
         refused(["train", str(written(kind, "privacy", "noise_multiplier", "0.0")), "--out", "new"], 'mode = "none"')
 
@@ -295,34 +286,23 @@ OF_DELTA: dict[str, Door] = {
 
 
 @pytest.mark.parametrize("kind", ["process", "examples"])
-def test_num_4_a_delta_that_publishing_somebody_meets_is_warned_of(
-    workplace: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_num_4_a_delta_that_publishing_somebody_meets_is_warned_of(kind: str) -> None:
     units = {"process": 10, "examples": 1437}[kind]
     for delta, warned in ((1 / units, True), (0.99 / units, False)):
         for command in ("plan", "train"):
-            with pytest.raises(SystemExit) as ended:
-                main([command, str(written(kind, "privacy", "delta", repr(delta)))])
-            said = capsys.readouterr()
-            assert ended.value.code == 0, said.err
-            assert ("WARNING: delta = " in said.out) == warned
+            said = invoke(command, written(kind, "privacy", "delta", repr(delta)))
+            assert ("WARNING: delta = " in said) == warned
 
 
-def test_num_4_a_federation_is_warned_of_it_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_num_4_a_federation_is_warned_of_it_too() -> None:
     for delta, warned in ((0.25, True), (0.2, False)):
-        caplog.clear()
         strategy = DPFedAvgFixed(
             averaging(4), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=4, delta=delta, simulation_seed=SEED
         )
         federation = Federation(4, lambda model, index: model)
-        with caplog.at_level("WARNING", logger="flwr"):
-            logger = logging.getLogger("flwr")
-            logger.addHandler(caplog.handler)
-            try:
-                strategy.start(federation.grid, record({"w": np.zeros(3)}), num_rounds=1)
-            finally:
-                logger.removeHandler(caplog.handler)
-        assert ("is not below 1/clients" in caplog.text) == warned
+        with logged() as lines:
+            strategy.start(federation.grid, record({"w": np.zeros(3)}), num_rounds=1)
+        assert any("is not below 1/clients" in line for line in lines) == warned
 
 
 # --- next to no noise ---
@@ -385,7 +365,7 @@ def test_num_6_a_budget_out_of_reach_is_refused_with_what_can_be_reached() -> No
             accounting.calibrate(Identity(3), ONE, epsilon=reach, delta=1e-5)
 
 
-def test_num_6_settings_that_no_round_meets_say_what_the_first_one_costs(refused: Refused) -> None:
+def test_num_6_settings_that_no_round_meets_say_what_the_first_one_costs() -> None:
     for kind in KINDS:
         file = str(written(kind, "privacy", "stop_epsilon", "1e-9"))
         refused(["train", file, "--out", "new"], "privacy.stop_epsilon = 1e-09", "the first round alone costs")
@@ -524,9 +504,7 @@ CALLED = {
 @pytest.mark.usefixtures("unasked")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("key", "bad"), [(key, bad) for key, odd in CALLED.items() for bad in odd])
-def test_num_1_num_3_num_4_num_6_no_file_and_no_flag_hold_a_number_that_is_none(
-    refused: Refused, kind: str, key: str, bad: str
-) -> None:
+def test_num_1_num_3_num_4_num_6_no_file_and_no_flag_hold_a_number_that_is_none(kind: str, key: str, bad: str) -> None:
     file = str(written(kind, "privacy", key, bad))
     for command in (["plan", file], ["train", file, "--out", "new"]):
         refused(command, f"privacy.{key}", str(float(bad)))
@@ -543,17 +521,13 @@ STATED: dict[str, tuple[tuple[str | int, ...], str]] = {
 
 
 @pytest.mark.parametrize(("what", "text"), [(what, text) for what, (_, texts) in STATED.items() for text in texts.split()])
-def test_num_1_num_3_num_4_no_ledger_states_a_number_that_is_none(
-    refused: Refused, whole: Path, tmp_path: Path, what: str, text: str
-) -> None:
+def test_num_1_num_3_num_4_no_ledger_states_a_number_that_is_none(whole: Path, tmp_path: Path, what: str, text: str) -> None:
     folder = forged(whole, tmp_path / "forged", *STATED[what][0], text=text)
     for reads in (lambda: read_run(folder), lambda: some_rounds(folder, 4)):
         with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
             reads()
     refused(["account", str(folder)], "ledger.jsonl")
-    with pytest.raises(SystemExit) as ended:
-        main(["verify", str(folder)])
-    assert ended.value.code in (1, 2)
+    assert hubbub("verify", folder) in (1, 2)
 
 
 # --- a learning rate that breaks the model ---

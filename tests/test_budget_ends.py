@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-import refusals
 from flower_arms import Federation, averaging
 from hubbub import accounting
 from hubbub.accounting import Gaussian, PoissonSampled, composition
@@ -30,8 +29,7 @@ from release_paths import PROMISE, silent
 from release_paths import one_round as round_of
 from release_paths import opened as opened_path
 
-# Found by its name here.
-workplace = refusals.workplace
+pytestmark = pytest.mark.usefixtures("workplace")
 
 SETTINGS = """
 [training]
@@ -56,7 +54,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_acc_10_a_used_up_budget_ends_a_run_with_status_3_and_keeps_the_model(
-    workplace: Path, capsys: pytest.CaptureFixture[str], kind: str
+    capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     training, privacy, data = KINDS[kind]
 

@@ -19,6 +19,7 @@ from hubbub.mechanism.strategies import Identity
 from hubbub.training import ExamplePopulation, RunPlan, RunStore, ServerOptimizer, train
 from hubbub.training.simulation.functional import FlatModel
 from odd_modules import made
+from small_runs import until
 
 CENTRAL: dict[str, Any] = {
     "training": {"rounds": 3, "cohort_size": 100, "learning_rate": 0.5},
@@ -50,9 +51,7 @@ def cooled(name: str = "fedavgm", **changes: Any) -> RunPlan:
 
 def trained(plan: RunPlan, store: RunStore | None = None, stop: int | None = None) -> torch.Tensor:
     module, inputs, targets = made("perceptron", 10)
-    for result in train(plan, ExamplePopulation(inputs, targets, F.cross_entropy, lattice=False), module, store):
-        if result.round_index + 1 == stop:
-            break
+    until(train(plan, ExamplePopulation(inputs, targets, F.cross_entropy, lattice=False), module, store), stop)
     return FlatModel(module).vector.double()
 
 

@@ -24,7 +24,7 @@ from hubbub.mechanism.participation import (
     RandomParticipation,
     TruncatedPoissonSampling,
 )
-from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
+from hubbub.mechanism.sensitivity import of_matrix
 from hubbub.mechanism.strategies import (
     BandedInverse,
     BandedToeplitz,
@@ -38,27 +38,10 @@ from hubbub.mechanism.strategies import (
     Strategy,
     toeplitz,
 )
-from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, substituted
 from hubbub.mechanism.workloads import prefix_sum
-from small_runs import PATTERNS, SAMPLED
+from small_runs import PATTERNS, SAMPLED, Foreign
 
 ROUNDS = 6
-
-
-class Foreign:
-    """A strategy that says nothing of itself but its matrix."""
-
-    def __init__(self, C: Array) -> None:
-        self.C, self.rounds = np.array(C, dtype=float), len(np.array(C)[0])
-
-    def matrix(self) -> Array:
-        return self.C
-
-    def sensitivity(self, participation: Participation) -> Sensitivity:
-        return of_matrix(self.C, participation)
-
-    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
-        return substituted(self.C[round_index, : round_index + 1], draw(round_index), memory, self.rounds)
 
 
 def delta_shown(mixture: Mapping[tuple[float, ...], float], other: Mapping[tuple[float, ...], float], epsilon: float) -> float:

@@ -48,33 +48,33 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("case", oracle("matrix_factorization")["published_notebook"], ids=lambda case: case["id"])
-def test_the_published_guarantees_come_out_of_the_command_line(capsys: pytest.CaptureFixture, case: dict) -> None:
+def test_the_published_guarantees_come_out_of_the_command_line(case: dict) -> None:
     bands, squared, separation = case["bands"], 0.2 if case["bands"] == 400 else 1.0, case["notebook_min_separation"] + 1
     pattern = (
         f"--rounds 2000 --delta 1e-10 --min-separation {separation} --max-participations {case['max_participations']} "
         f"--clip-noise-multiplier {case['l2_clip_noise_multiplier']}"
     ).split()
-    tight = answer(capsys, *f"account --strategy banded --bands {bands} --column-norm-squared {squared}".split(), *pattern)
-    assert answer(capsys, "account", "--mechanism", f"banded:bands={bands},column-norm-squared={squared}", *pattern) == tight
+    tight = answer(*f"account --strategy banded --bands {bands} --column-norm-squared {squared}".split(), *pattern)
+    assert answer("account", "--mechanism", f"banded:bands={bands},column-norm-squared={squared}", *pattern) == tight
     assert tight["zcdp_rho"] == pytest.approx(case["zcdp"], rel=1e-12)
     assert tight["epsilon"] < case["eps_pld_delta_1e10"] < tight["epsilon"] * (1 + 2e-7)
     assert tight["l2_sensitivity"] == pytest.approx((squared * case["max_participations"]) ** 0.5)
     assert (tight["accountant"], tight["neighboring_relation"], tight["privacy_unit"]) == ("tight", "zero-out", "client")
 
 
-def test_a_poisson_account_is_that_of_the_library(capsys: pytest.CaptureFixture) -> None:
-    ours = answer(capsys, *"account --rounds 50 --delta 1e-5 --sampling-probability 0.1 --noise-multiplier 1.2".split())
+def test_a_poisson_account_is_that_of_the_library() -> None:
+    ours = answer(*"account --rounds 50 --delta 1e-5 --sampling-probability 0.1 --noise-multiplier 1.2".split())
     mechanism = Mechanism(Identity(50), PoissonSampling(0.1), 1.2)
     assert ours["epsilon"] == accounting.guarantee(mechanism, 1e-5).epsilon
     assert ours["neighboring_relation"] == "add-or-remove-one"
     assert ours["zcdp_rho"] is None
 
 
-def test_calibrate_then_account_meets_the_budget(capsys: pytest.CaptureFixture) -> None:
+def test_calibrate_then_account_meets_the_budget() -> None:
     flags = "--delta 1e-6 --strategy identity --rounds 100 --min-separation 10".split()
-    found = answer(capsys, "calibrate", *flags, "--epsilon", "2")
+    found = answer("calibrate", *flags, "--epsilon", "2")
     assert found["epsilon"] <= 2
-    again = answer(capsys, "account", *flags, "--noise-multiplier", repr(found["noise_multiplier"]))
+    again = answer("account", *flags, "--noise-multiplier", repr(found["noise_multiplier"]))
     assert again["epsilon"] == found["epsilon"]
 
 
@@ -163,19 +163,19 @@ def test_the_resolved_config_repeats_the_run(tiny: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_every_mode_is_one_line_away(tiny: Path, changes: list[str], capsys: pytest.CaptureFixture) -> None:
+def test_every_mode_is_one_line_away(tiny: Path, changes: list[str]) -> None:
     flags = [part for change in changes for part in ("--set", change)]
-    planned = answer(capsys, "plan", str(tiny), *flags)
-    trained = answer(capsys, "train", str(tiny), *flags, "--out", "run")
+    planned = answer("plan", str(tiny), *flags)
+    trained = answer("train", str(tiny), *flags, "--out", "run")
     assert trained["epsilon"] == planned["epsilon"]
     assert trained["private"] == (changes != ["privacy.mode=none"]) == (trained["epsilon"] is not None)
     assert rows(Path("run"))[-1]["epsilon"] == trained["epsilon"]
     assert len(rows(Path("run"))) == 4
-    assert answer(capsys, "plan", "run/config.toml")["epsilon"] == planned["epsilon"]
+    assert answer("plan", "run/config.toml")["epsilon"] == planned["epsilon"]
 
 
 def test_acc_10_a_budget_to_stop_at_is_turned_into_rounds_before_the_first(tiny: Path, capsys: pytest.CaptureFixture) -> None:
-    whole = answer(capsys, "plan", str(tiny), "--set", "training.rounds=40")
+    whole = answer("plan", str(tiny), "--set", "training.rounds=40")
     require_ends("train", str(tiny), "--set", "training.rounds=40", "--set", "privacy.stop_epsilon=3", "--json", expect=3)
     part = json.loads(capsys.readouterr().out)
     assert part["epsilon"] <= 3 < whole["epsilon"]
@@ -184,7 +184,7 @@ def test_acc_10_a_budget_to_stop_at_is_turned_into_rounds_before_the_first(tiny:
     assert accounting.guarantee(mechanism, 1e-3, rounds=part["rounds"] + 1).epsilon > 3
 
 
-def test_cra_13_ctrl_c_leaves_a_run_that_resumes_to_the_same_model(tiny: Path, tmp_path: Path) -> None:
+def test_cra_13_ctrl_c_leaves_a_run_that_resumes_to_the_same_model(tiny: Path) -> None:
     many = ["--set", "training.rounds=30"]
     require_ends("train", str(tiny), *many, "--out", "whole")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -217,11 +217,9 @@ def test_a_finished_run_whose_release_is_damaged_promises_nothing(tiny: Path, ca
     assert capsys.readouterr().out == ""
 
 
-def test_the_digits_example_learns_within_its_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_digits_example_learns_within_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    trained = answer(capsys, "train", str(EXAMPLES / "digits.toml"))
+    trained = answer("train", str(EXAMPLES / "digits.toml"))
     assert trained["epsilon"] <= 8
     assert trained["accuracy"] > 0.85
 

@@ -203,7 +203,6 @@ def test_the_numbers_beside_the_peers_are_the_measured_ones() -> None:
 
 
 def blocks(page: str, section: str, language: str) -> list[str]:
-    """The code of a language in a section of a page, or on all of it."""
     text = (DOCS / f"{page}.md").read_text()
     if section:
         text = text.partition(f"\n{section}\n")[2].partition("\n## ")[0]

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +20,9 @@ from hubbub.mechanism.participation import Participation, PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify
-from malformed import CONFIG, Line
+from malformed import CONFIG
 from recorded_runs import BAND, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, charges, hubbub, interrupted_at, recorded, rewritten
+from refusals import refused
 
 
 def test_acc_12_a_run_that_is_told_of_earlier_ones_starts_with_their_charge(tmp_path: Path) -> None:
@@ -39,25 +39,21 @@ def test_acc_12_a_run_that_is_told_of_earlier_ones_starts_with_their_charge(tmp_
         replace(COIN, earlier=charges(one)).after(2, 1e-5)
 
 
-def test_an_earlier_run_counts_once_beside_the_run_that_was_told_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_earlier_run_counts_once_beside_the_run_that_was_told_of_it(tmp_path: Path) -> None:
     one = recorded(tmp_path / "one", BAND, THREE)
     old = Path(shutil.copytree(one, tmp_path / "old"))
     two = recorded(tmp_path / "two", replace(EVEN, earlier=charges(one)), THREE[:2], secret=1)
-    alone, both = answer(capsys, "account", two), answer(capsys, "account", one, two)
+    alone, both = answer("account", two), answer("account", one, two)
     assert both["epsilon"] == pytest.approx(alone["epsilon"], rel=1e-12)
     three = recorded(tmp_path / "three", replace(EVEN, earlier=charges(two)), THREE[:1], secret=2)
     assert len(read_run(three).promise.earlier) == 2
     recorded(one, BAND, [["d"], ["e"]])
-    grown = answer(capsys, "account", one, two)
+    grown = answer("account", one, two)
     mu = math.hypot(BAND.after(5, 1e-5).gdp_mu, EVEN.after(2, 1e-5).gdp_mu)
     assert grown["gdp_mu"] == pytest.approx(mu, rel=1e-9)
     four = recorded(tmp_path / "four", replace(EVEN, earlier=charges(one)), THREE[:1], secret=3)
-    assert hubbub("account", two, four) == 2
-    assert "at another head" in capsys.readouterr().err
-    assert hubbub("account", old, four) == 2
-    assert "was rolled back" in capsys.readouterr().err
+    refused(["account", two, four], "at another head")
+    refused(["account", old, four], "was rolled back")
 
 
 @pytest.mark.parametrize("cohorts", [PATTERN, PoissonSampling(0.3)], ids=["pattern", "Poisson"])
@@ -74,12 +70,10 @@ def test_acc_12_noise_is_calibrated_so_that_all_runs_together_meet_the_budget(tm
         calibrate(Identity(ROUNDS), PATTERN, prior=earlier, epsilon=spent_before, delta=1e-5)
 
 
+@pytest.mark.usefixtures("own_code")
 def test_a_trained_run_keeps_its_earlier_charge_over_stop_resume_and_verify(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Line, "may_learn", True)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     recorded(tmp_path / "one", BAND, THREE, close=True)
     text = CONFIG.replace("rounds = 12", "rounds = 4").replace(
         "noise_multiplier = 1.0", 'epsilon = 6.0\nearlier_runs = ["one"]'
@@ -98,14 +92,11 @@ def test_a_trained_run_keeps_its_earlier_charge_over_stop_resume_and_verify(
     assert 6.0 * (1 - 1e-3) <= stated["epsilon"] <= 6.0
     rows = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
     assert rows[0]["epsilon"] > BAND.after(3, 1e-5).epsilon
-    assert rows[-1]["epsilon"] == stated["epsilon"] == answer(capsys, "account", "two")["epsilon"]
+    assert rows[-1]["epsilon"] == stated["epsilon"] == answer("account", "two")["epsilon"]
 
 
-def test_the_settings_refuse_what_is_no_earlier_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+@pytest.mark.usefixtures("own_code")
+def test_the_settings_refuse_what_is_no_earlier_run(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(CONFIG)
     recorded(tmp_path / "played", replace(BAND, simulation=True), THREE, close=True)
     for value, words in {
@@ -116,37 +107,28 @@ def test_the_settings_refuse_what_is_no_earlier_run(
         '["played"]': "is a simulation",
         '["played", "played"]': "the same ledger",
     }.items():
-        assert hubbub("plan", "run.toml", "--allow-import", "--set", f"privacy.earlier_runs={value}") == 2
-        assert words in capsys.readouterr().err
+        refused(["plan", "run.toml", "--allow-import", "--set", f"privacy.earlier_runs={value}"], words)
     recorded(tmp_path / "real", BAND, THREE, close=True)
     for budget, words in (("stop_epsilon", "the earlier runs alone cost"), ("epsilon", "earlier runs alone cost")):
         told = ("--set", 'privacy.earlier_runs=["real"]', "--set", f"privacy.{budget}=0.5")
-        assert hubbub("plan", "run.toml", "--allow-import", *told) == 2
-        assert words in capsys.readouterr().err
+        refused(["plan", "run.toml", "--allow-import", *told], words)
 
 
+@pytest.mark.usefixtures("own_code")
 def test_a_run_whose_folder_shows_more_than_its_ledger_or_that_may_go_on_is_refused_before_its_charge_is_promised(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(Line, "may_learn", True)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "run.toml").write_text(CONFIG)
     one = recorded(tmp_path / "one", BAND, THREE)
     told = ("run.toml", "--allow-import", "--set", 'privacy.earlier_runs=["one"]')
     for command in (("plan", *told), ("train", *told, "--out", "two")):
-        assert hubbub(*command) == 2
-        shown = capsys.readouterr().err
-        for words in ("one: 3 of the 8 rounds", "hubbub resume one", "hubbub close one --early"):
-            assert words in shown
+        refused(command, "one: 3 of the 8 rounds", "hubbub resume one", "hubbub close one --early")
     assert hubbub("close", "one", "--early") == 0
     assert hubbub("plan", *told) == 0
     release = one / "state" / "releases" / "3.safetensors"
     release.write_bytes(b"a release")
     for command in (("plan", *told), ("train", *told, "--out", "two")):
-        capsys.readouterr()
-        assert hubbub(*command) == 2
-        assert "state/releases/3.safetensors is no release of it: it was rolled back" in capsys.readouterr().err
+        refused(command, "state/releases/3.safetensors is no release of it: it was rolled back")
     assert not (tmp_path / "two").exists()
 
 
@@ -222,17 +204,12 @@ def test_a_promise_with_false_earlier_runs_is_no_promise(tmp_path: Path, earlier
         Ledger(BAND, bytes(32), run / "ledger.jsonl")
 
 
-def test_a_run_of_another_version_is_refused_in_one_line_that_says_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_another_version_is_refused_in_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", BAND, THREE)
     rewritten(run, lambda records: records[0].update(schema=2))
     for command in ("account", "ledger"):
-        capsys.readouterr()
-        assert hubbub(command, run) == 2
-        shown = " ".join(capsys.readouterr().err.split())
-        assert shown.count("begun with another version of hubbub") == 1
-        assert "use the version that began it, or begin a new run" in shown
+        said = refused([command, run], "use the version that began it, or begin a new run")
+        assert said.count("begun with another version of hubbub") == 1
 
 
 def test_a_later_run_keeps_its_promise_to_count_the_earlier_ones(tmp_path: Path) -> None:

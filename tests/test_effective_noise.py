@@ -64,8 +64,6 @@ def test_cli_5_drop_outs_leave_the_noise_of_adaptive_clipping_as_stated(silent: 
 
 
 class Wide(nn.Module):
-    """One vector of a type."""
-
     def __init__(self, dim: int, dtype: torch.dtype, value: float) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.full((dim,), value, dtype=dtype))

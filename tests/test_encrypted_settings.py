@@ -17,7 +17,7 @@ from hubbub.report.page import page
 from hubbub.report.summary import summary
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PrivateKey
-from recorded_runs import invoke
+from recorded_runs import invoke, trained
 
 BASE = {
     "training": {"rounds": 2, "cohort_size": 3},
@@ -95,8 +95,7 @@ def test_what_does_not_go_together_is_refused_by_name(changes: dict[str, dict[st
 def test_a_run_from_the_command_line_is_verified_says_what_encryption_cost_and_is_closed(
     secagg: dict[str, object], words: str, keys: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "run.toml").write_text(configs.dump(settings(secagg={**secagg, "keys": str(keys)}, training={"rounds": 1})))
-    invoke("train", tmp_path / "run.toml", "--out", tmp_path / "run")
+    trained(tmp_path, configs.dump(settings(secagg={**secagg, "keys": str(keys)}, training={"rounds": 1})))
     assert words in (tmp_path / "run" / "report.md").read_text()
     assert "decrypt the sum, key holders" in (tmp_path / "run" / "report.html").read_text()
     # By its seconds one can tell how many took part.

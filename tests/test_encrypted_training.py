@@ -19,7 +19,7 @@ from hubbub.secagg.aggregator import Aggregator
 from hubbub.training import RunStore, train
 from hubbub.training.encrypted import HolderNoise
 from hubbub.training.encryption import Encryption
-from small_runs import CLIENTS, linear, population
+from small_runs import CLIENTS, linear, population, until
 
 LATTICE = Lattice(CLIP, BITS - 2)
 BANDED = toeplitz.square_root(ROUNDS, 3)
@@ -77,9 +77,7 @@ def test_a_run_that_stops_anywhere_goes_on_and_its_folder_holds(noise_by: str, t
     how = terms(noise_by)
     chosen = plan(Identity(ROUNDS) if noise_by == "clients" else BANDED, how)
     run, parts = RunStore(tmp_path / "run"), tmp_path / "parties"
-    first = train(chosen, encrypted(chosen, how, folder=parts), linear(), run)
-    heads = [next(first).head for _ in range(2)]
-    first.close()
+    heads = [result.head for result in until(train(chosen, encrypted(chosen, how, folder=parts), linear(), run), 2)]
     # The holders come back with what they kept, and open no round twice.
     again = list(train(chosen, encrypted(chosen, how, folder=parts), linear(), run, head=heads[-1]))
     assert [result.round_index for result in again] == [2, 3, 4, 5]

@@ -56,8 +56,6 @@ def keys(folder: Path, *, shared: bool) -> Path:
 
 
 class Tiny(nn.Module):
-    """Fifty parameters: one ciphertext."""
-
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         self.layer = nn.Linear(4, classes)

@@ -63,6 +63,7 @@ from hubbub.mechanism.sensitivity import of_matrix
 from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, Strategy, blt, toeplitz
 from hubbub.testing import brute_force_sensitivity
 from hubbub.training.clipping import AdaptiveClipping
+from small_runs import Foreign
 
 # A point: epsilon as stated, the delta that it is stated for, and the true delta at an epsilon.
 Point = tuple[float, float, Callable[[float], float]]
@@ -240,7 +241,6 @@ def split(r: np.random.Generator) -> Point:
 
 
 def groups(r: np.random.Generator) -> Point:
-    """Several units together."""
     z, size, delta = noise_of(r), int(r.integers(1, 6)), float(10 ** r.uniform(-8, -1.5))
     stated = accounting.group_epsilon(lambda d: gaussian.epsilon(d, z), delta, size)
     return stated, delta, lambda eps: gaussian_delta(size / z, eps)
@@ -700,23 +700,6 @@ def test_acc_5_one_participation_is_one_gaussian_of_the_largest_column(strategy:
 # --- sensitivity ---
 
 
-class Foreign:
-    """A strategy of somebody else, who states too little."""
-
-    def __init__(self, C: np.ndarray) -> None:
-        self._C = C
-
-    @property
-    def rounds(self) -> int:
-        return self._C.shape[1]
-
-    def matrix(self) -> np.ndarray:
-        return self._C
-
-    def sensitivity(self, participation: Participation) -> object:
-        return replace(of_matrix(self._C, participation), value=1e-3, exact=True)
-
-
 def understated(count: int, seed: int) -> list[str]:
     """Where the sensitivity of a matrix is below brute force over every pattern, or is called exact and is not."""
     r, found = np.random.default_rng(seed), list[str]()
@@ -733,7 +716,7 @@ def understated(count: int, seed: int) -> list[str]:
         for pattern in (SingleParticipation(), MinSeparation(b, k), FixedEpochs(max(1, min(k, math.ceil(n / b))), b)):
             truth = brute_force_sensitivity(C, pattern)
             # Through the mechanism too, which believes no strategy that is not ours.
-            mechanism = Mechanism(Foreign(C), pattern, 1.0)  # type: ignore[arg-type]
+            mechanism = Mechanism(Foreign(C, stated=1e-3), pattern, 1.0)
             for stated in (of_matrix(C, pattern), mechanism.sensitivity):
                 if stated.value < truth * (1 - 1e-12):
                     found.append(f"{pattern} of {C.tolist()}: {stated.value!r} is stated, {truth!r} is true")

@@ -10,14 +10,14 @@ import torch
 from safetensors import safe_open
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
-from typer.testing import CliRunner
 
-from hubbub.cli.app import app
 from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.training.evaluation import QUANTILES, Spread, evaluate, per_client
 from hubbub.verification import verify
+from recorded_runs import invoke
+from refusals import refused
 
 
 def clients(sizes: list[int], classes: int = 3) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -65,9 +65,8 @@ def settings(**training: object) -> configs.Config:
 
 def test_a_run_keeps_what_it_says_of_single_clients_apart_and_marks_it_private(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(configs.dump(settings()))
-    done = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
-    assert "Private, not for release: accuracy on each of 20 clients' own examples" in done.output
+    done = invoke("train", tmp_path / "run.toml", "--out", tmp_path / "run")
+    assert "Private, not for release: accuracy on each of 20 clients' own examples" in done
     kept = tmp_path / "run" / "private-fairness.json"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     told = json.loads(kept.read_text())
@@ -91,7 +90,5 @@ def test_a_server_of_a_federation_cannot_say_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"training\.fairness = True with training\.engine"):
         settings(engine="flower")
     (tmp_path / "run.toml").write_text(configs.dump(settings()))
-    flags = ["--out", str(tmp_path / "run"), "--engine", "flower"]
-    refused = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml"), *flags])
-    assert isinstance(refused.exception, ConfigError)
+    refused(["train", tmp_path / "run.toml", "--out", tmp_path / "run", "--engine", "flower"], "training.fairness = True")
     assert not (tmp_path / "run").exists()

@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify
 from malformed import CONFIG, Line
 from recorded_runs import answer, hubbub, interrupted_at, rebound
+from refusals import refused
 
 SETTINGS = CONFIG.replace("rounds = 12", 'rounds = 6\nserver_optimizer = "fedavgm"').replace(
     "multiplier = 1.0", "multiplier = 2.0"
@@ -43,10 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(Line, "may_learn", True)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
+def place(made: Path, tmp_path: Path, own_code: None) -> Path:
     for name in ("one", "coins"):
         shutil.copytree(made / name, tmp_path / name)
     return tmp_path
@@ -59,9 +56,13 @@ def _no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("hubbub.report.write", lambda *_: None)
 
 
-def extend(run: str = "one", out: str = "two", *settings: str, rounds: int = 4) -> int:
+def extending(run: str = "one", out: str = "two", *settings: str, rounds: int = 4) -> list[object]:
     told = [part for setting in settings for part in ("--set", setting)]
-    return hubbub("extend", run, "--rounds", rounds, "-o", out, *PLAIN, *told)
+    return ["extend", run, "--rounds", rounds, "-o", out, *PLAIN, *told]
+
+
+def extend(*how: str, **more: int) -> int:
+    return hubbub(*extending(*how, **more))
 
 
 def alone(run: str) -> list[tuple[object, int]]:
@@ -70,17 +71,15 @@ def alone(run: str) -> list[tuple[object, int]]:
 
 
 @pytest.mark.parametrize(("run", "relation"), [("one", "zero-out"), ("coins", "add-or-remove-one")])
-def test_acc_12_every_command_states_the_epsilon_of_both_together(
-    run: str, relation: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_acc_12_every_command_states_the_epsilon_of_both_together(run: str, relation: str, place: Path) -> None:
     assert extend(run) == 0
     both = accounting.epsilon([*alone(run), *alone("two")], 1e-5, relation)
     assert both > accounting.epsilon(alone(run), 1e-5, relation)
     shown = accounting.rounded_up(both)
     for command in ("account", "ledger", "evaluate", "verify"):
         more = PLAIN if command == "evaluate" else ()
-        assert answer(capsys, command, "two", *more)["epsilon"] == pytest.approx(both, rel=1e-9), command
-    assert answer(capsys, "account", run, "two")["epsilon"] == pytest.approx(both, rel=1e-9)
+        assert answer(command, "two", *more)["epsilon"] == pytest.approx(both, rel=1e-9), command
+    assert answer("account", run, "two")["epsilon"] == pytest.approx(both, rel=1e-9)
     assert json.loads((place / "two/guarantee.json").read_text())["epsilon"] == pytest.approx(both, rel=1e-9)
     assert package.load(place / "two", allow_import=True).guarantee.epsilon == pytest.approx(both, rel=1e-9)
     assert hubbub("report", "two", "-o", "two.html") == 0
@@ -102,10 +101,10 @@ def test_it_goes_on_again_and_says_what_it_charges(place: Path, capsys: pytest.C
     told = capsys.readouterr().out
     assert "together with 3 earlier runs" in told
     assert re.search(r"The privacy cost also counts its earlier runs: .*two, .*three", told)
-    found = answer(capsys, "account", "four")["epsilon"]
+    found = answer("account", "four")["epsilon"]
     everything = [event for run in ("one", "two", "three", "four") for event in alone(run)]
     assert found == pytest.approx(accounting.epsilon(everything, 1e-5, "zero-out"), rel=1e-9)
-    assert answer(capsys, "account", "three", "four")["epsilon"] == pytest.approx(found, rel=1e-9)
+    assert answer("account", "three", "four")["epsilon"] == pytest.approx(found, rel=1e-9)
     for run in ("two", "three", "four"):
         assert hubbub("verify", run) == 0
 
@@ -124,22 +123,17 @@ def test_more_rounds_than_before_let_clients_come_as_often_as_these_allow(place:
 
 
 @pytest.mark.parametrize("name", ["epsilon", "stop_epsilon"])
-def test_a_budget_that_is_spent_is_refused_with_what_was_spent(
-    name: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spent = answer(capsys, "account", "one")["epsilon"]
-    assert extend("one", "two", f"privacy.{name}={spent / 2}") == 2
-    told = capsys.readouterr().err
-    assert f"cost {accounting.rounded_up(spent)}" in told
-    assert "raise" in told
+def test_a_budget_that_is_spent_is_refused_with_what_was_spent(name: str, place: Path) -> None:
+    spent = answer("account", "one")["epsilon"]
+    refused(extending("one", "two", f"privacy.{name}={spent / 2}"), f"cost {accounting.rounded_up(spent)}", "raise")
     assert not (place / "two").exists()
     assert not (place / "one/segments.json").exists()
 
 
-def test_a_run_stops_where_both_together_would_exceed_the_budget(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    budget = answer(capsys, "account", "coins")["epsilon"] + 0.2
+def test_a_run_stops_where_both_together_would_exceed_the_budget(place: Path) -> None:
+    budget = answer("account", "coins")["epsilon"] + 0.2
     assert extend("coins", "two", f"privacy.stop_epsilon={budget}", rounds=30) == 3
-    found = answer(capsys, "account", "two")
+    found = answer("account", "two")
     assert 1 <= found["rounds"] < 30
     assert found["epsilon"] <= budget
 
@@ -159,91 +153,71 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("setting", REFUSED)
-def test_what_is_no_longer_the_same_training_is_refused(setting: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert extend("one", "two", setting) == 2
-    assert REFUSED[setting] in capsys.readouterr().err
+def test_what_is_no_longer_the_same_training_is_refused(setting: str, place: Path) -> None:
+    refused(extending("one", "two", setting), REFUSED[setting])
     assert not (place / "two").exists()
     assert not (place / "one/segments.json").exists()
 
 
-def test_settings_of_the_finished_run_that_were_changed_since_are_to_be_restored(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_of_the_finished_run_that_were_changed_since_are_to_be_restored(place: Path) -> None:
     path = place / "one/config.toml"
     path.write_text(path.read_text().replace("\nseed = 0\n", "\nseed = 5\n"))
-    assert extend("one", "two") == 2
-    assert f"seed = 5: by its ledger {place / 'one'} had 0; restore its config.toml" in capsys.readouterr().err
+    refused(extending("one", "two"), f"seed = 5: by its ledger {place / 'one'} had 0; restore its config.toml")
 
 
-def test_an_unfinished_run_is_to_be_resumed_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unfinished_run_is_to_be_resumed_first(place: Path) -> None:
     assert hubbub("close", "one") == 0
     assert extend() == 0
     with interrupted_at(3):
         assert extend("one", "half") == 130
-    capsys.readouterr()
-    assert extend("half", "three") == 2
-    told = capsys.readouterr().err
-    assert "half: 2 of the 4 rounds" in told
-    assert "hubbub resume" in told
-    assert "hubbub close" in told
+    refused(extending("half", "three"), "half: 2 of the 4 rounds", "hubbub resume", "hubbub close")
     # Nor is its sibling extended past it: what it still does would be charged to nobody.
-    assert extend("two", "four") == 2
-    assert "half: 2 of the 4 rounds" in capsys.readouterr().err
+    refused(extending("two", "four"), "half: 2 of the 4 rounds")
     assert hubbub("resume", "half", *PLAIN) == 0
     assert extend("two", "four") == 0
 
 
-def test_one_that_died_before_its_ledger_goes_on_from_the_same_model(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_that_died_before_its_ledger_goes_on_from_the_same_model(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("hubbub.experiment.engine.folder.train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert extend() == 130
     assert not (place / "two/ledger.jsonl").exists()
-    capsys.readouterr()
-    assert extend("one", "three") == 2
-    assert "two, which has not begun its first round" in capsys.readouterr().err
+    refused(extending("one", "three"), "two, which has not begun its first round")
     assert hubbub("resume", "two", *PLAIN) == 0
     assert hubbub("verify", "two") == 0
     assert extend("one", "three") == 0
 
 
-def test_settings_that_go_on_from_a_run_are_trained_only_with_its_charge(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_that_go_on_from_a_run_are_trained_only_with_its_charge(place: Path) -> None:
     (place / "run.toml").write_text(SETTINGS.replace("rounds = 6", "rounds = 4"))
     by_hand = ("train", "run.toml", "--out", "two", *PLAIN, "--set", 'training.extends="one"')
-    assert hubbub(*by_hand) == 2
-    assert "the cost of what starts from a run's model counts that run" in capsys.readouterr().err
+    refused(by_hand, "the cost of what starts from a run's model counts that run")
     assert hubbub(*by_hand, "--set", 'privacy.earlier_runs=["one"]') == 0
     assert hubbub("verify", "two") == 0
-    assert hubbub("audit", "two/config.toml", "--allow-import") == 2
-    assert f"training.extends = {str(place / 'one')!r}: an audit starts runs of its own" in capsys.readouterr().err
+    refused(
+        ["audit", "two/config.toml", "--allow-import"],
+        f"training.extends = {str(place / 'one')!r}: an audit starts runs of its own",
+    )
     by_hand = (*by_hand[:3], "three", *by_hand[4:], "--set", 'privacy.earlier_runs=["one"]')
-    assert hubbub(*by_hand) == 2
-    assert "was extended in" in (told := capsys.readouterr().err)
-    assert "whose cost is not counted here" in told
+    refused(by_hand, "was extended in", "whose cost is not counted here")
 
 
 # --- attacks ---
 
 
-def test_acc_12_a_model_that_the_releases_do_not_make_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_acc_12_a_model_that_the_releases_do_not_make_is_refused(place: Path) -> None:
     path = place / "one/model.safetensors"
     content, tensors = path.read_bytes(), load_file(path)
     tensors["0.bias"][0] = torch.nextafter(tensors["0.bias"][0], torch.tensor(torch.inf))
     save_file(tensors, path, {"ledger_head": read_run(place / "one").chain.head_of_rounds})
     assert hubbub("verify", "one") == 1
-    assert extend() == 2
-    assert "does not verify (files: model.safetensors is not the file that the ledger binds)" in capsys.readouterr().err
+    refused(extending(), "does not verify (files: model.safetensors is not the file that the ledger binds)")
     rebound(place / "one")
     assert hubbub("verify", "one") == 0
-    assert extend() == 2
-    assert "'0.bias' is not what the releases in the ledger make" in capsys.readouterr().err
+    refused(extending(), "'0.bias' is not what the releases in the ledger make")
     path.unlink()
     rebound(place / "one", files=False)
-    assert extend() == 2
-    assert "model.safetensors: is not there; make it: hubbub resume" in capsys.readouterr().err
+    refused(extending(), "model.safetensors: is not there; make it: hubbub resume")
     path.write_bytes(content)
     assert hubbub("resume", "one", *PLAIN) == 0
     assert extend() == 0
@@ -268,13 +242,11 @@ def metrics(folder: Path) -> list[str]:
     return (folder / "metrics.jsonl").read_text().splitlines()
 
 
+@pytest.mark.usefixtures("own_code")
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
 def test_a_run_whose_releases_went_is_extended_from_the_checkpoint_that_its_ledger_binds(
-    made: Path, tmp_path: Path, closed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made: Path, tmp_path: Path, closed: bool
 ) -> None:
-    monkeypatch.setattr(Line, "may_learn", True)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
     named = [part for setting in ("privacy.noise=simulation", "training.evaluate_every=9") for part in ("--set", setting)]
     for kept in ("true", "false"):
         train = ("train", made / "one.toml", *named, "--set", f"training.keep_releases={kept}", *PLAIN)
@@ -296,7 +268,8 @@ def test_a_run_whose_releases_went_is_extended_from_the_checkpoint_that_its_ledg
     save_file(tensors, kept)
     manifest["sha256"] = hashlib.sha256(kept.read_bytes()).hexdigest()
     (tmp_path / "false/state/checkpoint.json").write_bytes(strict_json.canonical(manifest))
-    capsys.readouterr()
-    assert hubbub("extend", "false", "--rounds", "2", "--out", "false-3", *PLAIN) == 2
-    assert "state/checkpoint.json is not the file that the ledger binds" in capsys.readouterr().err
+    refused(
+        ["extend", "false", "--rounds", "2", "--out", "false-3", *PLAIN],
+        "state/checkpoint.json is not the file that the ledger binds",
+    )
     assert not verify(tmp_path / "false").ok

@@ -87,6 +87,20 @@ def _loop(plan: RunPlan, module: torch.nn.Module, folder: Path, seed: int, round
     run.close()
 
 
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    """A run that has finished."""
+    trained(tmp_path / "one")
+    return tmp_path / "one"
+
+
+@pytest.fixture
+def two(one: Path, tmp_path: Path) -> Path:
+    """One that went on from it, and has finished, too."""
+    gone_on(one, tmp_path / "two")
+    return tmp_path / "two"
+
+
 def learnt_from(plans: list[tuple[RunPlan, Path]]) -> torch.Tensor:
     """The model of runs that follow on one another, by one optimizer and the releases on disk, ``(8,)``."""
     model = FlatModel(zeros())
@@ -127,13 +141,11 @@ def epsilon(folder: Path) -> float:
 # --- what both cost together ---
 
 
-def test_acc_12_what_goes_on_states_both_mechanisms_together(tmp_path: Path) -> None:
-    trained(tmp_path / "one")
-    gone_on(tmp_path / "one", tmp_path / "two")
+def test_acc_12_what_goes_on_states_both_mechanisms_together(one: Path, two: Path, tmp_path: Path) -> None:
     mus = [p.promise().after(p.rounds, 1e-5).gdp_mu for p in (FIRST, SECOND)]
     both = gaussian.epsilon(1e-5, 1 / math.hypot(*mus))
-    assert epsilon(tmp_path / "two") == pytest.approx(both, rel=1e-9)
-    assert epsilon(tmp_path / "two") > epsilon(tmp_path / "one") == FIRST.promise().after(6, 1e-5).epsilon
+    assert epsilon(two) == pytest.approx(both, rel=1e-9)
+    assert epsilon(two) > epsilon(one) == FIRST.promise().after(6, 1e-5).epsilon
     # From the two ledgers, and from the second alone, it is the same.
     charges = run_charges([read_run(tmp_path / name) for name in ("one", "two")])
     assert compose_runs(charges, 1e-5).epsilon == pytest.approx(both, rel=1e-9)
@@ -149,10 +161,8 @@ def test_acc_9_acc_12_random_cohorts_compose_as_dp_accounting_says(tmp_path: Pat
     assert epsilon(tmp_path / "two") == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
-def test_acc_12_a_third_run_counts_the_first_though_its_folder_is_gone(tmp_path: Path) -> None:
-    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
-    trained(one)
-    gone_on(one, two)
+def test_acc_12_a_third_run_counts_the_first_though_its_folder_is_gone(one: Path, two: Path, tmp_path: Path) -> None:
+    three = tmp_path / "three"
     shutil.rmtree(one)
     gone_on(two, three, SECOND, SECOND)
     mus = [p.promise().after(p.rounds, 1e-5).gdp_mu for p in (FIRST, SECOND, SECOND)]
@@ -175,10 +185,8 @@ def test_the_code_of_the_page_on_more_rounds_runs_within_its_total(
 # --- branches ---
 
 
-def test_acc_12_what_went_on_before_is_charged_to_what_goes_on_now(tmp_path: Path) -> None:
-    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
-    trained(one)
-    gone_on(one, two)
+def test_acc_12_what_went_on_before_is_charged_to_what_goes_on_now(one: Path, two: Path, tmp_path: Path) -> None:
+    three = tmp_path / "three"
     gone_on(one, three)
     mus = [p.promise().after(p.rounds, 1e-5).gdp_mu for p in (FIRST, SECOND, SECOND)]
     assert epsilon(three) == pytest.approx(gaussian.epsilon(1e-5, 1 / math.hypot(*mus)), rel=1e-9)
@@ -190,9 +198,8 @@ def test_acc_12_what_went_on_before_is_charged_to_what_goes_on_now(tmp_path: Pat
         gone_on(one, tmp_path / "five", following=replace(SECOND, earlier=run_charges([read_run(one)])))
 
 
-def test_a_branch_that_may_go_on_or_that_is_gone_cannot_be_charged(tmp_path: Path) -> None:
-    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
-    trained(one)
+def test_a_branch_that_may_go_on_or_that_is_gone_cannot_be_charged(one: Path, tmp_path: Path) -> None:
+    two, three = tmp_path / "two", tmp_path / "three"
     gone_on(one, two, rounds=2)
     with pytest.raises(LedgerError, match=r"two: 2 of the 4 rounds that it promised are done"):
         gone_on(one, three)
@@ -211,9 +218,7 @@ def test_a_branch_that_may_go_on_or_that_is_gone_cannot_be_charged(tmp_path: Pat
     assert len(read_run(three).promise.earlier) == 2
 
 
-def test_two_that_go_on_at_one_time_do_not_both_begin(tmp_path: Path) -> None:
-    one = tmp_path / "one"
-    trained(one)
+def test_two_that_go_on_at_one_time_do_not_both_begin(one: Path, tmp_path: Path) -> None:
     a, b = zeros(), zeros()
     going = extended(RunStore(one), FIRST, SECOND, a, RunStore(tmp_path / "two"))
     assert going.earlier == run_charges([read_run(one)])
@@ -221,10 +226,7 @@ def test_two_that_go_on_at_one_time_do_not_both_begin(tmp_path: Path) -> None:
         extended(RunStore(one), FIRST, SECOND, b, RunStore(tmp_path / "three"))
 
 
-def test_acc_12_a_branch_that_was_deleted_is_not_begun_again_as_if_it_had_never_been(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    trained(one)
-    gone_on(one, two)
+def test_acc_12_a_branch_that_was_deleted_is_not_begun_again_as_if_it_had_never_been(one: Path, two: Path) -> None:
     shutil.rmtree(two)
     with pytest.raises(RunFolderError, match=r"was extended in .*two, of which nothing is left"):
         gone_on(one, two)
@@ -247,9 +249,8 @@ def test_training_goes_on_as_if_it_had_never_stopped(server: str, tmp_path: Path
     assert found.numpy().tobytes() == oracle.numpy().tobytes()
 
 
-def test_another_optimizer_begins_anew(tmp_path: Path) -> None:
-    trained(tmp_path / "one")
-    gone_on(tmp_path / "one", tmp_path / "two", following=replace(SECOND, server=ServerOptimizer("fedadam", 0.1)))
+def test_another_optimizer_begins_anew(one: Path, tmp_path: Path) -> None:
+    gone_on(one, tmp_path / "two", following=replace(SECOND, server=ServerOptimizer("fedadam", 0.1)))
     assert read_run(tmp_path / "two").promise.terms.extends.optimizer == ""
     assert list(load_file(tmp_path / "two/state/initial.safetensors")) == ["model"]
 
@@ -296,9 +297,7 @@ def test_a_closed_run_goes_on_by_keys_of_its_own(tmp_path: Path) -> None:
 # --- noise ---
 
 
-def test_rng_5_the_noise_that_follows_is_of_other_keys(tmp_path: Path) -> None:
-    trained(tmp_path / "one")
-    gone_on(tmp_path / "one", tmp_path / "two")
+def test_rng_5_the_noise_that_follows_is_of_other_keys(one: Path, two: Path, tmp_path: Path) -> None:
     keys = [{p.read_bytes() for p in (tmp_path / name / "state/keys").iterdir()} for name in ("one", "two")]
     assert len(keys[0] | keys[1]) == 4
     assert not keys[0] & keys[1]
@@ -333,27 +332,24 @@ REFUSED: dict[str, tuple[Callable[[], tuple[Any, Any]], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_longer_one_training_is_refused(what: str, tmp_path: Path) -> None:
-    trained(tmp_path / "one")
+def test_what_is_no_longer_one_training_is_refused(one: Path, what: str, tmp_path: Path) -> None:
     plans, words = REFUSED[what]
     first, second = plans()
     with pytest.raises(ConfigError, match=words):
-        gone_on(tmp_path / "one", tmp_path / "two", first, second)
+        gone_on(one, tmp_path / "two", first, second)
     assert not (tmp_path / "two" / "ledger.jsonl").exists()
-    assert not (tmp_path / "one" / "segments.json").exists()
+    assert not (one / "segments.json").exists()
 
 
-def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
-    trained(tmp_path / "one")
+def test_a_model_of_another_shape_is_refused(one: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has 20 trainable parameters, that of the run in .* 8"):
-        extended(RunStore(tmp_path / "one"), FIRST, SECOND, nn.Linear(4, 4), RunStore(tmp_path / "two"))
+        extended(RunStore(one), FIRST, SECOND, nn.Linear(4, 4), RunStore(tmp_path / "two"))
 
 
-def test_without_its_releases_nobody_can_show_what_a_model_was_made_of(tmp_path: Path) -> None:
-    trained(tmp_path / "one")
-    (tmp_path / "one/state/releases/2.safetensors").unlink()
+def test_without_its_releases_nobody_can_show_what_a_model_was_made_of(one: Path, tmp_path: Path) -> None:
+    (one / "state/releases/2.safetensors").unlink()
     with pytest.raises(RunFolderError, match="the release of round 2 is not there"):
-        gone_on(tmp_path / "one", tmp_path / "two")
+        gone_on(one, tmp_path / "two")
 
 
 def test_a_model_that_no_record_binds_does_not_stand_for_releases_that_were_not_kept(tmp_path: Path) -> None:
@@ -362,9 +358,8 @@ def test_a_model_that_no_record_binds_does_not_stand_for_releases_that_were_not_
         gone_on(tmp_path / "one", tmp_path / "two")
 
 
-def test_acc_12_a_plan_that_goes_on_without_the_charge_is_no_plan(tmp_path: Path) -> None:
-    trained(tmp_path / "one")
-    run = read_run(tmp_path / "one")
+def test_acc_12_a_plan_that_goes_on_without_the_charge_is_no_plan(one: Path) -> None:
+    run = read_run(one)
     extends = Extends(run.chain.hashes[0], run.chain.head, "0" * 64)
     with pytest.raises(ConfigError, match="is not among the earlier runs"):
         extending(SECOND, extends)
@@ -381,11 +376,10 @@ def test_a_promise_that_says_nonsense_of_where_it_goes_on_from_is_none(stated: o
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"goes_on_from":1,"went_on_in":[]}', b'{"goes_on_from":null}'])
-def test_a_file_that_does_not_say_which_runs_belong_together_is_refused(content: bytes, tmp_path: Path) -> None:
-    trained(tmp_path / "one")
-    (tmp_path / "one/segments.json").write_bytes(content)
+def test_a_file_that_does_not_say_which_runs_belong_together_is_refused(one: Path, content: bytes, tmp_path: Path) -> None:
+    (one / "segments.json").write_bytes(content)
     with pytest.raises(RunFolderError, match=r"segments\.json"):
-        gone_on(tmp_path / "one", tmp_path / "two")
+        gone_on(one, tmp_path / "two")
 
 
 # --- attacks ---
@@ -397,17 +391,15 @@ def other_model(path: Path) -> None:
     save_file(tensors, path)
 
 
-def test_a_first_model_that_was_put_there_is_refused_before_it_is_gone_on_from(tmp_path: Path) -> None:
-    trained(tmp_path / "one")
-    other_model(tmp_path / "one/state/initial.safetensors")
+def test_a_first_model_that_was_put_there_is_refused_before_it_is_gone_on_from(one: Path, tmp_path: Path) -> None:
+    other_model(one / "state/initial.safetensors")
     with pytest.raises(RunFolderError, match="is not what the ledger says that the run began with"):
-        gone_on(tmp_path / "one", tmp_path / "two")
+        gone_on(one, tmp_path / "two")
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer.momentum_buffer"])
-def test_acc_12_what_a_run_goes_on_with_cannot_be_exchanged(part: str, tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    trained(one)
+def test_acc_12_what_a_run_goes_on_with_cannot_be_exchanged(one: Path, part: str, tmp_path: Path) -> None:
+    two = tmp_path / "two"
     gone_on(one, two, rounds=2)
     tensors = load_file(two / "state/initial.safetensors")
     tensors[part][3] += 1
@@ -418,10 +410,9 @@ def test_acc_12_what_a_run_goes_on_with_cannot_be_exchanged(part: str, tmp_path:
     assert what in continuity(two)
 
 
-def test_a_model_in_memory_that_is_not_the_finished_one_is_refused(tmp_path: Path) -> None:
-    trained(tmp_path / "one")
+def test_a_model_in_memory_that_is_not_the_finished_one_is_refused(one: Path, tmp_path: Path) -> None:
     model = zeros()
-    going = extended(RunStore(tmp_path / "one"), FIRST, SECOND, model, RunStore(tmp_path / "two"))
+    going = extended(RunStore(one), FIRST, SECOND, model, RunStore(tmp_path / "two"))
     with pytest.raises(RunFolderError, match="is not the model that"):
         next(train(going, RandomSums(0), zeros()))
     with pytest.raises(RunFolderError, match="is not the model that"):
@@ -436,10 +427,9 @@ def test_a_state_of_an_optimizer_that_nobody_promised_is_refused(tmp_path: Path)
         trained(tmp_path / "one")
 
 
-def test_acc_12_what_was_laid_out_to_go_on_does_not_begin_by_itself(tmp_path: Path) -> None:
+def test_acc_12_what_was_laid_out_to_go_on_does_not_begin_by_itself(one: Path, tmp_path: Path) -> None:
     # Somebody trains the plan that was given in place of the one that was answered: the start would be charged to nobody.
-    one, two = tmp_path / "one", tmp_path / "two"
-    trained(one)
+    two = tmp_path / "two"
     module = zeros()
     extended(RunStore(one), FIRST, SECOND, module, RunStore(two))
     with pytest.raises(RunFolderError, match="is the model of a finished run, whose cost this run, which extends none"):
@@ -449,19 +439,16 @@ def test_acc_12_what_was_laid_out_to_go_on_does_not_begin_by_itself(tmp_path: Pa
     assert not continuity(two)
 
 
-def test_acc_12_a_ledger_that_no_longer_says_where_it_went_on_from_is_seen_by_verify(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    trained(one)
-    gone_on(one, two)
+def test_acc_12_a_ledger_that_no_longer_says_where_it_went_on_from_is_seen_by_verify(two: Path) -> None:
     settings = read_run(two).chain.records[0]["settings"]
     rewritten(two, settings={name: value for name, value in settings.items() if name != "extends"}, earlier=[])
     assert "is the model of a finished run" in continuity(two)
 
 
-def test_acc_12_a_branch_or_an_earlier_run_that_is_left_out_or_made_cheaper_is_seen_by_verify(tmp_path: Path) -> None:
-    one, two, three, four = (tmp_path / name for name in ("one", "two", "three", "four"))
-    trained(one)
-    gone_on(one, two)
+def test_acc_12_a_branch_or_an_earlier_run_that_is_left_out_or_made_cheaper_is_seen_by_verify(
+    one: Path, two: Path, tmp_path: Path
+) -> None:
+    three, four = tmp_path / "three", tmp_path / "four"
     gone_on(one, three)
     gone_on(two, four, SECOND, SECOND)
     assert not continuity(three) + continuity(four)
@@ -474,10 +461,7 @@ def test_acc_12_a_branch_or_an_earlier_run_that_is_left_out_or_made_cheaper_is_s
     assert "is counted otherwise" in continuity(four)
 
 
-def test_acc_12_a_ledger_that_was_changed_since_is_seen_by_verify(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    trained(one)
-    gone_on(one, two)
+def test_acc_12_a_ledger_that_was_changed_since_is_seen_by_verify(one: Path, two: Path) -> None:
     assert not continuity(two)
     ledger = (one / "ledger.jsonl").read_bytes()
     (one / "ledger.jsonl").write_bytes(ledger.replace(b'"commit"', b'"commut"', 1))
@@ -489,10 +473,7 @@ def test_acc_12_a_ledger_that_was_changed_since_is_seen_by_verify(tmp_path: Path
     assert "holds another run than the one that this run extends" in continuity(two)
 
 
-def test_acc_12_a_charge_that_is_smaller_than_the_ledger_says_is_seen_by_verify(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    trained(one)
-    gone_on(one, two)
+def test_acc_12_a_charge_that_is_smaller_than_the_ledger_says_is_seen_by_verify(two: Path) -> None:
     record = read_run(two).chain.records[0]
     cheap = {**record["earlier"][0], "events": [{"event": "Gaussian", "count": 1, "noise_multiplier": 50.0}]}
     rewritten(two, earlier=[cheap])
@@ -502,10 +483,7 @@ def test_acc_12_a_charge_that_is_smaller_than_the_ledger_says_is_seen_by_verify(
     assert "is not counted" in continuity(two)
 
 
-def test_a_checkpoint_of_another_model_in_the_finished_run_is_seen_by_verify(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    trained(one)
-    gone_on(one, two)
+def test_a_checkpoint_of_another_model_in_the_finished_run_is_seen_by_verify(one: Path, two: Path) -> None:
     (kept,) = (one / "state").glob("checkpoint-*.safetensors")
     other_model(kept)
     manifest = strict_json.loads((one / "state/checkpoint.json").read_bytes())
@@ -525,18 +503,17 @@ def told(watched: Dying, real: Callable[..., Any], arguments: Sequence[Any], ans
         watched.tell("drew", arguments[0]._key.hex(), arguments[1])
 
 
-def test_cra_1_what_is_killed_while_it_goes_on_uses_no_noise_twice(tmp_path: Path) -> None:
+def test_cra_1_what_is_killed_while_it_goes_on_uses_no_noise_twice(one: Path, tmp_path: Path) -> None:
     second = replace(SECOND, rounds=3)
-    trained(tmp_path / "one")
     whole = Dying(tmp_path / "whole.events", {LatticeSum: ["open"], SecureSource: ["segments"]}, told)
     with whole.watching():
-        gone_on(tmp_path / "one", tmp_path / "whole", following=second)
+        gone_on(one, tmp_path / "whole", following=second)
     steps = whole.step
     assert steps > 150
-    keys_of_first = {p.read_bytes().hex() for p in (tmp_path / "one/state/keys").iterdir()}
+    keys_of_first = {p.read_bytes().hex() for p in (one / "state/keys").iterdir()}
     for step in range(1, steps, 29):
         place = tmp_path / str(step)
-        shutil.copytree(tmp_path / "one", place / "one")
+        shutil.copytree(one, place / "one")
         Segments().write(place / "one")
         dying = Dying(place / "events", {LatticeSum: ["open"], SecureSource: ["segments"]}, told)
         with dying.watching():

@@ -1,14 +1,11 @@
 """``hubbub factorize`` and ``hubbub compare``, and published matrices, which are verified before use."""
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-import refusals
 from conftest import oracle
 from hubbub import factorization
 from hubbub._util.tensor_proto import read_tensor_proto
@@ -18,16 +15,11 @@ from hubbub.factorization.families import DESCRIPTIONS
 from hubbub.mechanism import sensitivity, utility
 from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 from hubbub.mechanism.workloads import Workload, prefix_sum
-from refusals import Refused, output
+from recorded_runs import answer, invoke
+from refusals import refused
 
-# Fixtures are found by their names here.
-workplace, refused = refusals.workplace, refusals.refused
+pytestmark = pytest.mark.usefixtures("workplace")
 FAMILIES = [name for name in DESCRIPTIONS if name != "file"]
-
-
-def facts(capsys: pytest.CaptureFixture[str], command: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(output(capsys, [*command.split(), "--json"]), parse_constant=pytest.fail)
-    return found
 
 
 def proto(array: np.ndarray) -> bytes:
@@ -47,8 +39,8 @@ def proto(array: np.ndarray) -> bytes:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_family_is_printed_with_the_error_that_its_file_has(capsys: pytest.CaptureFixture[str], family: str) -> None:
-    found = facts(capsys, f"factorize {family} --rounds 24 -o s.safetensors")
+def test_each_family_is_printed_with_the_error_that_its_file_has(family: str) -> None:
+    found = answer(*f"factorize {family} --rounds 24 -o s.safetensors".split())
     strategy = strategy_file.load("s.safetensors")
     C = strategy.matrix()
     B = np.tri(24) @ (np.linalg.inv(C) if C.shape == (24, 24) else utility.noising_matrix(strategy))
@@ -60,18 +52,18 @@ def test_each_family_is_printed_with_the_error_that_its_file_has(capsys: pytest.
     assert found["memory_rows"] == strategy.memory_rows
 
 
-def test_a_file_that_states_another_error_is_refused(refused: Refused) -> None:
+def test_a_file_that_states_another_error_is_refused() -> None:
     answer = factorization.banded.optimize(prefix_sum(rounds=24), 6)
     object.__setattr__(answer, "squared_error", answer.squared_error * 1.01)
     strategy_file.save("s.safetensors", answer)
     refused("factorize file --matrix s.safetensors".split(), "s.safetensors", "states squared_error = ", "it is ")
 
 
-def test_what_a_file_says_is_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_file_says_is_shown_and_not_obeyed() -> None:
     strategy_file.save(
         "s.safetensors", factorization.banded.optimize(prefix_sum(rounds=8), 2), command="rm \x1b[2J\n[red]it[/red]"
     )
-    shown = output(capsys, "factorize file --matrix s.safetensors".split())
+    shown = invoke(*"factorize file --matrix s.safetensors".split())
     assert "\x1b" not in shown
     assert "rm \\x1b[2J\\n[red]it[/red]" in shown.replace("\n", " ").replace("  ", "")
 
@@ -90,11 +82,9 @@ def files(workplace: Path) -> Workload:
     return workload
 
 
-def test_a_published_matrix_is_verified_and_its_sensitivity_computed(
-    capsys: pytest.CaptureFixture[str], files: Workload
-) -> None:
+def test_a_published_matrix_is_verified_and_its_sensitivity_computed(files: Workload) -> None:
     flags = "--b-matrix b_pb --learning-rates lr_pb --bands 6 --min-separation 6 --max-participations 3"
-    found = facts(capsys, f"factorize file --matrix c_pb {flags} -o s.safetensors")
+    found = answer(*f"factorize file --matrix c_pb {flags} -o s.safetensors".split())
     assert found["rounds"] == 24
     assert found["l2_sensitivity"] == pytest.approx((3 * 0.2) ** 0.5, rel=1e-12)
     assert found["checks"]["bands"] == "6, at most 6 as stated"
@@ -116,9 +106,7 @@ def test_a_published_matrix_is_verified_and_its_sensitivity_computed(
         ("--b-matrix nan_pb --learning-rates lr_pb", ["nan_pb: B·C differs from the workload by inf"]),
     ],
 )
-def test_a_published_matrix_that_is_not_what_is_said_is_refused(
-    refused: Refused, files: Workload, flags: str, words: list[str]
-) -> None:
+def test_a_published_matrix_that_is_not_what_is_said_is_refused(files: Workload, flags: str, words: list[str]) -> None:
     Path("nan_pb").write_bytes(proto(np.full((24, 24), np.nan)))
     refused(["factorize", "file", "--matrix", "c_pb", *flags.split()], *words)
 
@@ -136,8 +124,8 @@ def test_a_decoder_of_float32_is_near_enough_and_another_in_the_sixth_digit_is_n
 # Side by side
 
 
-def test_strategies_are_compared_in_the_order_of_their_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    found = facts(capsys, "compare --rounds 64 --min-separation 16 --max-participations 4")
+def test_strategies_are_compared_in_the_order_of_their_errors() -> None:
+    found = answer(*"compare --rounds 64 --min-separation 16 --max-participations 4".split())
     rows = {row["family"]: row for row in found["strategies"]}
     errors = [row["root_mean_squared_error"] for row in found["strategies"]]
     assert errors == sorted(errors)
@@ -149,26 +137,26 @@ def test_strategies_are_compared_in_the_order_of_their_errors(capsys: pytest.Cap
     assert rows["identity"]["relative_to_best"] == pytest.approx((4 * 65 / 2) ** 0.5 / errors[0])
     assert all(row["relative_to_bound"] >= 1 for row in found["strategies"])
     assert rows["banded"]["memory_rows"] == 15
-    found = facts(capsys, "compare --rounds 40 --bands 3 --buffers 2 --objective max --families identity,banded,blt")
+    found = answer(*"compare --rounds 40 --bands 3 --buffers 2 --objective max --families identity,banded,blt".split())
     assert {row["family"]: row["memory_rows"] for row in found["strategies"]} == {"identity": 0, "banded": 2, "blt": 2}
     largest = [row["root_max_squared_error"] for row in found["strategies"]]
     assert largest == sorted(largest)
 
 
-def test_the_best_of_all_meets_the_bound_and_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_of_all_meets_the_bound_and_the_reference() -> None:
     (reference,) = (row for row in oracle("matrix_factorization")["dense_single_mean"] if row["n"] == 512)
-    found = facts(capsys, "compare --rounds 512 --families dense,identity,dense")
+    found = answer(*"compare --rounds 512 --families dense,identity,dense".split())
     first, last = found["strategies"]
     assert first["root_mean_squared_error"] ** 2 == pytest.approx(reference["mean_sq_error"], rel=1e-8)
     assert first["relative_to_bound"] == pytest.approx(1, abs=1e-8)
     assert (first["family"], last["family"]) == ("dense", "identity")
 
 
-def test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows() -> None:
     """The dense one attains it, so that a digit too many would be false: it is shown rounded down."""
     for objective in ("mean", "max"):
         asked = f"compare --rounds 60 --objective {objective} --families dense,banded,identity"
-        shown, found = output(capsys, asked.split()), facts(capsys, asked)
+        shown, found = invoke(*asked.split()), answer(*asked.split())
         least = float(re.search(r"No matrix C, with any decoder, has a root\s+squared error below ([\d.]+)", shown)[1])
         assert least <= found["root_lower_bound"] <= least * (1 + 1e-4)
         name = {"mean": "root_mean_squared_error", "max": "root_max_squared_error"}[objective]

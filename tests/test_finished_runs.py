@@ -12,27 +12,14 @@ import hubbub
 from cohort_file import joined
 from hubbub.errors import RunFolderError
 from hubbub.experiment.engine.finished import PUBLISHED
+from recorded_runs import SMALL, trained
 from recorded_runs import hubbub as ran
-
-CONFIG = """
-[training]
-rounds = 4
-cohort_size = 10
-[privacy]
-clip_norm = 0.5
-noise_multiplier = 2.0
-[data]
-name = "digits"
-clients = 40
-"""
+from refusals import refused
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("finished")
-    (place / "run.toml").write_text(CONFIG)
-    assert ran("train", place / "run.toml", "--out", place / "run") == 0
-    return place
+    return trained(tmp_path_factory.mktemp("finished")).parent
 
 
 @pytest.fixture
@@ -105,13 +92,9 @@ def test_held_out_numbers_are_not_published(made: Path, tmp_path: Path) -> None:
         ('mode = "none"', "no privacy guarantee"),
     ],
 )
-def test_what_is_not_private_is_not_published(
-    tmp_path: Path, noise: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "run.toml").write_text(CONFIG.replace("clip_norm = 0.5\nnoise_multiplier = 2.0", noise))
-    assert ran("train", tmp_path / "run.toml", "--out", tmp_path / "run") == 0
-    assert ran("publish", tmp_path / "run", "-o", tmp_path / "public") == 2
-    assert words in capsys.readouterr().err
+def test_what_is_not_private_is_not_published(tmp_path: Path, noise: str, words: str) -> None:
+    run = trained(tmp_path, SMALL.replace("clip_norm = 0.5\nnoise_multiplier = 2.0", noise))
+    refused(["publish", run, "-o", tmp_path / "public"], words)
     assert not (tmp_path / "public").exists()
 
 
@@ -125,10 +108,9 @@ def edited_guarantee(run: Path) -> None:
     [(edited_guarantee, "does not verify"), (lambda run: (run / "model.safetensors").unlink(), "model.safetensors")],
     ids=["guarantee", "no model"],
 )
-def test_a_damaged_run_is_not_published(run: Path, tmp_path: Path, damage: Any, words: str, capsys: Any) -> None:
+def test_a_damaged_run_is_not_published(run: Path, tmp_path: Path, damage: Any, words: str) -> None:
     damage(run)
-    assert ran("publish", run, "-o", tmp_path / "public") == 2
-    assert words in capsys.readouterr().err
+    refused(["publish", run, "-o", tmp_path / "public"], words)
     assert not (tmp_path / "public").exists()
 
 
@@ -149,11 +131,8 @@ def test_a_simulation_without_secrets_is_closed_once(made: Path, tmp_path: Path,
         assert said in capsys.readouterr().out
 
 
-def test_a_report_is_not_written_in_the_place_of_a_folder(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ran("report", run, "-o", tmp_path) == 2
-    assert "is a folder; name a file in it" in capsys.readouterr().err
+def test_a_report_is_not_written_in_the_place_of_a_folder(run: Path, tmp_path: Path) -> None:
+    refused(["report", run, "-o", tmp_path], "is a folder; name a file in it")
 
 
 def test_the_card_says_whom_epsilon_is_against(run: Path, tmp_path: Path) -> None:

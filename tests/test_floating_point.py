@@ -64,7 +64,6 @@ def updates(scale: float) -> tuple[list[torch.Tensor], torch.Tensor]:
 
 
 def noise_of(z: float, source: NoiseSource, strategy: Strategy | None = None, trials: int = TRIALS) -> Iterator[torch.Tensor]:
-    """Rows of noise at the scale of the sum."""
     mechanism = Mechanism(strategy or Identity(trials), every_round(trials), z)
     stream = NoiseStream(mechanism, DIM, source=source)
     return (stream.next_row() * CLIP_NORM for _ in range(trials))

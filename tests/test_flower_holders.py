@@ -469,7 +469,7 @@ def test_noise_that_is_missing_or_claimed_twice_costs_the_round_and_is_named(tmp
         on(grid, noised(), PROMISE).add_noise(summed(noised(), [ONE, OTHER], 2), 1.0)
 
 
-def test_the_server_asks_no_holders_of_another_key_and_promises_noise_where_it_is_added(tmp_path: Path) -> None:
+def test_the_server_asks_no_holders_of_another_key_and_promises_noise_where_it_is_added() -> None:
     grid = grid_of([])
     with pytest.raises(ValueError, match="the agreement is on another"):
         on(grid, agreed(owner().public_key))

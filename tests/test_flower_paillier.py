@@ -53,7 +53,6 @@ pytestmark = pytest.mark.usefixtures("quiet")
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
-    """What the server's log says."""
     logger = logging.getLogger("flwr")
     logger.setLevel(logging.INFO)
     logger.addHandler(caplog.handler)

@@ -1,7 +1,6 @@
 """``hubbub gaussian``, the page on one release, and its table of epsilons, printed and true."""
 
 import doctest
-import json
 import re
 import runpy
 import shlex
@@ -12,14 +11,13 @@ from types import SimpleNamespace
 import mpmath
 import pytest
 
-import refusals
 from conftest import oracle
 from hockey_stick import gaussian_delta
 from hubbub.mechanism import gaussian
-from refusals import output
+from recorded_runs import answer as ask
+from recorded_runs import invoke
 
-# Fixtures are found by their names here.
-workplace, refused = refusals.workplace, refusals.refused
+pytestmark = pytest.mark.usefixtures("workplace")
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "gaussian.md").read_text()
@@ -34,8 +32,8 @@ def rows_of(text: str) -> dict[str, list[str]]:
     return {name: found[name] for name in gaussian.NAMES if name in found}
 
 
-def test_the_table_shows_every_calibration_with_what_it_attains(capsys: pytest.CaptureFixture[str]) -> None:
-    text = output(capsys, COMMAND)
+def test_the_table_shows_every_calibration_with_what_it_attains() -> None:
+    text = invoke(*COMMAND)
     rows = rows_of(text)
     assert tuple(rows) == gaussian.NAMES
     for name, row in rows.items():
@@ -48,8 +46,8 @@ def test_the_table_shows_every_calibration_with_what_it_attains(capsys: pytest.C
     assert "attains delta 1.34e-07" in text
 
 
-def test_the_json_says_the_same_and_names_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = json.loads(output(capsys, [*COMMAND[:-1], "3", "--json"]), parse_constant=pytest.fail)
+def test_the_json_says_the_same_and_names_its_sources() -> None:
+    answer = ask(*COMMAND[:-1], "3")
     assert (answer["epsilon"], answer["delta"], answer["sensitivity"], answer["plot"]) == (2.0, 1e-5, 3.0, None)
     by_name = {row["name"]: row for row in answer["calibrations"]}
     assert tuple(by_name) == gaussian.NAMES
@@ -117,10 +115,8 @@ def test_the_code_of_the_page_gives_what_stands_there() -> None:
     assert runner.summarize(verbose=False).failed == 0
 
 
-def test_the_command_of_the_page_runs_and_the_names_of_the_page_are_all(
-    capsys: pytest.CaptureFixture[str], workplace: Path
-) -> None:
+def test_the_command_of_the_page_runs_and_the_names_of_the_page_are_all(workplace: Path) -> None:
     (line,) = re.findall(r"^\$ hubbub (gaussian .*)$", PAGE, re.MULTILINE)
-    output(capsys, shlex.split(line))
+    invoke(*shlex.split(line))
     assert (workplace / "calibrations.png").exists()
     assert tuple(re.findall(r"^\| `(\w+)` \| .* \| .* \| .* \d{4}.* \|$", PAGE, re.MULTILINE)) == gaussian.NAMES

@@ -53,7 +53,6 @@ class Outside(HeadHook):
 
 
 def go(store: RunStore, rounds: int = ROUNDS) -> list[int]:
-    """The rounds whose releases left."""
     return [r.round_index for r in itertools.islice(train(PLAN, silent(), nn.Linear(3, 2), store), rounds)]
 
 

@@ -30,7 +30,7 @@ from hubbub.noise import SecureSource
 from hubbub.training import LatticeSum, RunPlan, RunStore, ServerOptimizer, SimulatedPopulation, train
 from hubbub.training.rounds import RunState
 from release_paths import CLIENTS, PATTERN, ROUNDS, plan, silent, some_rounds
-from small_runs import PLANS, linear, plan_with, population
+from small_runs import PLANS, linear, plan_with, population, until
 
 PLAN = plan(toeplitz.square_root(ROUNDS, 3))
 
@@ -153,9 +153,7 @@ def test_cra_12_no_clock_decides_anything(years: int, tmp_path: Path, monkeypatc
         monkeypatch.setattr(time, clock, lambda real=real: real() + shift)
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")
     time.tzset()
-    for result in train(planned, silent(), broken, RunStore(tmp_path / "run")):
-        if result.round_index == 2:
-            break
+    until(train(planned, silent(), broken, RunStore(tmp_path / "run")), 3)
     for path in (tmp_path / "run").rglob("*"):
         # Files of the future, and of before there was Unix.
         os.utime(path, (datetime.datetime.now().timestamp(),) * 2 if years < 0 else (1, 1))
@@ -273,10 +271,7 @@ def test_cra_14_a_key_that_the_disk_does_not_give_is_refused(folder: Path, monke
 def test_a_resumed_simulation_equals_the_uninterrupted_one_bit_for_bit(plan: RunPlan, stop: int, tmp_path: Path) -> None:
     whole = linear()
     expected = list(train(plan, population(), whole))
-    first = train(plan, population(), linear(), RunStore(tmp_path))
-    for _ in range(stop):
-        next(first)
-    first.close()
+    until(train(plan, population(), linear(), RunStore(tmp_path)), stop)
     resumed = linear()
     rest = list(train(plan, population(), resumed, RunStore(tmp_path)))
     assert [r.round_index for r in rest] == list(range(stop, 6))
@@ -292,9 +287,7 @@ def test_the_checkpoint_of_a_long_run_is_enough(plan: RunPlan, tmp_path: Path, m
     list(train(plan, population(), whole))
     for stop in range(1, 7):
         model = linear()
-        for result in train(plan, population(), model, RunStore(tmp_path)):
-            if result.round_index + 1 == stop:
-                break
+        until(train(plan, population(), model, RunStore(tmp_path)), stop)
     for a, b in zip(whole.parameters(), model.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -305,9 +298,7 @@ def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Id
     plan = replace(plan_with(strategy, MinSeparation(3, 2)), noise="secure")
     first_rows, store = [], RunStore(tmp_path)
     for stop in (2, 3, 5):
-        for result in train(plan, silent(), linear(), store):
-            if result.round_index + 1 == stop:
-                break
+        until(train(plan, silent(), linear(), store), stop)
     for line in (tmp_path / "ledger.jsonl").read_text().splitlines():
         body = json.loads(line)["body"]
         if body["kind"] == "epoch":
@@ -326,10 +317,7 @@ def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Id
 
 def interrupted(tmp_path: Path) -> RunPlan:
     plan = replace(PLANS["banded, separated"], noise="secure")
-    run = train(plan, population(), linear(), RunStore(tmp_path))
-    for _ in range(3):
-        next(run)
-    run.close()
+    until(train(plan, population(), linear(), RunStore(tmp_path)), 3)
     return plan
 
 
@@ -356,9 +344,7 @@ def test_cra_6_a_run_resumes_under_its_own_matrix_only(tmp_path: Path) -> None:
         for strategy in (own, other)
     ]
     assert plans[0].mechanism.l2_sensitivity == plans[1].mechanism.l2_sensitivity
-    run = train(plans[0], population(), linear(), RunStore(tmp_path))
-    next(run)
-    run.close()
+    until(train(plans[0], population(), linear(), RunStore(tmp_path)), 1)
     with pytest.raises(LedgerError, match=r"strategy\.C\.sha256"):
         next(train(plans[1], population(), linear(), RunStore(tmp_path)))
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import CORRELATED
 from hubbub._util.prf import KEY_BYTES, bits, derive, fresh_key, seed_key
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
@@ -26,7 +27,6 @@ from hubbub.noise import SecureSource
 from hubbub.training import RunStore
 from hubbub.training.cohorts import CohortKeys, draw
 from recorded_runs import hubbub
-from refusals import CORRELATED
 from release_paths import CLIP, ROUNDS, locked, opened, plan, some_rounds, total
 
 KEY = bytes(range(32))

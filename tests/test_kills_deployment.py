@@ -105,7 +105,6 @@ def app(tmp_path: Path) -> tuple[Path, ModuleType]:
 
 
 def servers(deployment: Deployment) -> list[int]:
-    """The processes that run a ServerApp."""
     found = []
     for pid in deployment.left():
         try:

@@ -38,8 +38,6 @@ class Hung(BaseException):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command did."""
-
     status: int | str | None
     output: str
     error: str

@@ -38,6 +38,7 @@ from hubbub.training.run_folder.record import read_metrics, read_run
 from hubbub.verification import verify
 from recorded_runs import read_back
 from release_paths import CLIENTS, CLIP, DIM, PATTERN, ROUNDS, locked, opened, plan, silent, total
+from small_runs import until
 
 BANDED = toeplitz.square_root(ROUNDS, 3)
 SETTING = "secure aggregation: updates are encrypted under a key that 3 holders share"
@@ -327,10 +328,7 @@ def test_a_run_whose_holders_add_correlated_noise_releases_the_sum_of_both_strea
     planned = plan(BANDED, noise_by="holders", setting=SETTING, expected_cohort_size=1)
     holders, model = Holders(planned.mechanism), nn.Linear(3, 2)
     before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    run = train(planned, holders, model, RunStore(tmp_path))
-    for _ in range(3):
-        next(run)
-    run.close()
+    until(train(planned, holders, model, RunStore(tmp_path)), 3)
     model = nn.Linear(3, 2)
     results = list(train(planned, holders, model, RunStore(tmp_path)))
     assert [result.round_index for result in results] == [3, 4, 5]
@@ -396,10 +394,7 @@ def test_a_round_whose_sum_stays_closed_is_aborted_and_the_run_goes_on(tmp_path:
 def test_a_run_with_aborted_rounds_is_resumed_where_it_was(tmp_path: Path) -> None:
     planned, model = plan(BANDED), nn.Linear(3, 2)
     first = nn.utils.parameters_to_vector(model.parameters()).detach().to(torch.float64)
-    run = train(planned, Stubborn({1}, {3}), model, RunStore(tmp_path))
-    for _ in range(4):
-        next(run)
-    run.close()
+    until(train(planned, Stubborn({1}, {3}), model, RunStore(tmp_path)), 4)
     again = nn.Linear(3, 2)
     results = list(train(planned, Stubborn(), again, RunStore(tmp_path)))
     assert [result.round_index for result in results] == [4, 5]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from hockey_stick import shares_law
 from hubbub._util.prf import derive, seed_key
 from hubbub.accounting import (
     Assumption,
@@ -55,20 +56,9 @@ RDP = sys.modules["hubbub.accounting.renyi"]
 # What a sum of shares costs.
 
 
-def convolved(stddev: int, shares: int) -> np.ndarray:
-    """The law of the sum of discrete Gaussians on −L … L, by definition: each summed with the next."""
-    x = np.arange(-12 * stddev * shares, 12 * stddev * shares + 1, dtype=np.float64)
-    one = np.exp(-(x**2) / (2 * stddev**2))
-    one /= one.sum()
-    law = one
-    for _ in range(shares - 1):
-        law = np.convolve(law, one, mode="same")
-    return law
-
-
 def both(stddev: int, shares: int, move: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """The laws of the sum without and with a move, where neither is lost in rounding, all numbers of the sum together."""
-    law, p, q = convolved(stddev, shares), np.ones(1), np.ones(1)
+    law, p, q = shares_law(stddev, shares, 12 * stddev * shares), np.ones(1), np.ones(1)
     middle = len(law) // 2
     reach = min(middle - max(map(abs, move)), math.ceil(9 * stddev * math.sqrt(shares)))
     for by in move:

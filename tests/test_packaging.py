@@ -35,7 +35,6 @@ def ours() -> list[str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A source distribution, and the wheel that is built from it."""
     tree, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
     for name in ours():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)

@@ -12,14 +12,13 @@ from typing import Any
 import matplotlib.image
 import pytest
 
-import refusals
 from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.threshold import ThresholdKey
-from refusals import Refused, output
+from recorded_runs import invoke
+from refusals import refused
 from small_keys import VECTORS, number
 
-# Fixtures are found by their names here.
-workplace, refused = refusals.workplace, refusals.refused
+pytestmark = pytest.mark.usefixtures("workplace")
 
 # Safe primes of 1024 bits.
 PRIMES = next((number(case["p"]), number(case["q"])) for case in VECTORS["threshold_dj"] if case["bits"] == 2048)
@@ -46,8 +45,8 @@ def mode(path: str) -> int:
     return Path(path).stat().st_mode & 0o777
 
 
-def test_keygen_writes_a_key_that_only_its_owner_may_read(capsys: pytest.CaptureFixture[str]) -> None:
-    text = output(capsys, ["paillier", "keygen", "--bits", "2048", "-o", "keys"])
+def test_keygen_writes_a_key_that_only_its_owner_may_read() -> None:
+    text = invoke("paillier", "keygen", "--bits", "2048", "-o", "keys")
     private, public = key_files.read_private("keys/private-key.json"), key_files.read_public("keys/public-key.json")
     assert private.public_key == public
     assert private.public_key.bits == 2048
@@ -59,7 +58,7 @@ def test_keygen_writes_a_key_that_only_its_owner_may_read(capsys: pytest.Capture
         assert f"{secret:x}"[:12] not in text
 
 
-def test_what_is_there_is_not_overwritten(refused: Refused) -> None:
+def test_what_is_there_is_not_overwritten() -> None:
     Path("keys").mkdir()
     for command, names in (
         (["keygen"], ["private-key.json", "public-key.json"]),
@@ -75,8 +74,8 @@ def test_what_is_there_is_not_overwritten(refused: Refused) -> None:
 SHARES = ["paillier", "shares", "--bits", "2048", "-o", "keys"]
 
 
-def test_shares_of_the_written_files_decrypt_together(capsys: pytest.CaptureFixture[str]) -> None:
-    text = output(capsys, [*SHARES, "--holders", "5", "--threshold", "3"])
+def test_shares_of_the_written_files_decrypt_together() -> None:
+    text = invoke(*SHARES, "--holders", "5", "--threshold", "3")
     public = key_files.read_public("keys/public-key.json")
     assert isinstance(public, ThresholdKey)
     assert (public.n, public.min_contributions) == (math.prod(PRIMES), 2)
@@ -103,12 +102,12 @@ def test_shares_of_the_written_files_decrypt_together(capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("command", [["keygen"], ["shares", "--holders", "3", "--threshold", "2"]], ids=lambda words: words[0])
 def test_keys_have_3072_bits_unless_told_otherwise_and_json_names_files_and_no_secret(
-    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, key = [], paillier.PrivateKey.from_primes(*PRIMES)
     monkeypatch.setattr(paillier, "generate", lambda bits: asked.append(bits) or key)
     monkeypatch.setattr(threshold, "safe_prime_pair", lambda bits, progress=None: asked.append(bits) or PRIMES)
-    text = output(capsys, ["paillier", *command, "-o", "keys", "--json"])
+    text = invoke("paillier", *command, "-o", "keys", "--json")
     assert asked == [3072]
     secrets = [*PRIMES, *(key_files.read_share(path).secret for path in Path("keys").glob("share-*"))]
     assert not [secret for secret in secrets if f"{secret:x}"[:12] in text or str(secret)[:12] in text]
@@ -117,9 +116,9 @@ def test_keys_have_3072_bits_unless_told_otherwise_and_json_names_files_and_no_s
     assert named == {f"keys/{name}" for name in names_in("keys")}
 
 
-def test_bench_writes_nine_plots_and_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_writes_nine_plots_and_their_numbers() -> None:
     pytest.importorskip("phe")
-    text = output(capsys, ["paillier", "bench", "--bits", "256", "--sizes", "200,10", "-o", "out"])
+    text = invoke("paillier", "bench", "--bits", "256", "--sizes", "200,10", "-o", "out")
     assert names_in("out") == ["bench.json", "bench.png"]
     told = json.loads(Path("out/bench.json").read_text())
     assert (told["bits"], told["phe"] is not None) == (256, True)

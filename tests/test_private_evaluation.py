@@ -25,7 +25,8 @@ from hubbub.mechanism.private_evaluation import Histogram, Mean, PrivateEvaluati
 from hubbub.mechanism.strategies import Identity
 from hubbub.training.evaluation import Evaluations
 from hubbub.training.run_folder.record import read_metrics, read_run
-from recorded_runs import hubbub as hubbub_command
+from recorded_runs import trained
+from small_runs import until
 
 BOTH = (Mean("accuracy"), Mean("loss", 0.0, 5.0), Histogram("loss", (0.0, 0.5, 1.0, 5.0)))
 
@@ -159,9 +160,7 @@ def test_a_record_of_evaluations_that_was_changed_is_seen(damage: str, tmp_path:
 def test_a_run_that_is_taken_up_makes_each_evaluation_at_most_once(tmp_path: Path) -> None:
     population, measured = hubbub.SimulatedPopulation(clients(20), cross_entropy), PrivateEvaluation(2.0, every=2)
     for stop in (1, 3, 4, 6):
-        for result in hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "run")):
-            if result.round_index + 1 == stop:
-                break
+        until(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "run")), stop)
     records = read_chain(tmp_path / "run/evaluation/ledger.jsonl").records
     assert [record["round"] for record in records if record["kind"] == "begin"] == [0, 1, 2]
     assert hubbub.verify(tmp_path / "run").ok
@@ -171,9 +170,7 @@ def test_a_rolled_back_run_beside_its_evaluations_is_refused(tmp_path: Path) -> 
     population, measured = hubbub.SimulatedPopulation(clients(20), cross_entropy), PrivateEvaluation(2.0, every=1)
     list(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "run")))
     (tmp_path / "run/evaluation").rename(tmp_path / "kept")
-    fresh = hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "new"))
-    next(fresh)
-    fresh.close()
+    until(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "new")), 1)
     (tmp_path / "new/evaluation").rename(tmp_path / "own")
     (tmp_path / "kept").rename(tmp_path / "new/evaluation")
     before = (tmp_path / "new/ledger.jsonl").read_bytes()
@@ -237,8 +234,7 @@ def test_a_run_by_the_commands_measures_its_clients_resumes_and_verifies(engine:
         "data": {"clients": 100},
         "evaluation": {"statistics": ["accuracy", "loss"], "every": 2, "share": 0.2, "loss_bound": 5.0},
     }
-    (tmp_path / "run.toml").write_text(configs.dump(configs.resolve(layer)))
-    assert hubbub_command("train", tmp_path / "run.toml", "--out", tmp_path / "run") == 0
+    trained(tmp_path, configs.dump(configs.resolve(layer)))
     rows, _ = read_metrics(tmp_path / "run/metrics.jsonl")
     assert [sorted(row.get("evaluation", {})) for row in rows] == [[], ["accuracy", "loss"]] * 3
     assert rows[-1]["epsilon"] <= 8.0

@@ -306,9 +306,7 @@ def test_every_speaker_is_whole_and_either_trained_on_or_tested_on(dataset: Data
     assert (dataset.shape, dataset.classes, dataset.train_inputs.dtype) == ((80,), 65, torch.int64)
 
 
-def test_speakers_are_clients_and_their_words_stay_where_they_are(
-    data_folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_speakers_are_clients_and_their_words_stay_where_they_are(data_folder: Path, text: str) -> None:
     settings = {"data": {"name": "shakespeare", "path": str(data_folder), "partition": "user"}, "model": {"name": "char-lstm"}}
     side = client_side(resolve(settings))
     assert len(side.population.clients) == 264

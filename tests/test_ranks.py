@@ -60,6 +60,7 @@ from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import server_step
 from hubbub.training.simulation.functional import FlatModel
 from ranks_of import Started, on_ranks
+from small_runs import until
 
 ROUNDS, CLIENTS = 6, 26
 
@@ -130,9 +131,7 @@ def optimized(ranks: Ranks, folder: Path, stop: int) -> list[Any]:
     server = ServerOptimizer("fedadam", learning_rate=0.1)
     plan = RunPlan(12, everyone, 4, mechanism=mechanism, clip_norm=0.5, seed=3, noise="simulation", server=server)
     population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), ranks=ranks, lattice=False)
-    for result in train(plan, population, model, RunStore(folder)):
-        if result.round_index + 1 == stop:
-            break
+    until(train(plan, population, model, RunStore(folder)), stop)
     return [hashlib.sha256(p.detach().numpy().tobytes()).hexdigest() for p in model.parameters()]
 
 

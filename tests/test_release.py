@@ -1,7 +1,7 @@
 """The release path: what is charged, hidden and persisted in which order, and what it refuses."""
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +13,13 @@ from hubbub.errors import ConfigError, LedgerError, RunFolderError
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation, Participation, PoissonSampling
-from hubbub.mechanism.sensitivity import Sensitivity
+from hubbub.mechanism.participation import MinSeparation, PoissonSampling
 from hubbub.mechanism.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
 from hubbub.noise.sources import IncarnationSource
 from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
 from release_paths import CLIENTS, CLIP, DIM, PATTERN, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, total
+from small_runs import Foreign
 
 
 def test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -> None:
@@ -124,38 +124,31 @@ def test_independent_noise_resumes_on_any_machine_and_draws_no_row_of_an_earlier
     assert [epoch.first_row for epoch in again.ledger.history.epochs] == [0, 2]
 
 
-@dataclass(frozen=True)
-class Foreign:
-    """A strategy from outside: the identity, with a sensitivity and a stream that may be lies."""
+FOREIGN = Foreign(np.eye(ROUNDS))
 
-    rounds: int = ROUNDS
-    stated: float = 1.0
-    scale: float = 1.0
 
-    def matrix(self) -> np.ndarray:
-        return np.eye(self.rounds)
-
-    def sensitivity(self, participation: Participation) -> Sensitivity:
-        return Sensitivity(self.stated, True, "its own word")
+class Quiet(Foreign):
+    """Its noise is a hundredth of what inverts its matrix."""
 
     def step(self, round_index: int, draw, memory):  # as the protocol has it
-        return draw(round_index) * self.scale, memory
+        row, memory = super().step(round_index, draw, memory)
+        return row * 0.01, memory
 
 
 def test_a_foreign_stream_that_does_not_invert_its_matrix_is_refused_before_the_first_round(tmp_path: Path) -> None:
-    opened(promise=Promise(ROUNDS, Mechanism(Foreign(), PATTERN, 1.0)))
+    opened(promise=Promise(ROUNDS, Mechanism(FOREIGN, PATTERN, 1.0)))
     with pytest.raises(ValueError, match="does not invert"):
-        opened(locked(tmp_path), Promise(ROUNDS, Mechanism(Foreign(scale=0.01), PATTERN, 1.0)))
+        opened(locked(tmp_path), Promise(ROUNDS, Mechanism(Quiet(FOREIGN.C), PATTERN, 1.0)))
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
 def test_what_a_foreign_strategy_states_about_its_sensitivity_is_computed_again() -> None:
-    honest, foreign = (Mechanism(strategy, PATTERN, 1.0) for strategy in (Identity(ROUNDS), Foreign(stated=1e-6)))
+    honest, foreign = (Mechanism(strategy, PATTERN, 1.0) for strategy in (Identity(ROUNDS), Foreign(FOREIGN.C, stated=1e-6)))
     assert foreign.mu == pytest.approx(honest.mu, rel=1e-12)
     assert foreign.sensitivity_after(2).value == pytest.approx(honest.sensitivity_after(2).value, rel=1e-12)
 
 
-@pytest.mark.parametrize("strategy", [Identity(ROUNDS), toeplitz.square_root(ROUNDS, 3), BinaryTree(ROUNDS), Foreign()])
+@pytest.mark.parametrize("strategy", [Identity(ROUNDS), toeplitz.square_root(ROUNDS, 3), BinaryTree(ROUNDS), FOREIGN])
 def test_a_promise_is_read_from_its_record_alone(tmp_path: Path, strategy: Identity) -> None:
     promise = Promise(ROUNDS, Mechanism(strategy, PATTERN, 1.3), settings={"a": 1})
     opened(locked(tmp_path), promise)
@@ -256,7 +249,7 @@ class Ahead(Foreign):
 
 def test_a_stream_that_draws_ahead_is_refused() -> None:
     with pytest.raises(ValueError, match="round 0 draws row 1 of z, which belongs to a later round"):
-        opened(promise=Promise(ROUNDS, Mechanism(Ahead(), PATTERN, 1.0)))
+        opened(promise=Promise(ROUNDS, Mechanism(Ahead(FOREIGN.C), PATTERN, 1.0)))
 
 
 class Correlated(Identity):

@@ -12,35 +12,21 @@ from hubbub.errors import ConfigError, RunFolderError
 from hubbub.report.audit import read_audit, with_audit
 from hubbub.report.page import page
 from hubbub.report.summary import summary
-from recorded_runs import hubbub
+from recorded_runs import SMALL, hubbub, trained
 
-CONFIG = """[training]
-rounds = 4
-cohort_size = 10
-plan = "one-by-one"
-[privacy]
-clip_norm = 0.5
-noise_multiplier = 2.0
-noise = "simulation"
-[data]
-name = "digits"
-clients = 40
-"""
+CONFIG = SMALL.replace("[privacy]", 'plan = "one-by-one"\n[privacy]\nnoise = "simulation"')
 
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in whose folder lies an audit of its settings."""
     place = tmp_path_factory.mktemp("audited")
-    (place / "run.toml").write_text(CONFIG)
-    assert hubbub("train", str(place / "run.toml"), "--out", str(place / "run")) == 0
-    effort = ("--canaries", "15", "--runs", "1")
-    assert hubbub("audit", str(place / "run.toml"), *effort, "--out", str(place / "run" / "audit")) == 0
-    return place / "run"
+    run = trained(place, CONFIG)
+    assert hubbub("audit", place / "run.toml", "--canaries", 15, "--runs", 1, "--out", run / "audit") == 0
+    return run
 
 
 def changed(audited: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """An audit like that of the run, but for a change."""
     found = json.loads((audited / "audit" / "audit.json").read_text())
     change(found)
     folder.mkdir()
@@ -49,7 +35,7 @@ def changed(audited: Path, folder: Path, change: Callable[[dict[str, Any]], obje
 
 
 @pytest.mark.slow
-def test_an_audit_that_lies_in_a_runs_folder_is_in_its_report(audited: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_audit_that_lies_in_a_runs_folder_is_in_its_report(audited: Path) -> None:
     assert hubbub("report", str(audited)) == 0
     text = (audited / "report.html").read_text()
     found = json.loads((audited / "audit" / "audit.json").read_text())

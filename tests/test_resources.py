@@ -67,7 +67,7 @@ def test_res_1_a_matrix_file_of_a_billion_entries_is_refused_before_they_are_all
 # Before the first round
 
 
-def test_res_2_noise_that_no_memory_holds_is_refused_before_the_first_round(tmp_path: Path) -> None:
+def test_res_2_noise_that_no_memory_holds_is_refused_before_the_first_round() -> None:
     rounds, dim = 4096, 10**8
     pattern = MinSeparation(rounds, 1)
     promise = Promise(rounds, Mechanism(toeplitz.square_root(rounds, rounds), pattern, 1.0))

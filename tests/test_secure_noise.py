@@ -30,6 +30,7 @@ from hubbub.mechanism.strategies import BinaryTree, Identity, Strategy, toeplitz
 from hubbub.noise import NoiseStream, SecureSource, sources
 from hubbub.noise.lattice import Lattice
 from hubbub.training import LocalTraining, RunPlan, RunStore, SimulatedPopulation, train
+from small_runs import until
 
 Array = npt.NDArray[np.float64]
 
@@ -297,9 +298,7 @@ def released(strategy: Strategy, folder: Path, stops: Sequence[int] = (ROUNDS,))
     silent = SimulatedPopulation([(torch.zeros(0, DIM), torch.zeros(0, 1))] * 12, F.mse_loss, LocalTraining())
     plan = RunPlan(ROUNDS, PATTERN, 3, Mechanism(strategy, PATTERN, 1.5), clip_norm=CLIP_NORM)
     for stop in stops:
-        for result in train(plan, silent, nn.Linear(DIM, 1, bias=False), RunStore(folder)):
-            if result.round_index + 1 == stop:
-                break
+        until(train(plan, silent, nn.Linear(DIM, 1, bias=False), RunStore(folder)), stop)
     store = RunStore(folder)
     releases = [store.parse_release(t, store.release_content(t)) for t in range(ROUNDS)]
     return torch.stack(releases).numpy() / (CLIP_NORM * 1.5)

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import pytest
 
-import refusals
 from hubbub import accounting
 from hubbub.accounting import PoissonSampled
 from hubbub.accounting.selection import selection_epsilon
@@ -28,16 +27,15 @@ from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.training.run_folder.record import read_run
 from recorded_runs import promise_of, recorded
-from refusals import Refused
+from refusals import refused
 
-# Fixtures are found by their names here.
-workplace, refused = refusals.workplace, refusals.refused
+pytestmark = pytest.mark.usefixtures("workplace")
 
 GRID = "privacy.clip_norm=0.1,0.5"
 NOISE = "privacy.noise_multiplier=1,2"
 
 
-def test_a_grid_over_the_budget_takes_the_place_of_a_noise_multiplier_and_each_cell_gets_its_own_noise(workplace: Path) -> None:
+def test_a_grid_over_the_budget_takes_the_place_of_a_noise_multiplier_and_each_cell_gets_its_own_noise() -> None:
     base = load("good.toml")
     assert base["privacy"]["noise_multiplier"]
     cells = cells_of(base, grid_of(["privacy.epsilon=1,8"]))
@@ -65,7 +63,7 @@ def test_a_grid_over_the_budget_takes_the_place_of_a_noise_multiplier_and_each_c
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
 )
-def test_a_sweep_with_a_fault_in_it_is_refused_before_the_first_cell(refused: Refused, flags: list[str], words: str) -> None:
+def test_a_sweep_with_a_fault_in_it_is_refused_before_the_first_cell(flags: list[str], words: str) -> None:
     refused(["sweep", "good.toml", "-o", "out", *flags], words)
     assert not Path("out").exists()
 
@@ -75,7 +73,7 @@ def test_two_cells_that_are_one_run_are_refused() -> None:
         cells_of({}, {"training.learning_rate": [1, 1.0]})
 
 
-def test_cells_that_would_go_on_from_one_run_are_refused_since_none_charges_the_others(refused: Refused) -> None:
+def test_cells_that_would_go_on_from_one_run_are_refused_since_none_charges_the_others() -> None:
     extends = ("--set", "training.extends=one", "--set", 'privacy.earlier_runs=["one"]')
     flags = ("-o", "out", "--grid", "privacy.clip_norm=0.1,0.3", *extends)
     refused(["sweep", "good.toml", *flags], "/one': the privacy cost", "would have to count all others")
@@ -111,16 +109,14 @@ def test_a_record_that_was_changed_is_not_believed(tmp_path: Path, change: Any) 
         read_record(tmp_path / "s")
 
 
-def test_a_folder_goes_on_by_its_own_record_alone(refused: Refused, tmp_path: Path) -> None:
+def test_a_folder_goes_on_by_its_own_record_alone() -> None:
     begin(Path("s"), SweepRecord("a.toml", overrides(["training.rounds=2"]), grid_of([GRID]), "/", allow_import=True))
     refused(["sweep", "s", "--grid", NOISE], "--grid: the sweep in s is described by its own sweep.json; leave it out")
     refused(["sweep", "s", "--set", "training.rounds=3"], "--set: the sweep in s")
     refused(["sweep", "s"], "s: its settings name code of your own; pass --allow-import")
 
 
-def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(
-    refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "_finished", lambda *_: pytest.fail("it went on"))
     grid = ["--grid", "data.path=a,b", "--set", "privacy.matrix=c.npy", "--set", 'privacy.earlier_runs=["old"]']
     monkeypatch.setattr(grids, "require_runnable", lambda *_, **__: None)

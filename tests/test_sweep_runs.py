@@ -75,7 +75,7 @@ def copied(place: Path, to: Path) -> Path:
     return to
 
 
-def test_each_cell_is_an_ordinary_run(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_cell_is_an_ordinary_run(place: Path, tmp_path: Path) -> None:
     cells = by_name(place / "whole")
     assert sorted(cells) == sorted(folder.name for folder in (place / "whole" / "cells").iterdir())
     assert len(cells) == 4
@@ -91,7 +91,7 @@ def test_each_cell_is_an_ordinary_run(place: Path, tmp_path: Path, capsys: pytes
     by_hand = tmp_path / "by_hand"
     assert hubbub("train", place / "run.toml", "--out", by_hand, *(part for flag in flags for part in ("--set", flag))) == 0
     assert (by_hand / "state/releases/2.safetensors").read_bytes() == (last / "state/releases/2.safetensors").read_bytes()
-    told = answer(capsys, "evaluate", last)
+    told = answer("evaluate", last)
     assert (cells[LAST]["accuracy"], cells[LAST]["loss"]) == (told["accuracy"], told["loss"])
 
 

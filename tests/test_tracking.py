@@ -58,8 +58,6 @@ class Mlflow(ModuleType):
 
 
 class WandB(ModuleType):
-    """The same of Weights & Biases."""
-
     def __init__(self) -> None:
         super().__init__("wandb")
         self.values: list[tuple[dict[str, float], int]] = []

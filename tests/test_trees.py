@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import oracle
+from conftest import oracle, require_reference
 from hubbub.accounting.dominating_pairs import as_gaussian
 from hubbub.accounting.events import TreeAggregation
-from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism import gaussian, utility, workloads
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling, SingleParticipation
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling
 from hubbub.mechanism.strategies import tree as module
 from hubbub.mechanism.strategies.matrices import triangular_form
 from hubbub.mechanism.strategies.tree import DECODERS, BinaryTree
@@ -38,16 +37,7 @@ def test_matrix_stream_and_sensitivity_agree(tree: BinaryTree) -> None:
 def test_every_decoder_has_the_reference_error_and_sensitivity(case: dict) -> None:
     decoder = next(d for d in DECODERS if d in case["id"])
     per_tree = case["n"] // 2 if case["id"].startswith("stamped") else None
-    tree = BinaryTree(case["n"], decoder, per_tree)
-    errors = utility.squared_errors(workloads.prefix_sum(case["n"]), tree)
-    assert errors.sum() == pytest.approx(case["total_sq_error"], rel=1e-12)
-    assert errors.max() == pytest.approx(case["max_sq_error"], rel=1e-12)
-    assert errors[-1] == pytest.approx(case["last_sq_error"], rel=1e-12)
-    assert tree.sensitivity(SingleParticipation()).value ** 2 == pytest.approx(case["sens2_single"], rel=1e-12)
-    for k, known in case["fixed_epoch"].items():
-        stated = tree.sensitivity(FixedEpochs(int(k), case["n"] // int(k)))
-        assert stated.exact
-        assert stated.value**2 == pytest.approx(known["sens2_abs"], rel=1e-12)
+    require_reference(case, BinaryTree(case["n"], decoder, per_tree))
 
 
 @pytest.mark.parametrize("n", [1, 3, 8, 13, 32])
@@ -112,12 +102,6 @@ def test_where_the_programme_would_be_too_large_a_bound_says_so(monkeypatch: pyt
     assert exact.exact
     assert not bound.exact
     assert bound.value >= exact.value
-
-
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_prt_7_the_round_after_the_last_is_refused(decoder: str) -> None:
-    with pytest.raises(NoiseExhaustedError, match="rounds 0 to 3 only"):
-        BinaryTree(4, decoder).step(4, lambda i: 0.0, ())
 
 
 # What a tree costs

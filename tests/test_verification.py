@@ -27,7 +27,9 @@ from hubbub.mechanism.strategies import Identity
 from hubbub.training import Plan, RunStore, SimulatedPopulation, train
 from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verdict, verify
-from recorded_runs import hubbub, require_noticed, rewritten, unproved
+from recorded_runs import answer, hubbub, invoke, require_noticed, rewritten, trained, unproved
+from refusals import refused
+from small_runs import until
 
 CONFIG = """
 [training]
@@ -47,10 +49,7 @@ clients = 60
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("verification")
-    (folder / "run.toml").write_text(CONFIG)
-    assert hubbub("train", str(folder / "run.toml"), "--out", str(folder / "run")) == 0
-    return folder / "run"
+    return trained(tmp_path_factory.mktemp("verification"), CONFIG)
 
 
 @pytest.fixture
@@ -67,13 +66,8 @@ def test_a_finished_run_holds(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     shown = capsys.readouterr().out
     assert "all checks pass" in shown
     assert shown.count("passes ") >= 8
-    head = json_of(capsys, "ledger", str(run), "--json")["head"]
+    head = answer("ledger", str(run))["head"]
     assert failing(run, head) == {}
-
-
-def json_of(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> dict:
-    assert hubbub(*arguments) == status
-    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
 
 
 def test_acc_7_verification_changes_nothing(run: Path) -> None:
@@ -100,7 +94,7 @@ def test_a_run_that_goes_on_while_it_is_read_is_no_fault(tmp_path: Path, monkeyp
     assert "the release of round 5 is not the committed one" in failing(tmp_path / "run")["releases"]
 
 
-def test_acc_13_verification_reads_a_run_whose_code_is_not_there_and_imports_nothing(run: Path, tmp_path: Path) -> None:
+def test_acc_13_verification_reads_a_run_whose_code_is_not_there_and_imports_nothing(run: Path) -> None:
     (run / "config.toml").write_text('[model]\nname = "poison:Model"\n[data]\nname = "poison:load"\n')
     (run / "poison.py").write_text("raise SystemExit('ran')\n")
     here = Path.cwd()
@@ -204,9 +198,9 @@ def test_what_does_not_hold_is_named_and_the_status_is_1(
     assert words in failing(run)[name]
     assert hubbub("verify", str(run)) == 1
     assert f"FAILS  {name}" in capsys.readouterr().out
-    answer = json_of(capsys, "verify", str(run), "--json", status=1)
-    assert answer["ok"] is False
-    assert next(check["name"] for check in answer["checks"] if not check["ok"]) in failing(run)
+    told = answer("verify", str(run), status=1)
+    assert told["ok"] is False
+    assert next(check["name"] for check in told["checks"] if not check["ok"]) in failing(run)
 
 
 def test_the_epsilon_of_a_broken_pattern_is_that_of_what_happened(run: Path) -> None:
@@ -255,8 +249,8 @@ def test_a_published_folder_is_verified_as_far_as_it_proves_anything(run: Path, 
     assert failing(public, head).keys() == {"head"}
     (public / "evil.py").touch()
     assert unproved(public) == ["evil.py"]
-    answer = json_of(capsys, "verify", str(public), "--json")
-    assert (answer["head"], answer["epsilon"]) == (stated["head"], None)
+    told = answer("verify", str(public))
+    assert (told["head"], told["epsilon"]) == (stated["head"], None)
 
 
 @pytest.mark.parametrize(
@@ -303,9 +297,7 @@ def test_a_guarantee_that_was_on_record_once_is_missed_in_every_later_round(tmp_
     clients = [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))] * 4
     store = RunStore(tmp_path / "run")
     population = SimulatedPopulation(clients, torch.nn.functional.cross_entropy)
-    rounds = train(Plan(mechanism, 1.0, 1e-5), population, torch.nn.Linear(3, 2), store)
-    next(rounds)
-    rounds.close()
+    until(train(Plan(mechanism, 1.0, 1e-5), population, torch.nn.Linear(3, 2), store), 1)
     assert verify(store.folder).ok
     add_record(store.ledger_path, {"kind": "files", "files": {"guarantee.json": "0" * 64}})
     for _ in train(Plan(mechanism, 1.0, 1e-5), population, torch.nn.Linear(3, 2), store):
@@ -315,23 +307,21 @@ def test_a_guarantee_that_was_on_record_once_is_missed_in_every_later_round(tmp_
     assert "guarantee.json" in missing.detail
 
 
-def test_a_closed_run_verifies_and_neither_resumes_nor_closes_twice(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_run_verifies_and_neither_resumes_nor_closes_twice(run: Path) -> None:
     secrets = [path.read_bytes() for path in (run / "state" / "keys").iterdir()]
     assert hubbub("close", str(run)) == 0
     assert list((run / "state" / "keys").iterdir()) == []
     assert not any(key in path.read_bytes() for key in secrets for path in run.rglob("*") if path.is_file())
     assert failing(run) == {}
-    assert hubbub("resume", str(run)) == 2
-    assert "closed" in capsys.readouterr().err
+    refused(["resume", str(run)], "closed")
     assert hubbub("close", str(run)) == 0
 
 
-def test_rng_6_a_simulation_says_that_it_is_not_for_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rng_6_a_simulation_says_that_it_is_not_for_release(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(CONFIG.replace("bands = 5", 'bands = 5\nnoise = "simulation"'))
     folder = tmp_path / "run"
-    assert hubbub("train", str(tmp_path / "run.toml"), "--out", str(folder)) == 0
-    assert "imulation, not for release" in capsys.readouterr().out
+    assert "imulation, not for release" in invoke("train", tmp_path / "run.toml", "--out", folder)
     assert "simulation, not for release" in (folder / "ledger.jsonl").read_text()
     assert "imulation, not for release" in (folder / "report.md").read_text()
-    assert json_of(capsys, "ledger", str(folder), "--json")["noise"] == "simulation, not for release"
+    assert answer("ledger", str(folder))["noise"] == "simulation, not for release"
     assert failing(folder) == {}

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 
-import refusals
 from hubbub._util import strict_json
 from hubbub.datasets import cifar10, mnist
 from hubbub.errors import DataError, HubbubError, KeyFileError, LedgerError, RunFolderError
@@ -34,11 +33,10 @@ from hubbub.secagg.protocol import Agreement
 from hubbub.training.run_folder.state import Checkpoint, parse
 from malformed import laws
 from malformed.contents import Payload, flipped, header_of, npy_of, opened, sha256, some, tensors, tensors_file
-from refusals import Refused, little_memory
+from refusals import little_memory, refused
 from written_keys import LARGE
 
-# Fixtures are found by their names here.
-workplace, refused = refusals.workplace, refusals.refused
+pytestmark = pytest.mark.usefixtures("workplace")
 
 
 def in_npy(objects: bool) -> bytes:
@@ -107,7 +105,7 @@ LOADERS: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("kind", PICKLES)
-def test_fil_3_no_loader_runs_what_a_pickle_holds(kind: str, loader: str, workplace: Path) -> None:
+def test_fil_3_no_loader_runs_what_a_pickle_holds(kind: str, loader: str) -> None:
     for name in ("odd.npy", "odd.npz", "odd.pt", "odd.safetensors", "odd"):
         Path(name).write_bytes(PICKLES[kind]())
         Path(name).chmod(0o600)
@@ -116,7 +114,7 @@ def test_fil_3_no_loader_runs_what_a_pickle_holds(kind: str, loader: str, workpl
         assert not Path("unpickled").exists()
 
 
-def test_fil_3_the_trap_snaps_where_somebody_unpickles(workplace: Path) -> None:
+def test_fil_3_the_trap_snaps_where_somebody_unpickles() -> None:
     """Or the test above would show nothing."""
     for make in (PICKLES["pickle"], PICKLES["joblib"]):
         joblib.load(io.BytesIO(make()))
@@ -152,7 +150,7 @@ def bomb(file: str, member: str, shape: str, dtype: str, size: int) -> None:
     ids=["a header of 0.8 GB", "a header that says less", "a header of 8 GB"],
 )
 def test_fil_4_a_bomb_is_refused_by_its_header_before_it_is_read(
-    workplace: Path, member: str, shape: str, dtype: str, size: int, load: Callable[[str], object]
+    member: str, shape: str, dtype: str, size: int, load: Callable[[str], object]
 ) -> None:
     bomb("bomb.npz", member, shape, dtype, size)
     assert Path("bomb.npz").stat().st_size < 2_000_000
@@ -161,7 +159,7 @@ def test_fil_4_a_bomb_is_refused_by_its_header_before_it_is_read(
         load("bomb.npz")
 
 
-def test_fil_4_an_archive_of_matrices_is_refused_before_anything_is_unpacked(refused: Refused) -> None:
+def test_fil_4_an_archive_of_matrices_is_refused_before_anything_is_unpacked() -> None:
     bomb("bomb.npz", "C.npy", "(32768, 32768)", "'<f8'", 2**30)
     account = ["account", "--rounds", "4", "--delta", "1e-5", "--noise-multiplier", "1"]
     for named in (["--mechanism"], ["--strategy", "dense", "--matrix"]):
@@ -172,7 +170,7 @@ def test_fil_4_an_archive_of_matrices_is_refused_before_anything_is_unpacked(ref
 # Tensors.
 
 
-def test_fil_5_of_a_checkpoint_no_bit_changes_unseen(workplace: Path) -> None:
+def test_fil_5_of_a_checkpoint_no_bit_changes_unseen() -> None:
     """The SHA-256 of each file stands in the manifest."""
     whole = tensors(model=np.arange(300.0), clip_norm=np.array(1.0))
     checkpoint_of(whole, whole)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import refusals
 from hubbub.factorization import Optimized, strategy_file
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation
@@ -17,10 +16,10 @@ from hubbub.mechanism.strategies import Dense, dense
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row
 from hubbub.mechanism.workloads import prefix_sum
 from malformed.contents import C, canonical, npy, opened, proto, tensors_file
-from refusals import Refused, output
+from recorded_runs import invoke
+from refusals import refused
 
-# Fixtures are found by their names here.
-workplace, refused = refusals.workplace, refusals.refused
+pytestmark = pytest.mark.usefixtures("workplace")
 
 ROUNDS = len(C)
 ACCOUNT = [
@@ -66,7 +65,7 @@ KINDS: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("file", FORMATS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_fil_1_what_is_no_strategy_is_refused_with_row_and_column(refused: Refused, kind: str, file: str) -> None:
+def test_fil_1_what_is_no_strategy_is_refused_with_row_and_column(kind: str, file: str) -> None:
     matrix, words = KINDS[kind]
     Path(file).write_bytes(FORMATS[file](matrix))
     for command in (ACCOUNT, DENSE):
@@ -74,13 +73,13 @@ def test_fil_1_what_is_no_strategy_is_refused_with_row_and_column(refused: Refus
 
 
 @pytest.mark.parametrize("file", FORMATS)
-def test_fil_1_whole_files_made_by_the_same_hands_are_taken(capsys: pytest.CaptureFixture[str], file: str) -> None:
+def test_fil_1_whole_files_made_by_the_same_hands_are_taken(file: str) -> None:
     Path(file).write_bytes(FORMATS[file](C))
     for command in (ACCOUNT, DENSE):
-        assert "epsilon" in output(capsys, [*command, file])
+        assert "epsilon" in invoke(*command, file)
 
 
-def test_fil_1_bands_are_counted_in_the_matrix_and_not_believed(refused: Refused) -> None:
+def test_fil_1_bands_are_counted_in_the_matrix_and_not_believed() -> None:
     Path("C.npy").write_bytes(npy(changed(5, 0, 1e-9)))
     refused([*ACCOUNT, "dense:matrix=C.npy,bands=2"], "bands = 2", "'dense' has none")
     refused([*DENSE, "C.npy", "--bands", "2"], "--matrix", "leave --strategy and its numbers out")
@@ -136,7 +135,7 @@ def test_fil_2_a_stated_sensitivity_is_not_trusted() -> None:
     assert mechanism.sensitivity_after(4).value >= worst(C[:4, :4], 2, 3) * (1 - 1e-12)
 
 
-def test_fil_2_a_file_has_no_place_for_a_sensitivity(refused: Refused) -> None:
+def test_fil_2_a_file_has_no_place_for_a_sensitivity() -> None:
     header, data = opened(stored(C))
     said = header["__metadata__"]["hubbub"]
     for more in ("l2_sensitivity", "sensitivity", "column_norm"):

@@ -12,7 +12,6 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 
 import paillier_nodes
-import refusals
 from hubbub._util import files, strict_json
 from hubbub.errors import RunFolderError
 from hubbub.experiment import config
@@ -26,10 +25,9 @@ from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import Checkpoint
 from malformed.contents import sha256
 from malformed.place import becoming
-from refusals import Refused, contents, settings
+from refusals import contents, refused, settings
 
-# Fixtures are found by their names here.
-workplace, refused = refusals.workplace, refusals.refused
+pytestmark = pytest.mark.usefixtures("workplace")
 
 # Forty names that mean more to a shell, a terminal or a file system than to whoever wrote them.
 NAMES = [
@@ -76,7 +74,7 @@ def test_fil_10_forty_names_of_runs_lead_nowhere_but_into_the_holders_own_folder
     assert {Path(name).name for name in made - folders} == {"agreement.json", "opened.json", "lock"}
 
 
-def test_fil_10_an_app_gets_no_name_that_is_none_of_a_package(refused: Refused, workplace: Path) -> None:
+def test_fil_10_an_app_gets_no_name_that_is_none_of_a_package(workplace: Path) -> None:
     before = below(workplace)
     # Where it is put is the user's choice; what it is called becomes the name of a package.
     bad = [name for name in [*NAMES, *NO_NAMES] if not re.fullmatch("[a-z]+", Path(name).name, re.ASCII)]
@@ -86,7 +84,7 @@ def test_fil_10_an_app_gets_no_name_that_is_none_of_a_package(refused: Refused, 
     assert below(workplace) == before
 
 
-def test_fil_10_no_name_of_a_file_is_taken_from_a_manifest(workplace: Path) -> None:
+def test_fil_10_no_name_of_a_file_is_taken_from_a_manifest() -> None:
     """A checkpoint is found by its number: a manifest that names a file is refused before anything is opened."""
     for name in [*NAMES, *NO_NAMES[1:6]]:
         stated = {"schema": 1, "rounds": 1, "head": "0" * 64, "files": {name: {"sha256": sha256(b""), "bytes": 0}}}
@@ -104,7 +102,7 @@ LITERAL = [
 
 
 @pytest.mark.parametrize("value", LITERAL)
-def test_fil_9_a_value_is_what_stands_there(refused: Refused, value: str) -> None:
+def test_fil_9_a_value_is_what_stands_there(value: str) -> None:
     layer: dict[str, dict[str, Any]] = {"data": {"name": "mnist", "path": value}, "privacy": {"noise_multiplier": 1.0}}
     resolved = config.resolve(layer)
     assert resolved.data.path == value
@@ -131,7 +129,7 @@ def test_fil_9_a_value_is_what_stands_there(refused: Refused, value: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["empty", "folder", "pipe", "endless", "void", "loop"])
-def test_fil_13_what_is_no_file_is_refused_at_once(refused: Refused, kind: str) -> None:
+def test_fil_13_what_is_no_file_is_refused_at_once(kind: str) -> None:
     Path("odd").touch()
     if kind != "empty":
         becoming("odd", kind)()
@@ -150,7 +148,7 @@ def test_fil_13_what_is_no_file_is_refused_at_once(refused: Refused, kind: str) 
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o707, 0o755])
-def test_fil_11_the_folder_of_a_run_is_taken_from_everybody_else_before_anything_is_in_it(mode: int, workplace: Path) -> None:
+def test_fil_11_the_folder_of_a_run_is_taken_from_everybody_else_before_anything_is_in_it(mode: int) -> None:
     Path("run").mkdir()
     Path("run").chmod(mode)
     with RunStore(Path("run")).locked():
@@ -158,7 +156,7 @@ def test_fil_11_the_folder_of_a_run_is_taken_from_everybody_else_before_anything
         assert {path.stat().st_mode & 0o077 for path in Path("run").rglob("*")} == {0}
 
 
-def test_fil_11_a_folder_of_another_user_is_refused(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fil_11_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("run").mkdir()
     before = contents(Path("run"))
     monkeypatch.setattr(os, "getuid", lambda: Path("run").stat().st_uid + 1)
@@ -182,7 +180,7 @@ def test_fil_11_a_folder_of_another_user_is_refused(workplace: Path, monkeypatch
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "train"])
-def test_fil_7_what_is_not_toml_is_told_so(refused: Refused, command: str, name: str, content: str) -> None:
+def test_fil_7_what_is_not_toml_is_told_so(command: str, name: str, content: str) -> None:
     Path(name).write_text(content)
     refused([command, name], name, "is not TOML")
     assert not Path("ran").exists()

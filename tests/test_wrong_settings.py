@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import refusals
-from refusals import ACCOUNT, CORRELATED, GOOD, Refused, contents, settings
+from conftest import CORRELATED, GOOD
+from refusals import ACCOUNT, contents, refused, settings
 
-# Fixtures are found by their names here.
-workplace, refused = refusals.workplace, refusals.refused
+pytestmark = pytest.mark.usefixtures("workplace")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ workplace, refused = refusals.workplace, refusals.refused
     ],
     ids=lambda value: value[:50] if isinstance(value, str) else "",
 )
-def test_a_setting_that_cannot_be_is_refused_by_its_name(refused: Refused, assignment: str, words: list[str]) -> None:
+def test_a_setting_that_cannot_be_is_refused_by_its_name(assignment: str, words: list[str]) -> None:
     refused(settings("good.toml", assignment), *words)
 
 
@@ -80,24 +79,22 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(refused: Refused, assig
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
 )
-def test_settings_that_contradict_each_other_are_refused(
-    refused: Refused, config: str, assignments: list[str], words: list[str]
-) -> None:
+def test_settings_that_contradict_each_other_are_refused(config: str, assignments: list[str], words: list[str]) -> None:
     refused(settings(config, *assignments), *words)
     assert not Path("new").exists()
 
 
-def test_a_config_with_neither_noise_nor_budget_is_refused(refused: Refused) -> None:
+def test_a_config_with_neither_noise_nor_budget_is_refused() -> None:
     Path("neither.toml").write_text(GOOD.replace("noise_multiplier = 1.0", ""))
     refused(settings("neither.toml"), "noise_multiplier", "epsilon", 'mode = "none"')
 
 
-def test_a_pattern_that_the_clients_cannot_keep_is_refused_with_advice_that_works(refused: Refused) -> None:
+def test_a_pattern_that_the_clients_cannot_keep_is_refused_with_advice_that_works() -> None:
     error = refused(settings("pattern.toml", "participation.pattern=single", "training.rounds=20"), "20", "10")
     assert "cohort_size to 0" not in error
 
 
-def test_a_rotation_that_leaves_rounds_without_clients_is_refused(refused: Refused) -> None:
+def test_a_rotation_that_leaves_rounds_without_clients_is_refused() -> None:
     config = CORRELATED.replace("cohort_size = 2\n", "").replace("min_separation = 2", "rounds_per_epoch = 50")
     Path("rotation.toml").write_text(config.replace("rounds = 4", "rounds = 50"))
     refused(["plan", "rotation.toml"], "rounds_per_epoch", "50", "10")
@@ -108,14 +105,14 @@ def test_a_rotation_that_leaves_rounds_without_clients_is_refused(refused: Refus
     ["", "--sampling-probability 0.1", "--mechanism tree", "--strategy tree"],
     ids=["independent", "poisson", "tree", "named"],
 )
-def test_more_rounds_than_any_memory_holds_are_refused(refused: Refused, more: str) -> None:
+def test_more_rounds_than_any_memory_holds_are_refused(more: str) -> None:
     rounds = str(10**15)
     refused(["account", "--rounds", rounds, "--delta", "1e-5", "--noise-multiplier", "1", *more.split()], "rounds", rounds)
 
 
 @pytest.mark.parametrize("more", [[], ["--sampling-probability", "0.1"]], ids=["gaussian", "poisson"])
 @pytest.mark.parametrize("value", ["1e-200", "1e-160", "1e-100", "1e300"])
-def test_noise_beyond_what_can_be_computed_is_refused_by_name(refused: Refused, value: str, more: list[str]) -> None:
+def test_noise_beyond_what_can_be_computed_is_refused_by_name(value: str, more: list[str]) -> None:
     refused(["account", "--rounds", "5", "--delta", "1e-5", "--noise-multiplier", value, *more], "noise", repr(float(value)))
 
 
@@ -148,7 +145,7 @@ def test_noise_beyond_what_can_be_computed_is_refused_by_name(refused: Refused, 
         ("--strategy banded-toeplitz --bands 2 --bins 2", ["BandedToeplitz", "independent noise only"]),
     ],
 )
-def test_account_refuses_flags_that_describe_no_mechanism(refused: Refused, flags: str, words: list[str]) -> None:
+def test_account_refuses_flags_that_describe_no_mechanism(flags: str, words: list[str]) -> None:
     refused([*ACCOUNT, *flags.split()], *words)
 
 
@@ -156,19 +153,19 @@ OWN_NAMES = [("good.toml", "data.name"), ("good.toml", "model.name"), ("correlat
 
 
 @pytest.mark.parametrize(("config", "setting"), OWN_NAMES, ids=[setting for _, setting in OWN_NAMES])
-def test_own_code_is_not_run_without_permission(refused: Refused, config: str, setting: str) -> None:
+def test_own_code_is_not_run_without_permission(config: str, setting: str) -> None:
     Path("own_forbidden.py").write_text("raise SystemExit('own code was run')\n")
     refused(settings(config, f"{setting}=own_forbidden:Thing"), "own_forbidden:Thing", "--allow-import")
 
 
 @pytest.mark.parametrize(("config", "setting"), OWN_NAMES, ids=[setting for _, setting in OWN_NAMES])
 @pytest.mark.parametrize("name", ["no_such_module:Thing", "own_code:Missing", "own_code:", ":Thing", "..own_code:Gathering"])
-def test_own_code_that_does_not_exist_is_refused(refused: Refused, config: str, setting: str, name: str) -> None:
+def test_own_code_that_does_not_exist_is_refused(config: str, setting: str, name: str) -> None:
     Path("own_code.py").write_text("seven = 7\n")
     refused([*settings(config, f"{setting}={name}"), "--allow-import"], setting.rpartition(".")[2], f"'{name}'")
 
 
-def test_a_folder_that_holds_files_is_left_as_it_is(refused: Refused) -> None:
+def test_a_folder_that_holds_files_is_left_as_it_is() -> None:
     Path("new").mkdir()
     Path("new/.thesis.txt").write_text("years of work")
     refused(settings("good.toml"), "new", "exists already", "--out")
@@ -185,9 +182,7 @@ def test_a_folder_that_holds_files_is_left_as_it_is(refused: Refused) -> None:
     ],
     ids=["the folder", "its parent", "the folder of runs", "the system's"],
 )
-def test_a_file_in_the_place_of_a_folder_is_left_as_it_is(
-    refused: Refused, taken: str, line: list[str], words: list[str]
-) -> None:
+def test_a_file_in_the_place_of_a_folder_is_left_as_it_is(taken: str, line: list[str], words: list[str]) -> None:
     Path(taken).write_text("years of work")
     refused(line, *words, "--out")
     assert Path(taken).read_text() == "years of work"

@@ -155,7 +155,6 @@ def random_sums(seed: int, folder: Path) -> RandomSums:
 
 
 def looped(plan: RunPlan, population: Callable[[int, Path], Population] = random_sums, noise_by: str = "server") -> Way:
-    """The way of a plan."""
     return Way(
         promise=plan.promise(),
         cohort=plan.expected_cohort_size,

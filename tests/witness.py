@@ -153,13 +153,11 @@ class Witness:
         self.sent.clear()
 
     def meets(self, total: torch.Tensor, release: torch.Tensor, clip_norm: float, bits: int) -> None:
-        """Noise met a sum."""
         charged = on_record(self.folder, "begin", self.round_index)
         rows = tuple(self.drawn)
         self.note(Met(self.round_index, self.cohort, rows, total.clone(), release.clone(), clip_norm, bits, charged))
 
     def publishes(self, round_index: int, epsilon: float) -> None:
-        """A round's result left."""
         self.note(Published(round_index, epsilon, on_record(self.folder, "commit", round_index)))
 
     def asks(self, round_index: int, clients: int) -> None:
@@ -171,7 +169,6 @@ class Witness:
         self.note(Gave(round_index, holder, tuple(steps.tolist())))
 
     def opens(self, round_index: int, holder: str, digest: bytes) -> None:
-        """A holder opened a sum."""
         self.note(Opened(round_index, holder, digest))
 
     def shares(self, draw: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:

@@ -86,7 +86,6 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def npy_of(header: str | bytes, data: bytes, magic: bytes = b"\x93NUMPY\x01\x00") -> bytes:
-    """A NumPy file with this header."""
     text = header if isinstance(header, bytes) else header.encode("latin1")
     text += b" " * (-(len(text) + len(magic) + 3) % 64) + b"\n"
     return magic + struct.pack("<H" if magic[6] == 1 else "<I", len(text)) + text + data
@@ -104,14 +103,12 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """One field of a protocol buffer."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 def proto(dtype: int, shape: Iterable[int], data: bytes) -> bytes:
-    """A TensorProto."""
     sizes = b"".join(field(2, field(1, size)) for size in shape)
     return field(1, dtype) + field(2, sizes) + field(4, data)
 
@@ -124,7 +121,6 @@ class Payload:
 
 
 def archive(**members: bytes) -> bytes:
-    """A .npz file with these members."""
     out = BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
         for name, content in members.items():

@@ -310,7 +310,6 @@ DATA: dict[str, dict[str, tuple[str, str]]] = {
 
 
 def data_sets(run: Run) -> Iterator[Case]:
-    """Files that are not the published data sets."""
     for name, members in DATA.items():
         line = (*PLAN, "--measure", "--set", f"data.name={name}", "--set", "data.path=data.bin")
 

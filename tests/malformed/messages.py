@@ -206,7 +206,6 @@ def laid_out(files: dict[str, bytes | None]) -> None:
 
 
 def holder_folders(run: Run) -> Iterator[Case]:
-    """The files of a holder that was told of a run."""
     share = paillier_nodes.dealt()[1][0]
     HolderFolder(share, Path("holder")).answer(RecordDict({"paillier": said(action="hello")}))
     files = made("holder")

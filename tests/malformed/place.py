@@ -106,7 +106,6 @@ class Run:
 
     @property
     def lines(self) -> list[bytes]:
-        """Lines of the ledger, each with its end."""
         return self.files["ledger.jsonl"].splitlines(keepends=True)
 
     @property
@@ -115,7 +114,6 @@ class Run:
         return [canonical(record) for record in self.records()]
 
     def records(self) -> list[dict[str, Any]]:
-        """Fresh copies of the records of the ledger."""
         return [json.loads(line)["body"] for line in self.lines]
 
 

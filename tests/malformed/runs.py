@@ -357,7 +357,6 @@ def released(run: Run, content: bytes) -> Damage:
 
 
 def bound_model(run: Run, content: bytes) -> Damage:
-    """A model, and a ledger that binds it."""
     record = {"kind": "files", "files": {"model.safetensors": sha256(content)}}
     return together(forged([*run.bodies, canonical(record)]), holding("run/model.safetensors", content))
 

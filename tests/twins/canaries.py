@@ -85,7 +85,6 @@ def null_deviation(seen: Seen) -> bool:
 
 
 def present_mean(seen: Seen) -> bool:
-    """The mean of the present scores: normal, exact."""
     return _check(seen, 1)
 
 

@@ -79,7 +79,6 @@ def size(seen: Seen) -> bool:
 
 
 def mean(seen: Seen) -> bool:
-    """The mean of all numbers: normal, exact."""
     return normal(np.array([seen.white.mean() * np.sqrt(seen.white.size)]))
 
 

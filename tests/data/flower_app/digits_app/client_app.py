@@ -16,7 +16,6 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """The trained model."""
     if message.content["config"]["server-round"] == context.run_config["hang-in-round"]:
         hang(Path(context.run_config["record"]) / "hangs", str(context.node_config["name"]))
     model = {name: array.numpy() for name, array in message.content["arrays"].items()}

@@ -28,7 +28,6 @@ def mechanism() -> "Mechanism":
 
 
 def initial() -> Model:
-    """The model before the first round."""
     return {"weight": np.zeros((CLASSES, PIXELS)), "bias": np.zeros(CLASSES)}
 
 
