@@ -78,7 +78,7 @@ def test_every_family_is_tested_and_in_the_package_the_import_contract_and_the_p
     files = files_with(strategies, "    def sensitivity(self") - {"strategy"}
     assert {kind.__module__.rpartition(".")[2] for kind in OWN} == files
     assert {f"hubbub.mechanism.strategies.{file}" for file in files} == set(contract)
-    assert set(strategies.OWN.names) <= set(strategies.__all__)
+    assert {kind.__name__ for kind in strategies.OWN} <= set(strategies.__all__)
     optimizers = files_with(factorization, "\ndef optimize(")
     assert {record.optimizer for record in factorization.FAMILIES.values()} - {None} == optimizers <= set(factorization.__all__)
     table = (ROOT / "docs/choosing-a-strategy.md").read_text().partition("\n## The families\n")[2].partition("\n## ")[0]

@@ -13,6 +13,8 @@ no bound; of one round alone, Balle, Barthe and Gaboardi 2018, Theorem 8, https:
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -60,6 +62,9 @@ _MOST_NOISE, _LEAST_PROBABILITY = 1e12, 1e-12
 _LEAST, _MOST = 1e-12, 1e12
 # How a search goes up from a first guess: noise in shares costs a little more than one Gaussian.
 _STRIDE, _STRIDE_OF_SHARES = 2.0, 1.2
+# A coordinate as a function of epsilon.
+_Gauge = Callable[[float], float | None]
+_Number = TypeVar("_Number", int, float)
 
 
 class _Budget:
@@ -73,31 +78,13 @@ class _Budget:
         """Epsilon of the events."""
         return epsilon_once(events, self.delta, self.relation, self.accountant)
 
-    def gauge(self, power: int = 1) -> Callable[[float], float | None]:
+    def gauge(self, power: int = 1) -> _Gauge:
         """A coordinate of which μ^power is a constant multiple, as a function of epsilon."""
+        return lambda epsilon: None if (found := _log_inverse_mu(epsilon, self.delta)) is None else power * found
 
-        def coordinate(epsilon: float) -> float | None:
-            found = _log_inverse_mu(epsilon, self.delta)
-            return None if found is None else power * found
-
-        return coordinate
-
-    def first(
-        self,
-        cost: Callable[[int], float],
-        grid: Grid,
-        start: float,
-        gauge: Callable[[float], float | None],
-    ) -> int | None:
+    def first(self, cost: Callable[[int], float], grid: Grid, start: float, gauge: _Gauge) -> int | None:
         """The first index of a grid whose cost, which falls, meets the budget; ``None`` where none does. ``start``: a guess."""
-
-        def known(index: int) -> float:
-            try:
-                return cost(index)
-            except BudgetError:
-                return math.inf
-
-        return first(known, Line(gauge, self.epsilon), grid, grid.index(start))
+        return first(lambda index: _known(cost, index), Line(gauge, self.epsilon), grid, grid.index(start))
 
     def most(self, cost: Callable[[int], float], at_most: int, log_start: float, power: int = 1) -> int | None:
         """The largest whole number whose cost, which grows with it, meets the budget; ``None`` if 1 does not.
@@ -144,6 +131,14 @@ class _Budget:
     def log_sampling(self, event: Event, q: float, rounds: int) -> float:
         """About ln of the sampling probability that costs the budget, from an event of probability q: n grows as q⁻²."""
         return math.log(q) + (self.log_rounds(event) - math.log(rounds)) / 2
+
+
+def _known(cost: Callable[[_Number], float], at: _Number) -> float:
+    """A cost, infinite where the accountant has no bound."""
+    try:
+        return cost(at)
+    except BudgetError:
+        return math.inf
 
 
 def _log_inverse_mu(epsilon: float, delta: float) -> float | None:
@@ -207,9 +202,7 @@ def calibrate_noise_multiplier(
         factor = 2 if budget.relation == "replace-one" else 1
         return _pushed(cost, budget.epsilon, factor * math.sqrt(rounds) * gaussian.noise_multiplier(budget.epsilon, delta))
 
-    def gauge(cost: float) -> float | None:
-        return budget.log_noise(event, rounds, cost)
-
+    gauge: _Gauge = partial(budget.log_noise, event, rounds)
     most = math.floor(math.log(_MOST_NOISE) / _WIDTH)
     grid = Grid(-most, most, lambda i: i * _WIDTH, lambda log_z: math.ceil(log_z / _WIDTH))
     found = budget.first(lambda i: cost(math.exp(i * _WIDTH)), grid, gauge(budget.epsilon) or 0.0, gauge)
@@ -228,14 +221,7 @@ def _no_noise(epsilon: float) -> BudgetError:
 
 def _pushed(cost: Callable[[float], float], target: float, noise_multiplier: float) -> float:
     """The noise multiplier, raised until its cost meets the target: what rounding needs, and no more."""
-
-    def meets(z: float) -> bool:
-        try:
-            return cost(z) <= target
-        except BudgetError:
-            return False
-
-    z = pushed(max(noise_multiplier, 1 / _MOST_NOISE), meets, at_most=_MOST_NOISE)
+    z = pushed(max(noise_multiplier, 1 / _MOST_NOISE), lambda z: _known(cost, z) <= target, at_most=_MOST_NOISE)
     if z == math.inf:
         raise _no_noise(target)
     return z
@@ -467,25 +453,18 @@ def calibrate(
     unit = mechanism_events(trial, trial.rounds)
     times = 0 if evaluation is None else evaluation.times(strategy.rounds)
     measured = (evaluation.mechanism(times), times) if evaluation and times else None
-    before = _before(prior, measured, budget, privacy_unit) if prior or evaluation else ()
     if prior or evaluation:
-        alone = calibrate(
+        before = _before(prior, measured, budget, privacy_unit)
+        z = calibrate(
             strategy, participation, epsilon=epsilon, delta=delta, neighboring_relation=budget.relation, accountant=accountant
-        )
-        z = alone.noise_multiplier
+        ).noise_multiplier
     else:
-        z = _least_noise(trial, unit, budget)
+        before, z = (), _least_noise(trial, unit, budget)
 
     def stated(z: float) -> float:
         made = Mechanism(strategy, participation, z, shares)
         return guarantee(
-            made,
-            delta,
-            budget.relation,
-            accountant=accountant,
-            privacy_unit=privacy_unit,
-            earlier=prior,
-            evaluation=measured,
+            made, delta, budget.relation, accountant=accountant, privacy_unit=privacy_unit, earlier=prior, evaluation=measured
         ).epsilon
 
     def meets(z: float) -> bool:

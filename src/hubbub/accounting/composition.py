@@ -188,24 +188,21 @@ def _rdp_delta(events: Events, epsilon: float, relation: NeighboringRelation) ->
 
 
 def _hopeless(events: Events, relation: NeighboringRelation) -> bool:
-    return any(_usual_mu(event, relation) > _LARGEST_MU for event, _ in events)
-
-
-def _usual_mu(event: Event, relation: NeighboringRelation) -> float:
-    """μ of one release without amplification; for a mixture the mean over its norms, since the largest may be very unlikely."""
-    mu = unamplified_mu([(event, 1)], relation)
-    if not isinstance(event, MixtureOfGaussians):
-        return mu
-    mean = math.fsum(p * s for p, s in zip(event.probabilities, event.sensitivities, strict=True))
-    return mu * mean / max(event.sensitivities)
+    """Whether one release has too large a μ without amplification: of a mixture, whose largest norm may be rare, the mean."""
+    for event, _ in events:
+        mu = unamplified_mu([(event, 1)], relation)
+        if isinstance(event, MixtureOfGaussians):
+            mean = math.fsum(p * s for p, s in zip(event.probabilities, event.sensitivities, strict=True))
+            mu = mu * mean / max(event.sensitivities)
+        if mu > _LARGEST_MU:
+            return True
+    return False
 
 
 def _laws(events: Events, relation: NeighboringRelation) -> tuple[pld.Rounds, pld.Rounds | None]:
     """The laws of both directions; none for the second where it is the first."""
-    unsampled = [(event, rounds) for event, rounds in events if isinstance(event, Gaussian | TreeAggregation)]
-    sampled: list[tuple[Event, int]] = [
-        (event, rounds) for event, rounds in events if not isinstance(event, Gaussian | TreeAggregation)
-    ]
+    unsampled = [pair for pair in events if one_gaussian([pair])]
+    sampled = [pair for pair in events if not one_gaussian([pair])]
     if unsampled:
         # All releases without sampling are one Gaussian release, whose μ includes the relation.
         sampled.append((Gaussian(min(1 / unamplified_mu(unsampled, relation), 1e12)), 1))
@@ -248,12 +245,12 @@ def unamplified_mu(events: Events, neighboring_relation: NeighboringRelation) ->
 def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelation) -> float:
     """ρ of zero-concentrated DP, without amplification by sampling, rounded up: μ²/2 of Gaussians."""
     own, others = _apart(events)
-    if not own:
-        return least_float(_mu_squared(others, neighboring_relation) / 2)
-    from hubbub.accounting.renyi import shares_zcdp_rho
+    rho = _mu_squared(others, neighboring_relation) / 2
+    if own:
+        from hubbub.accounting.renyi import shares_zcdp_rho
 
-    added = sum(count * Fraction(no_lower(shares_zcdp_rho(event, neighboring_relation))) for event, count in own)
-    return least_float(_mu_squared(others, neighboring_relation) / 2 + added)
+        rho += sum(count * Fraction(no_lower(shares_zcdp_rho(event, neighboring_relation))) for event, count in own)
+    return least_float(rho)
 
 
 def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRelation) -> float | None:

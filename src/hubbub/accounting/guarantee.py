@@ -67,10 +67,15 @@ def guarantee(
     stated = stated_relation(mechanism.participation, neighboring_relation)
     done = mechanism.rounds if rounds is None else integer("rounds", rounds, at_least=0, at_most=mechanism.rounds)
     measured, times = (None, 0) if evaluation is None else evaluation
-    sensitivity, moved = _stated_sensitivity(mechanism, done, stated)
+    who, moved = mechanism.participation, 2.0 if stated == "replace-one" else 1.0
+    if isinstance(who, RandomParticipation):
+        # What one round costs at noise of one column norm: what the accountant counts for it, if participation is known.
+        sensitivity = mechanism.column_sensitivity
+        moved = unamplified_mu(mechanism_events(replace(mechanism, noise_multiplier=1.0), 1), stated)
+    else:
+        sensitivity = mechanism.least_sensitivity(done) if done else Sensitivity(0.0, True, "nothing is released")
     least = None if mechanism.shares is None else mechanism.shares.clients
     kept_by = one_of("pattern_kept_by", pattern_kept_by, ("ledger", "devices"))
-    who = mechanism.participation
     own = wording.assumptions(who, stated, shares_of=least, privacy_unit=privacy_unit, pattern_kept_by=kept_by)
     others = [assumption for run in earlier for assumption in run_assumptions(run, stated)]
     ended = (wording.stopped(done),) if done < mechanism.rounds else ()
@@ -139,17 +144,6 @@ def together(
         relations=tuple(r for r in relations if all(r in run.relations for run in runs)),
         not_covered=tuple(dict.fromkeys((*unhidden, *(what for run in runs for what in run.not_covered)))),
     )
-
-
-def _stated_sensitivity(mechanism: Mechanism, rounds: int, relation: NeighboringRelation) -> tuple[Sensitivity, float]:
-    """Of the first rounds of a pattern, or of one round of random cohorts, and by what a relation multiplies it."""
-    if isinstance(mechanism.participation, RandomParticipation):
-        # What one round costs at noise of one column norm: what the accountant counts for it, if participation is known.
-        moved = unamplified_mu(mechanism_events(replace(mechanism, noise_multiplier=1.0), 1), relation)
-        return mechanism.column_sensitivity, moved
-    if rounds == 0:
-        return Sensitivity(0.0, True, "nothing is released"), 1.0
-    return mechanism.least_sensitivity(rounds), 2.0 if relation == "replace-one" else 1.0
 
 
 def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> PrivacyGuarantee:

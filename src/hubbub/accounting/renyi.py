@@ -154,19 +154,13 @@ def _larger(first: LossLaw, second: LossLaw, orders: Array) -> Array:
             pairs = zip(weights, forth, back, strict=True)
             parts = [math.log(w) + _larger(one, other, orders) for w, one, other in pairs if w > 0]
             return np.asarray(np.logaddexp.reduce(parts, axis=0))
-        case _ if first == second or _is_removal(first):
+        case _ if first == second:
+            return log_excess(first, orders)
+        case Law(Pair(b=0, reverse=False) as upper, lower), _ if upper == lower:
+            # Removal: the reverse of a mixture against its base, on the whole line, is never the larger.
             return log_excess(first, orders)
         case _:
             return np.maximum(log_excess(first, orders), log_excess(second, orders))
-
-
-def _is_removal(law: LossLaw) -> bool:
-    """Whether it is a mixture against its base on the whole line, whose reverse is never the larger."""
-    match law:
-        case Law(Pair() as upper, lower):
-            return upper == lower and upper.b == 0 and not upper.reverse
-        case _:
-            return False
 
 
 def rdp_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_relation: str) -> float:

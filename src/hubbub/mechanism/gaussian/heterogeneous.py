@@ -87,8 +87,7 @@ def mahalanobis(name: str, covariance: npt.ArrayLike, known: Known) -> float:
         ValueError: Not a covariance, or a difference in a coordinate without noise.
     """
     if np.ndim(covariance) == 1:
-        matrix = None
-        variances = real_array(name, covariance, ndim=1, at_most=1e50)
+        matrix, variances = None, real_array(name, covariance, ndim=1, at_most=1e50)
     else:
         matrix = _symmetric(name, covariance)
         variances = np.diag(matrix)

@@ -64,8 +64,6 @@ _FAMILIES = {
 class _Families:
     """The classes of the families. The file of a family is loaded when its class is first needed."""
 
-    names = tuple(_FAMILIES)
-
     def __contains__(self, kind: type) -> bool:
         # Compares the class itself, since anybody can copy its name. Until its file is loaded, no object of it exists.
         module = sys.modules.get(f"{__name__}.{_FAMILIES.get(kind.__name__)}")

@@ -30,13 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array, integer, one_of, rounds_count
-from hubbub.mechanism.participation import (
-    FixedEpochs,
-    MinSeparation,
-    Participation,
-    SingleParticipation,
-    covering,
-)
+from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, covering
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 
@@ -102,7 +96,13 @@ class BinaryTree:
     def matrix(self) -> Array:
         """C as a dense matrix: a row for each interval, or ``(rounds, rounds)`` for the full decoder."""
         require_dense(self.rounds)
-        return self._triangular() if self.decoder == "full" else self._intervals()
+        if self.decoder == "full":
+            return self._triangular()
+        ends = sorted((stop, size, start) for size, a, b in self._forest.levels() for start, stop in zip(a, b, strict=True))
+        C = np.zeros((len(ends), self.rounds))
+        for row, (stop, _, start) in enumerate(ends):
+            C[row, start:stop] = 1
+        return C
 
     def leading(self, rounds: int) -> "BinaryTree":
         """The first ``rounds`` rounds: the intervals that are complete by then."""
@@ -208,14 +208,6 @@ class BinaryTree:
         halves = sum(self._sum_variance(s, height - 1) for s in (start, start + (1 << height - 1)))
         return halves / (1 + halves) if self.completed else halves
 
-    def _intervals(self) -> Array:
-        """C with a row for each interval."""
-        ends = sorted((stop, size, start) for size, a, b in self._forest.levels() for start, stop in zip(a, b, strict=True))
-        C = np.zeros((len(ends), self.rounds))
-        for row, (stop, _, start) in enumerate(ends):
-            C[row, start:stop] = 1
-        return C
-
     def _triangular(self) -> Array:
         """C of the full decoder, which has the same inner products of columns."""
         C = np.zeros((self.rounds, self.rounds))
@@ -223,24 +215,17 @@ class BinaryTree:
             t = round_index % self._forest.rounds_per_tree
             precision, coefficients = self._conditional(t)
             C[round_index, round_index] = math.sqrt(precision)
-            for (start, stop), coefficient in zip(_finished_halves(t), coefficients, strict=True):
-                first = round_index - t
-                C[round_index, first + start : first + stop] = coefficient / math.sqrt(precision)
+            # The finished halves tile the rounds of the tree before t, the largest first.
+            start, heights = round_index - t, (height for height in reversed(range(t.bit_length())) if t >> height & 1)
+            for height, coefficient in zip(heights, coefficients, strict=True):
+                C[round_index, start : start + (1 << height)] = coefficient / math.sqrt(precision)
+                start += 1 << height
         return C
 
 
 def _variance(height: int) -> float:
     """The variance of the best estimate of a complete interval's sum from all intervals inside it (Honaker 2015)."""
     return 1 / (2 - 2.0**-height)
-
-
-def _finished_halves(t: int) -> Iterator[tuple[int, int]]:
-    """The intervals that tile the rounds before t, the largest first."""
-    start = 0
-    for height in reversed(range(t.bit_length())):
-        if t >> height & 1:
-            yield start, start + (1 << height)
-            start += 1 << height
 
 
 _Integers = npt.NDArray[np.int64]
@@ -288,15 +273,6 @@ class Forest:
                 np.concatenate([stops, np.minimum(first + last + size, self.rounds)]),
             )
 
-    def depths(self, largest: int | None = None) -> Array:
-        """``(rounds,)``: the number of intervals around each round, up to the largest size."""
-        steps = np.zeros(self.rounds + 1)
-        for size, starts, stops in self.levels():
-            if largest is None or size <= largest:
-                steps[starts] += 1
-                steps[stops] -= 1
-        return np.cumsum(steps[:-1])
-
     def deepest(self) -> int:
         """The most intervals around a round, in O(1): round 0 is in the leftmost of each size."""
         whole = self.rounds >= self.rounds_per_tree or self.begun
@@ -304,24 +280,21 @@ class Forest:
             return self.height + 1
         return (self.rounds_per_tree if whole else self.rounds).bit_length()
 
-    def every_round(self) -> int:
-        """The squared sensitivity to a client of all rounds."""
-        return sum(int(np.square(stops - starts).sum()) for _, starts, stops in self.levels())
-
     def fixed_epochs(self, epochs: int, rounds_per_epoch: int) -> int:
         """The squared sensitivity to a client of rounds r, r + b, r + 2b, …; O(n log n)."""
-        b = min(rounds_per_epoch, self.rounds)
-        last = min(self.rounds, epochs * rounds_per_epoch)
-        # An interval of at most b rounds has at most one of the client's.
-        small = np.zeros(-(-last // b) * b)
-        small[:last] = self.depths(largest=b)[:last]
-        squared = small.reshape(-1, b).sum(axis=0)
-        first = np.arange(b)
+        b, last = min(rounds_per_epoch, self.rounds), min(self.rounds, epochs * rounds_per_epoch)
+        first, squared, steps = np.arange(b), np.zeros(b), np.zeros(-(-self.rounds // b) * b + 1)
         for size, starts, stops in self.levels():
             if size > b:
                 before, until = (-((first - np.minimum(edge, last)[:, None]) // b) for edge in (starts, stops))
                 squared += np.square(np.maximum(until, 0) - np.maximum(before, 0)).sum(axis=0)
-        return int(squared.max())
+            else:
+                # Such an interval has at most one of the client's rounds: how many there are around each is enough.
+                steps[starts] += 1
+                steps[stops] -= 1
+        around = np.cumsum(steps[:-1])
+        around[last:] = 0
+        return int((squared + around.reshape(-1, b).sum(axis=0)).max())
 
     def separated(self, separation: int, most: int) -> tuple[int, bool]:
         """The squared sensitivity to at most ``most`` rounds that are ``separation`` apart, and whether that is exact.
@@ -331,21 +304,13 @@ class Forest:
         separation = min(separation, self.rounds)
         most = min(most, -(-self.rounds // separation))
         if separation == 1 and most == self.rounds:
-            return self.every_round(), True
+            return sum(int(np.square(stops - starts).sum()) for _, starts, stops in self.levels()), True
         try:
             return _Programme(self, separation, most).best(), True
         except _TooManyError:
-            return self._crowded(separation, most), False
-
-    def _crowded(self, separation: int, most: int) -> int:
-        """An upper bound: in each level by itself, as many intervals as possible have as many rounds as fit."""
-        total = 0
-        for size, starts, _ in self.levels():
-            if len(starts):
-                full = min(most, -(-size // separation))
-                crowded, rest = divmod(most, full)
-                total += crowded * full**2 + rest**2
-        return total
+            # In each level by itself, as many intervals as possible have as many rounds as fit.
+            fits = [min(most, -(-size // separation)) for size, starts, _ in self.levels() if len(starts)]
+            return sum(most // full * full**2 + (most % full) ** 2 for full in fits), False
 
 
 class _TooManyError(Exception):
@@ -430,13 +395,10 @@ class _Programme:
             # Within one line of the left part no two lines of the right one give the same place.
             to = place[fits]
             forbidden[to] = np.minimum(forbidden[to], right.forbidden[np.ix_(np.flatnonzero(fits), line)])
-        return self._worth_having(keys // scale, scale - 1 - keys % scale, forbidden)
-
-    def _worth_having(self, participations: _Integers, values: _Integers, forbidden: _Integers) -> _Choices:
-        """The undominated lines: no other has the same participations, a larger value and forbids no more."""
-        borders = np.flatnonzero(np.diff(participations)) + 1
+        # What is left are undominated lines: no other has the same participations, a larger value and forbids no more.
+        participations, values = keys // scale, scale - 1 - keys % scale
         keep = np.ones(len(values), dtype=bool)
-        for part in np.split(np.arange(len(values)), borders):
+        for part in np.split(np.arange(len(values)), np.flatnonzero(np.diff(participations)) + 1):
             least = np.minimum.accumulate(forbidden[part], axis=0)
             forbidden[part] = least
             keep[part[1:]] = (least[1:] < least[:-1]).any(axis=1)
