@@ -75,8 +75,19 @@ def optimize(
     https://arxiv.org/abs/2211.06530.
     """
     one_of("objective", objective, ("mean", "max"))
+    n = workload.rounds
     try:
-        strategy, errors, bound, iterations = _optimum(workload, participation, objective)
+        match require_pattern(participation):
+            case FixedEpochs(epochs, b) if n > b:
+                whole = FixedEpochs(min(epochs, -(-n // b)), b)
+                strategy, errors, bound, iterations = _for_epochs(workload, whole, objective)
+            case MinSeparation(b, most) if most > 1 and n > b:
+                raise ValueError(
+                    f"participation = {participation!r}: the best dense strategy is known for SingleParticipation and "
+                    f"FixedEpochs only; use banded.optimize with at most {b} bands"
+                )
+            case _:
+                strategy, errors, bound, iterations = _for_one(workload, objective)
     except (ArithmeticError, np.linalg.LinAlgError) as failure:
         raise ValueError(
             f"workload: its momentum and learning rates are too uneven for float64 to find the best strategy ({failure}); "
@@ -89,24 +100,11 @@ def optimize(
     return Optimized(strategy, workload, participation, objective, squared, bound, "every strategy", iterations)
 
 
-def _optimum(
-    workload: Workload, participation: Participation, objective: Objective
-) -> tuple[Dense | Semiseparable, Array, float, int]:
-    """The strategy, the squared error of each round for unit noise, the bound, and the number of evaluations."""
-    n = workload.rounds
-    match require_pattern(participation):
-        case FixedEpochs(epochs, b) if n > b:
-            return _for_epochs(workload, FixedEpochs(min(epochs, -(-n // b)), b), objective)
-        case MinSeparation(b, most) if most > 1 and n > b:
-            raise ValueError(
-                f"participation = {participation!r}: the best dense strategy is known for SingleParticipation and FixedEpochs "
-                f"only; use banded.optimize with at most {b} bands"
-            )
-        case _:
-            return _for_one(workload, objective)
+# The strategy, the squared error of each round for unit noise, the bound, and the number of evaluations.
+_Found = tuple[Dense | Semiseparable, Array, float, int]
 
 
-def _for_one(workload: Workload, objective: Objective) -> tuple[Dense | Semiseparable, Array, float, int]:
+def _for_one(workload: Workload, objective: Objective) -> _Found:
     most = _MOST_BY_MATRIX if workload.momentum else _MOST_BY_RECURSION
     if workload.rounds > most:
         raise ValueError(
@@ -121,9 +119,7 @@ def _for_one(workload: Workload, objective: Objective) -> tuple[Dense | Semisepa
     return strategy, utility.squared_errors(workload, strategy), dual.bound, dual.evaluations
 
 
-def _for_epochs(
-    workload: Workload, pattern: FixedEpochs, objective: Objective
-) -> tuple[Dense | Semiseparable, Array, float, int]:
+def _for_epochs(workload: Workload, pattern: FixedEpochs, objective: Objective) -> _Found:
     n, k, b = workload.rounds, pattern.epochs, pattern.rounds_per_epoch
     if n != k * b:
         raise ValueError(
@@ -261,7 +257,12 @@ def best_for_epochs(workload: Workload, epochs: int, residues: int, objective: s
     def improved(point: Array) -> Array:
         V, w = parts(point)
         X, errors = _blocks(problem, V, w)
-        new = _with_eigenvalues(np.log, _constant_diagonal(_mean_of(V, _rebalanced(X, V)))).ravel()
+        M = X @ V @ X
+        diagonal_roots = np.sqrt(np.diagonal(M, axis1=1, axis2=2))
+        # V_r = D_r⁻¹·M_r·D_r⁻¹ for the D_r of trace 1 that makes its diagonal constant.
+        D = diagonal_roots / diagonal_roots.sum(axis=1, keepdims=True)
+        rebalanced = M / (D[:, :, None] * D[:, None, :])
+        new = _with_eigenvalues(np.log, _constant_diagonal(_mean_of(V, rebalanced))).ravel()
         return new if objective == "mean" else np.concatenate([new, np.log(_shares(np.log(errors)))])
 
     start = np.zeros((residues, epochs, epochs))
@@ -349,14 +350,6 @@ def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
     except ValueError:
         # Far from the optimum that may not be positive definite; with those products, the sensitivity is above 1.
         return triangular_form(root * factors)
-
-
-def _rebalanced(X: Array, V: Array) -> Array:
-    """V_r = D_r⁻¹·M_r·D_r⁻¹ for M_r = X_r·V_r·X_r and the D_r of trace 1 that makes its diagonal constant."""
-    M = X @ V @ X
-    roots = np.sqrt(np.diagonal(M, axis1=1, axis2=2))
-    D = roots / roots.sum(axis=1, keepdims=True)
-    return np.asarray(M / (D[:, :, None] * D[:, None, :]))
 
 
 def _mean_of(V: Array, other: Array) -> Array:

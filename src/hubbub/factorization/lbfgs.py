@@ -144,7 +144,10 @@ def _search(value_and_gradient: ValueAndGradient, at: Minimum, direction: Array,
         evaluations += 1
         if not math.isfinite(value) or value > at.value + _DECREASE * step * slope:
             high = step
-            step = _shorter(low, step, value - at.value, slope)
+            # The minimum of the parabola through the start and the failed trial, kept within the middle of the interval.
+            curvature = 2 * (value - at.value - slope * step)
+            least = -slope * step**2 / curvature if math.isfinite(curvature) and curvature > 0 else 0.0
+            step = min(max(least, low + 0.1 * (step - low)), low + 0.5 * (step - low))
         else:
             if value < best.value:
                 best = Minimum(point, value, gradient, evaluations)
@@ -153,10 +156,3 @@ def _search(value_and_gradient: ValueAndGradient, at: Minimum, direction: Array,
             low = step
             step = 2 * step if math.isinf(high) else (low + high) / 2
     return Minimum(best.point, best.value, best.gradient, evaluations)
-
-
-def _shorter(low: float, step: float, increase: float, slope: float) -> float:
-    """The minimum of the parabola through the start and the failed trial, kept within the middle of the interval."""
-    curvature = 2 * (increase - slope * step)
-    least = -slope * step**2 / curvature if math.isfinite(curvature) and curvature > 0 else 0.0
-    return min(max(least, low + 0.1 * (step - low)), low + 0.5 * (step - low))

@@ -321,12 +321,9 @@ class Ledger:
         self, counts: npt.NDArray[np.integer], last: npt.NDArray[np.integer], round_index: int
     ) -> npt.NDArray[np.bool_]:
         """Whether clients may join a round, given how many they joined, and their last ones."""
-        mechanism = self.promise.mechanism
-        return (
-            np.ones(len(counts), dtype=bool)
-            if mechanism is None
-            else mechanism.participation.may_follow(counts, last, round_index)
-        )
+        if self.promise.mechanism is None:
+            return np.ones(len(counts), dtype=bool)
+        return self.promise.mechanism.participation.may_follow(counts, last, round_index)
 
     def _admit(self, cohort: Sequence[Hashable], round_index: int) -> npt.NDArray[np.uint64] | None:
         """The tags of the clients, where the promise is about them; refused as a whole if one would break it."""
@@ -358,8 +355,7 @@ class Ledger:
 
     def _require_same_promise(self, stated: Mapping[str, Any]) -> None:
         """Refuse a file of another run, and name what differs."""
-        expected = _flat(self._first())
-        found = _flat(stated)
+        expected, found = _flat(self._first()), _flat(stated)
         changed = sorted(key for key in expected | found if expected.get(key) != found.get(key))
         if changed == ["key"]:
             raise LedgerError("the ledger was written under another key of the run; restore state/keys/run")

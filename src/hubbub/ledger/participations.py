@@ -124,12 +124,8 @@ class Participations:
         stated, known, new = _HEADER.unpack_from(block)
         numbers = np.frombuffer(block, "<u4", known, _HEADER.size)
         tags = np.frombuffer(block, "<u8", new, _HEADER.size + 4 * known).astype(np.uint64, copy=False)
-        if (
-            stated != round_index
-            or not _increasing(numbers)
-            or not _increasing(tags)
-            or (known and numbers[-1] >= self.clients)
-        ):
+        sound = stated == round_index and _increasing(numbers) and _increasing(tags)
+        if not sound or (known and numbers[-1] >= self.clients):
             raise ValueError(f"the cohort is not one of round {round_index}, with each client once and none that is not known")
         first, clients = self.clients, self.clients + new
         fresh = np.arange(first, clients, dtype=np.uint32)
@@ -138,7 +134,12 @@ class Participations:
         if index is not None:
             places = np.searchsorted(index[0], tags)
             index = np.insert(index[0], places, tags), np.insert(index[1], places, fresh)
-        self._make_room(clients)
+        if clients > len(self._tags):
+            room = max(2 * len(self._tags), clients, 64)
+            self._tags, self._counts, self._last = (
+                np.concatenate([held, np.zeros(room - len(held), held.dtype)])
+                for held in (self._tags, self._counts, self._last)
+            )
         # From here on nothing fails half way.
         self._before = self._last[cohort]
         self._tags[first:clients] = tags
@@ -153,15 +154,6 @@ class Participations:
             self._counts[cohort] -= 1
             self._last[cohort] = self._before
             self.clients, self._index = int((self._counts > 0).sum()), None
-
-    def _make_room(self, clients: int) -> None:
-        """Make the arrays long enough."""
-        if clients > len(self._tags):
-            room = max(2 * len(self._tags), clients, 64)
-            self._tags, self._counts, self._last = (
-                np.concatenate([held, np.zeros(room - len(held), held.dtype)])
-                for held in (self._tags, self._counts, self._last)
-            )
 
     def require_distinct(self) -> None:
         """Refuse two numbers of one client, by which it would have taken part less often than it did."""

@@ -335,7 +335,13 @@ class Promise:
         """
         _require_schema(record)
         try:
-            _require_words(record)
+            # Types and words: constructors check the numbers.
+            one_of("kind", record["kind"], ("promise",))
+            one_of("noise", record["noise"], ("secure", _NOT_FOR_RELEASE))
+            open_unit("delta", record["delta"])
+            one_of("accountant", record["accountant"], ACCOUNTANTS)
+            one_of("privacy_unit", record["privacy_unit"], UNITS)
+            table("settings", record["settings"])
             stated = record["mechanism"]
             mechanism = None if stated is None else _mechanism(table("mechanism", stated), arrays)
             further, not_covered = words_from_record(record)
@@ -380,16 +386,6 @@ def earlier_from(record: Mapping[str, Any]) -> tuple[RunCharge, ...]:
     if len({run.first for run in runs}) < len(runs):
         raise ValueError("earlier: names one run twice")
     return runs
-
-
-def _require_words(record: Mapping[str, Any]) -> None:
-    """Check the types and the words of a record; constructors check its numbers."""
-    one_of("kind", record["kind"], ("promise",))
-    one_of("noise", record["noise"], ("secure", _NOT_FOR_RELEASE))
-    open_unit("delta", record["delta"])
-    one_of("accountant", record["accountant"], ACCOUNTANTS)
-    one_of("privacy_unit", record["privacy_unit"], UNITS)
-    table("settings", record["settings"])
 
 
 def _require_holders(mechanism: Mechanism | None, setting: str) -> None:

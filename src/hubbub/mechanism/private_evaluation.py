@@ -7,7 +7,7 @@ clients that do not answer change no estimate, and quantiles of a noisy histogra
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -119,7 +119,7 @@ class Histogram:
         parts = np.clip(block / count, 0.0, 1.0)
         # The largest standard error of a bin, that of a fraction of 1.
         found = Estimate(self.name, math.nan, stddev * math.sqrt(2) / count, tuple(parts.tolist()), self.edges)
-        return Estimate(found.name, found.quantile(0.5), found.standard_error, found.parts, found.edges)
+        return replace(found, value=found.quantile(0.5))
 
 
 ClientStatistic = Mean | Histogram
