@@ -100,7 +100,10 @@ def of_mixture(shift: float, bins: int, points: int, log_tail: float) -> Ratio:
     if "1" in bits:
         ratios.append(_mean(ratios[0], 1, ratios[0], 1, 1))
     for place, bit in enumerate(bits):
-        finer = _finer(len(ratios[0].mass), points)
+        # By how much to divide the step, a power of two: a mean of two is about 3/4 as wide as each.
+        finer = 1
+        while 3 * len(ratios[0].mass) * finer <= 2 * points:
+            finer *= 2
         first = 2 * count + (bit == "1")
         # From the last 1 on, the ratio over one bin more is of no use.
         last = first + ("1" in bits[place + 1 :])
@@ -131,14 +134,6 @@ def _one_bin(shift: float, points: int, log_tail: float) -> Ratio:
     mass[0] += lifted
     mass[-1] += float(ndtr(-(high + shift / 2)))
     return Ratio(step, -last, mass, below - lifted)
-
-
-def _finer(length: int, points: int) -> int:
-    """By how much to divide the step, a power of two: a mean of two is about 3/4 as wide as each."""
-    finer = 1
-    while 3 * length * finer <= 2 * points:
-        finer *= 2
-    return finer
 
 
 def _mean(left: Ratio, m: int, right: Ratio, n: int, finer: int) -> Ratio:
@@ -254,7 +249,15 @@ class BinsLaw:
         while points < _MOST_POINTS and points * mesh < high - low:
             points *= 2
         losses, mass = self._atoms(points, log_tail)
-        return _on_mesh(losses, mass * (1 + _ROUNDING), mesh, self._cut(log_tail))
+        mass = mass * (1 + _ROUNDING)
+        # Each is split between its neighbours on the mesh, so that both laws keep their masses: ∫ e^{-L} dP as well as ∫ dP.
+        place = np.floor(losses / mesh).astype(np.int64)
+        rest = np.clip(losses - place * mesh, 0, mesh)
+        higher = mass * (np.expm1(-rest) / math.expm1(-mesh))
+        first, last = int(place[0]), int(place[-1]) + 1
+        split: Array = np.bincount(place - first, mass - higher, last - first + 1).astype(np.float64)
+        split += np.bincount(place - first + 1, higher, last - first + 1)
+        return Loss(first, split, self._cut(log_tail))
 
     def sampled(self, log_tail: float) -> tuple[Array, Array]:
         """Some hundred losses and their masses, near the law but no bound."""
@@ -311,26 +314,13 @@ class BinsLaw:
             case "addition":
                 return -x[::-1], addition
             case "replacement":
-                return np.arange(1 - len(x), len(x), dtype=np.float64) * ratio.step, np.convolve(removal, addition).astype(
-                    np.float64
-                )
+                losses = np.arange(1 - len(x), len(x), dtype=np.float64) * ratio.step
+                return losses, np.convolve(removal, addition).astype(np.float64)
 
 
 def directions(event: BallsInBins, neighboring_relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
     """The laws of the loss with the unit against without, and the reverse; equal where the two are symmetric."""
     shift = max(_LEAST_SHIFT, math.sqrt(-(-event.rounds // event.bins)) / event.noise_multiplier)
     if neighboring_relation == "replace-one":
-        shift *= math.sqrt(2)
-        return BinsLaw(shift, event.bins, "replacement"), BinsLaw(shift, event.bins, "replacement")
+        return (BinsLaw(shift * math.sqrt(2), event.bins, "replacement"),) * 2
     return BinsLaw(shift, event.bins, "removal"), BinsLaw(shift, event.bins, "addition")
-
-
-def _on_mesh(losses: Array, mass: Array, mesh: float, infinite: float) -> Loss:
-    """Each loss split between its neighbours on the mesh, so that both laws keep their masses: ∫ e^{-L} dP as well as ∫ dP."""
-    place = np.floor(losses / mesh).astype(np.int64)
-    rest = np.clip(losses - place * mesh, 0, mesh)
-    higher = mass * (np.expm1(-rest) / math.expm1(-mesh))
-    first, last = int(place[0]), int(place[-1]) + 1
-    split: Array = np.bincount(place - first, mass - higher, last - first + 1).astype(np.float64)
-    split += np.bincount(place - first + 1, higher, last - first + 1)
-    return Loss(first, split, infinite)

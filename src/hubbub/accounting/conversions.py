@@ -74,8 +74,7 @@ def epsilon_from_rdp(orders: Sequence[float] | Array, rdp: Sequence[float] | Arr
     Source: Canonne, Kamath and Steinke 2020, Proposition 12, https://arxiv.org/abs/2004.00010.
     """
     a, r = _require_curve(orders, rdp)
-    log_delta = math.log(open_unit("delta", delta))
-    return _epsilon(a, r, log_delta)
+    return _epsilon(a, r, math.log(open_unit("delta", delta)))
 
 
 def _epsilon(a: Array, r: Array, log_delta: float) -> float:

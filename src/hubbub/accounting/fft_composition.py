@@ -152,9 +152,14 @@ def composed(losses: Sequence[tuple[Loss, int]], mesh: float, tilt: float) -> Co
     """The composition of discretized losses, each with its number of rounds; ``None`` where it would not fit into memory."""
     parts, cumulant = [], 0.0
     for loss, count in losses:
-        part, log_norm = _tilted(loss, count, mesh, tilt)
-        parts.append(part)
-        cumulant += count * log_norm
+        with np.errstate(divide="ignore"):
+            exponents = np.log(loss.mass)
+        exponents += tilt * mesh * (loss.first + np.arange(len(loss.mass)))
+        top = float(exponents.max())
+        weight = np.exp(exponents - top)
+        total = float(weight.sum())
+        parts.append(_Tilted(loss.first, weight / total, count))
+        cumulant += count * (top + math.log(total))
     rounds = sum(count for _, count in losses)
     blur = math.sqrt(rounds / 6) * mesh
     infinite = math.fsum(loss.infinite * count for loss, count in losses)
@@ -174,17 +179,6 @@ def composed(losses: Sequence[tuple[Loss, int]], mesh: float, tilt: float) -> Co
     law = _convolved(parts, low, high)
     offsets = np.multiply(low + np.arange(len(law)), mesh, dtype=np.float64) - mean
     return Composed(law, offsets, mean, width, tilt, cumulant - tilt * mean, infinite, error, blur)
-
-
-def _tilted(loss: Loss, count: int, mesh: float, tilt: float) -> tuple[_Tilted, float]:
-    """The tilted law of one round and the logarithm of its norm."""
-    with np.errstate(divide="ignore"):
-        exponents = np.log(loss.mass)
-    exponents += tilt * mesh * (loss.first + np.arange(len(loss.mass)))
-    top = float(exponents.max())
-    weight = np.exp(exponents - top)
-    total = float(weight.sum())
-    return _Tilted(loss.first, weight / total, count), top + math.log(total)
 
 
 def _window(parts: Sequence[_Tilted], mesh: float) -> tuple[int, int, float, float]:

@@ -68,7 +68,14 @@ class BandedError:
         if not np.isfinite(value):
             return np.inf, np.zeros_like(C)
         self._backward(inverse, transfer)
-        return value, self._by_strategy()
+        # By the entries of C: the adjoint of K = C·A⁻¹.
+        n, above = self.rounds, self._G.above
+        G = self._G.store[:, above : above + self.reach + 1]
+        gradient: Array = G[:, : self.bands] * self.inverse_bands[0][:, None]
+        for e, diagonal in enumerate(self.inverse_bands[1:], start=1):
+            width = min(self.bands, G.shape[1] - e)
+            gradient[e:, :width] += G[: n - e, e : e + width] * diagonal[: n - e, None]
+        return value, gradient
 
     def squared_errors(self, C: Array) -> Array:
         """‖(A·C⁻¹)_i‖² of each row, ``(rounds,)``."""
@@ -134,13 +141,3 @@ class BandedError:
             past[first - r0 :, first - r0 :] = S[: r - first, : r - first]
             S = dsyr2k(-1.0, H.T, Y.T, 1.0, past, lower=1, overwrite_c=1)
             first = r0
-
-    def _by_strategy(self) -> Array:
-        """The gradient by the entries of C: the adjoint of K = C·A⁻¹."""
-        n, above = self.rounds, self._G.above
-        G = self._G.store[:, above : above + self.reach + 1]
-        gradient: Array = G[:, : self.bands] * self.inverse_bands[0][:, None]
-        for e, diagonal in enumerate(self.inverse_bands[1:], start=1):
-            width = min(self.bands, G.shape[1] - e)
-            gradient[e:, :width] += G[: n - e, e : e + width] * diagonal[: n - e, None]
-        return gradient

@@ -234,14 +234,9 @@ def _weights(delta: Array, scales: Array, signs: Array) -> Array:
     return np.append(np.exp(-(signs @ np.log(delta))), scales[1::2] / delta[1::2])
 
 
+@np.errstate(all="ignore")
 def _log_loss(p: Array, problem: Problem) -> tuple[float, Array]:
     """The logarithm of error times squared sensitivity, and its derivatives by p, ``(2·buffers,)``; infinite beyond float64."""
-    with np.errstate(all="ignore"):
-        value, by_p = _loss_and_gradient(p, problem)
-    return (value, by_p) if np.isfinite(value) and np.isfinite(by_p).all() else (math.inf, np.zeros_like(p))
-
-
-def _loss_and_gradient(p: Array, problem: Problem) -> tuple[float, Array]:
     logs, delta, scales, differences, signs = _scales(_logits(p))
     weights = _weights(delta, scales, signs)
     n, b, k = problem.rounds, problem.separation, problem.participations
@@ -257,7 +252,8 @@ def _loss_and_gradient(p: Array, problem: Problem) -> tuple[float, Array]:
     by_delta -= signs * ((np.add.outer(by_log, by_log) * inverse) @ signs)
     by_p = np.cumsum((by_delta * delta * np.exp(logs))[::-1])[::-1]
     by_p[1:] *= np.exp(p[1:])
-    return float(np.log(sens) + np.log(error)), by_p
+    value = float(np.log(sens) + np.log(error))
+    return (value, by_p) if np.isfinite(value) and np.isfinite(by_p).all() else (math.inf, np.zeros_like(p))
 
 
 @on_one_thread

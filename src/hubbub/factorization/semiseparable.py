@@ -157,7 +157,14 @@ def reduced(recursion: Recursion, states: int) -> Recursion:
         for t in range(first, part.stop):
             made[t - first] = reached
             reached = reached * np.multiply.outer(transitions[t], transitions[t]) + np.multiply.outer(inputs[t], inputs[t])
-        to[part], back[part] = _projections(made, observed[part], states)
+        # The maps to the states of the largest singular values and back.
+        reach, see = _roots(made), _roots(observed[part])
+        left, values, right = np.linalg.svd(np.swapaxes(see, 1, 2) @ reach)
+        values = values[:, :states]
+        known = values > _RANK * np.maximum(values[:, :1], 1e-300)
+        roots = np.where(known, 1 / np.sqrt(np.where(known, values, 1.0)), 0.0)
+        to[part] = roots[:, :, None] * (np.swapaxes(left[:, :, :states], 1, 2) @ np.swapaxes(see, 1, 2))
+        back[part] = (reach @ np.swapaxes(right[:, :states], 1, 2)) * roots[:, None, :]
     a = np.einsum("ti,tij->tj", outputs, back)
     b = np.zeros((n, states))
     b[:-1] = np.einsum("tij,tj->ti", to[1:], inputs[:-1])
@@ -166,18 +173,6 @@ def reduced(recursion: Recursion, states: int) -> Recursion:
     few = _triangular(Recursion(diagonal, a, mixing, b))
     factors = column_norms(few) ** -0.5
     return Recursion(few.diagonal * factors, few.outputs, few.transitions, few.inputs * factors[:, None])
-
-
-def _projections(made: Array, observed: Array, states: int) -> tuple[Array, Array]:
-    """The maps to the states of the largest singular values and back, for each round."""
-    reach, see = _roots(made), _roots(observed)
-    left, values, right = np.linalg.svd(np.swapaxes(see, 1, 2) @ reach)
-    values = values[:, :states]
-    known = values > _RANK * np.maximum(values[:, :1], 1e-300)
-    roots = np.where(known, 1 / np.sqrt(np.where(known, values, 1.0)), 0.0)
-    to = roots[:, :, None] * (np.swapaxes(left[:, :, :states], 1, 2) @ np.swapaxes(see, 1, 2))
-    back = (reach @ np.swapaxes(right[:, :states], 1, 2)) * roots[:, None, :]
-    return to, back
 
 
 def _roots(squares: Array) -> Array:

@@ -77,7 +77,7 @@ class Chain:
         """How many rounds had been begun when the chain had this head; ``None`` where it never had."""
         if head not in self.hashes:
             return None
-        return sum(record.get("kind") == "begin" for record in self.records[: self.hashes.index(head) + 1])
+        return sum(1 for record in self.records[: self.hashes.index(head) + 1] if record.get("kind") == "begin")
 
     def round_heads(self, after: str | None = None) -> list[tuple[int, str]]:
         """After how many rounds the chain had which head: of its promise, and of each round that was ended since a head."""
