@@ -86,7 +86,10 @@ class MixturePair(LossPair):
     def arguments(self, losses: Array) -> Array:
         """The x at which each of increasing losses is taken, by Newton's steps inside brackets; −∞ below the least one."""
         answer = np.full(len(losses), -np.inf)
-        taken = losses > self._least()
+        # The loss that all others exceed, from below.
+        still = math.fsum(p for p, s in zip(self.probabilities, self.shifts, strict=True) if s == 0)
+        least = -math.inf if self.mirrored or still == 0 else math.log(still) * (1 + _LOSS_ROUNDING) - _ROUNDING
+        taken = losses > least
         wanted = losses[taken]
         if not len(wanted):
             return answer
@@ -118,11 +121,6 @@ class MixturePair(LossPair):
         while self.losses(low)[0] > lowest and low[0] > -_FARTHEST:
             low *= 2
         return np.linspace(low[0], high[0], points)
-
-    def _least(self) -> float:
-        """The loss that all others exceed, from below."""
-        still = math.fsum(p for p, s in zip(self.probabilities, self.shifts, strict=True) if s == 0)
-        return -math.inf if self.mirrored or still == 0 else math.log(still) * (1 + _LOSS_ROUNDING) - _ROUNDING
 
     def extremes(self, log_tail: float) -> tuple[float, float]:
         """The losses that the first law of the direction leaves with mass e^log_tail above, and e^-40 below."""

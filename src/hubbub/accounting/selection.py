@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hubbub._util.checks import Array, finite, one_of, open_unit
+from hubbub._util.checks import finite, one_of, open_unit
 from hubbub._util.roots import bracket, grown
 from hubbub.accounting.composition import by_divergences
 from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp
@@ -67,8 +67,12 @@ def selection_epsilon(
     relation = require_relation(neighboring_relation)
     if not candidates:
         raise ValueError("candidates is empty: give the events of at least one")
+    distinct = {tuple(counted(events)) for events in candidates}
+    if any(by_divergences(events) for events in distinct):
+        raise ValueError("candidates: noise in shares is a statistical distance away from what Rényi bounds know")
     orders = np.array(DEFAULT_ORDERS)
-    trial = _curve(candidates, orders, relation)
+    # Of one trial: the largest of the candidates, as a draw among them is the same for all people.
+    trial = np.max([rdp_of_all(events, orders, relation) for events in distinct], axis=0)
     several = trial + math.log(mean) / (orders - 1)
     match law:
         case "poisson":
@@ -80,14 +84,6 @@ def selection_epsilon(
             last = 1 / mean if shape else _logarithmic(mean)
             several += (1 + shape) * ((1 - 1 / orders) * trial - math.log(last) / orders).min()
     return epsilon_from_rdp(orders, several * (1 + _ROUNDING), delta)
-
-
-def _curve(candidates: Sequence[Sequence[tuple[Event, int]]], orders: Array, relation: str) -> Array:
-    """The Rényi bound of one trial: the largest of the candidates, as a draw among them is the same for all people."""
-    distinct = {tuple(counted(events)) for events in candidates}
-    if any(by_divergences(events) for events in distinct):
-        raise ValueError("candidates: noise in shares is a statistical distance away from what Rényi bounds know")
-    return np.asarray(np.max([rdp_of_all(events, orders, relation) for events in distinct], axis=0))
 
 
 def _logarithmic(mean: float) -> float:

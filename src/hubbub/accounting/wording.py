@@ -20,7 +20,7 @@ from hubbub.mechanism.participation import (
     TruncatedPoissonSampling,
     every_round,
 )
-from hubbub.mechanism.strategies import Identity, Strategy, own
+from hubbub.mechanism.strategies import Identity, own
 
 __all__ = [
     "EACH_RUN",
@@ -211,18 +211,16 @@ _ALWAYS_OF_EXAMPLES = (
 def describe(mechanism: Mechanism, privacy_unit: str = "client") -> str:
     """The mechanism in words."""
     strategy = mechanism.strategy
-    independent = type(strategy) is Identity
-    name = "independent Gaussian noise" if independent else f"correlated Gaussian noise ({_family(strategy)})"
     if mechanism.shares is not None:
         name = f"independent discrete Gaussian noise in shares of at least {mechanism.shares.clients} clients"
+    elif type(strategy) is Identity:
+        name = "independent Gaussian noise"
+    elif type(strategy) is strategies.Described:
+        name = f"correlated Gaussian noise ({strategy.origin.rpartition('.')[2]})"
+    else:
+        said = own(strategy)
+        name = f"correlated Gaussian noise ({said.words if said else type(strategy).__name__})"
     return f"{name} with noise multiplier {mechanism.noise_multiplier:.6g}, {cohorts_of(mechanism, privacy_unit)}"
-
-
-def _family(strategy: Strategy) -> str:
-    if type(strategy) is strategies.Described:
-        return strategy.origin.rpartition(".")[2]
-    said = own(strategy)
-    return said.words if said else type(strategy).__name__
 
 
 def cohorts_of(mechanism: Mechanism, privacy_unit: str = "client") -> str:

@@ -85,8 +85,10 @@ class BandedError:
     def _blocks(self) -> list[tuple[int, int]]:
         return [(r, min(r + self.block, self.rounds)) for r in range(0, self.rounds, self.block)]
 
-    def _fill(self, C: Array) -> None:
-        """K = C·A⁻¹."""
+    @np.errstate(over="ignore", invalid="ignore")
+    def _forward(self, C: Array) -> tuple[list[Array], list[Array]]:
+        """The band of P and the error of each query; L and H of each block. A step too far overflows, which is its answer."""
+        # K = C·A⁻¹.
         n, above = self.rounds, self._K.above
         K = self._K.store[:, above : above + self.reach + 1]
         K[:, self.bands :] = 0.0
@@ -94,11 +96,6 @@ class BandedError:
         for e, diagonal in enumerate(self.inverse_bands[1:], start=1):
             width = min(self.bands, K.shape[1] - e)
             K[: n - e, e : e + width] += C[e:, :width] * diagonal[: n - e, None]
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def _forward(self, C: Array) -> tuple[list[Array], list[Array]]:
-        """The band of P and the error of each query; L and H of each block. A step too far overflows, which is its answer."""
-        self._fill(C)
         inverse, transfer = [], []
         for r, e in self._blocks():
             new, win = slice(r, e), slice(max(0, r - self.reach), r)

@@ -9,7 +9,6 @@ import math
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy import linalg
 
 from hubbub._util.checks import Array, one_of
@@ -57,7 +56,11 @@ def error_and_movement(
                 return math.inf, d
         beta = matrices.multiply(a, d, n)
         error = float((weights * beta) @ beta)
-        moving, source = _majorant(c)
+        # The least sequence that does not increase and is at least |c|, and which entry of |c| each of its entries is.
+        backwards = np.abs(c)[::-1]
+        highest = np.maximum.accumulate(backwards)
+        latest = np.maximum.accumulate(np.where(backwards == highest, np.arange(n), 0))
+        moving, source = highest[::-1], (n - 1 - latest)[::-1]
         if movement != "majorant":
             moving = c if movement == "signed" else np.abs(c)
         v = matrices.columns_at(moving, n, separation, participations)
@@ -71,14 +74,6 @@ def error_and_movement(
         return error * squared, 2 * squared * matrices.correlate(weights * beta, a, bands) - 2 * error * back
 
     return value_and_gradient
-
-
-def _majorant(c: Array) -> tuple[Array, npt.NDArray[np.intp]]:
-    """The least sequence that does not increase and is at least |c|, and which entry of |c| each of its entries is."""
-    backwards = np.abs(c)[::-1]
-    highest = np.maximum.accumulate(backwards)
-    latest = np.maximum.accumulate(np.where(backwards == highest, np.arange(len(c)), 0))
-    return highest[::-1], (len(c) - 1 - latest)[::-1]
 
 
 def least_error(a: Array, weights: Array, start: Array, separation: int, participations: int, movement: Movement) -> Minimum:

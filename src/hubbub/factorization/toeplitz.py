@@ -148,7 +148,7 @@ def banded_bound(a: Array, weights: Array, c: Array, separation: int, participat
     reached = inner_product(f, a[::-1])
     point = _unit(c * counted)
     largest = form.largest(point)
-    if largest * (1 - _LOOSE) > form.quotient(point):
+    if largest * (1 - _LOOSE) > float(point @ form(point)):
         if n * b**2 > MOST_WORK:
             return quotient(reached, largest)
         whole = float(linalg.eigvalsh(form.matrix(), subset_by_index=[b - 1, b - 1])[0])
@@ -197,18 +197,9 @@ class _Form:
         image = matrices.multiply(self.f, x / self.counted, len(self.f)) * self.scales
         return matrices.correlate(image, self.f, len(x)) / self.counted
 
-    def quotient(self, unit: Array) -> float:
-        return float(unit @ self(unit))
-
     def trace(self) -> float:
         """The sum of the eigenvalues."""
         return float((matrices.correlate(self.scales, np.square(self.f), len(self.counted)) / np.square(self.counted)).sum())
-
-    def rounding(self) -> float:
-        """The largest rounding error of the image of a unit vector, by recursion or by transforms."""
-        bands, n = len(self.counted), len(self.f)
-        transforms = math.log2(2 * n) * float(self.scales.max()) * float(self.f @ self.f) / float(np.square(self.counted).min())
-        return 8 * _EPSILON * (bands * self.trace() + transforms)
 
     def largest(self, point: Array) -> float:
         """An upper bound on the largest eigenvalue, tight if the unit vector ``point`` is near the first eigenvector.
@@ -232,7 +223,10 @@ class _Form:
             along = float(second @ image)
             beside = min(beside, _two_by_two(along, float(np.linalg.norm(image - along * second)), max(0.0, rest - along)))
             second = image
-        return _two_by_two(quotient, residual, beside) + self.rounding()
+        # The largest rounding error of the image of a unit vector, by recursion or by transforms.
+        bands, n = len(self.counted), len(self.f)
+        transforms = math.log2(2 * n) * float(self.scales.max()) * float(self.f @ self.f) / float(np.square(self.counted).min())
+        return _two_by_two(quotient, residual, beside) + 8 * _EPSILON * (bands * self.trace() + transforms)
 
     def matrix(self) -> Array:
         """``(bands, bands)``."""

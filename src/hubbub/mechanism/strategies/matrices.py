@@ -151,7 +151,14 @@ def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitiv
     exact = exact and bool((majorant <= magnitude + rounding).all())
     answers = [_stacked(majorant, rounds, separation, participations, exact)]
     if not exact:
-        answers.append(_row_wise(magnitude, separation, participations))
+        # The largest sum of inner products of one column with the others of a client, once for each participation. An inner
+        # product is at most that of whole columns at the same distance. The best choice of m rounds on one side is concave in
+        # m, so that the best split of the others between the two sides is the even one.
+        products, others = correlate(magnitude, magnitude, len(magnitude)), participations - 1
+        beside = np.maximum(products[separation:], 0.0)
+        sides = [of_columns(beside, MinSeparation(separation, m)).value ** 2 for m in (others // 2, others - others // 2) if m]
+        squared = participations * (float(products[0]) + math.fsum(sides))
+        answers.append(Sensitivity(math.sqrt(squared), False, "row-wise bound, Choquette-Choo et al. 2023"))
         if rounds <= _DENSE:
             answers.append(of_matrix(matrix(c, rounds), participation))
     return min(answers, key=lambda answer: (answer.value, not answer.exact))
@@ -160,20 +167,6 @@ def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitiv
 def _stacked(magnitude: Array, rounds: int, separation: int, participations: int, exact: bool) -> Sensitivity:
     v = columns_at(magnitude, rounds, separation, participations)
     return Sensitivity(math.sqrt(float(v @ v)), exact, "Kalinin and Lampert 2024, Theorem 2")
-
-
-def _row_wise(magnitude: Array, separation: int, participations: int) -> Sensitivity:
-    """The largest sum of inner products of one column with the others of a client, once for each participation.
-
-    An inner product is at most that of whole columns at the same distance. The best choice of m rounds on one side is concave
-    in m, so that the best split of the others between the two sides is the even one.
-    """
-    products = correlate(magnitude, magnitude, len(magnitude))
-    beside = np.maximum(products[separation:], 0.0)
-    others = participations - 1
-    sides = [of_columns(beside, MinSeparation(separation, m)).value ** 2 for m in (others // 2, others - others // 2) if m]
-    squared = participations * (float(products[0]) + math.fsum(sides))
-    return Sensitivity(math.sqrt(squared), False, "row-wise bound, Choquette-Choo et al. 2023")
 
 
 # Coefficients of a series, and multiplications in all: beyond both, transforms are faster than the recursion.

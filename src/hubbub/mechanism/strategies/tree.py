@@ -358,7 +358,10 @@ class _Programme:
         """The choices in the interval of that height and start, of a tree that has the given rounds, more than ``start``."""
         forest, size = self._forest, 1 << height
         if start + size <= rounds and (height == 0 or columns > 1):
-            whole = self._whole(height)
+            while len(self._complete) <= height:
+                half = self._complete[-1]
+                self._complete.append(self._joined(half, half, counted=True))
+            whole = self._complete[height]
             return whole._replace(forbidden=whole.forbidden[:, :columns])
         finished = forest.begun or rounds == forest.rounds_per_tree
         present = forest.rounds_per_tree if finished else rounds
@@ -368,12 +371,6 @@ class _Programme:
         if middle < rounds:
             return self._joined(left, self._part(height - 1, middle, rounds, self._separation + 1), counted=counted)
         return left._replace(values=left.values + left.participations**2) if counted else left
-
-    def _whole(self, height: int) -> _Choices:
-        while len(self._complete) <= height:
-            half = self._complete[-1]
-            self._complete.append(self._joined(half, half, counted=True))
-        return self._complete[height]
 
     def _joined(self, left: _Choices, right: _Choices, *, counted: bool) -> _Choices:
         """The choices in two parts one after the other; ``counted`` if an interval spans both."""
