@@ -191,8 +191,8 @@ _ROWS = 1024
 _AT_ONCE = 2**22
 
 
-def check_noise(noise: Sequence[Array], *, false_alarm: float = _FALSE_ALARM) -> tuple[Check, ...]:
-    """Tests of whitened noise, each with the given false-alarm probability.
+def check_noise(noise: Sequence[Array]) -> tuple[Check, ...]:
+    """Tests of the whitened noise of each run, ``(rounds, dim)``, each with a false-alarm probability of 1e-6.
 
     1. Its root mean square, between exact chi-square quantiles.
     2. The largest mean product of two rows, of one run or of two: about 1 if a row of noise is used twice.
@@ -203,10 +203,6 @@ def check_noise(noise: Sequence[Array], *, false_alarm: float = _FALSE_ALARM) ->
 
     Of the last three, those with too few numbers to fail are left out.
 
-    Args:
-        noise: The noise of each run, ``(rounds, dim)``: N(0, 1) in a correct system.
-        false_alarm: Of each test, strictly between 0 and 1.
-
     Example:
         >>> rows = np.random.default_rng(0).normal(size=(20, 3000))
         >>> [check.passed for check in check_noise([rows])]
@@ -214,8 +210,7 @@ def check_noise(noise: Sequence[Array], *, false_alarm: float = _FALSE_ALARM) ->
         >>> [check.passed for check in check_noise([np.concatenate([rows, rows])])]
         [True, False, True, False]
     """
-    alarm = open_unit("false_alarm", false_alarm)
-    rows = np.concatenate(list(noise))
+    rows, alarm = np.concatenate(list(noise)), _FALSE_ALARM
     count, dim = rows.shape
     size = math.sqrt(float(np.mean(np.square(rows))))
     further = []
@@ -244,10 +239,10 @@ def _by_distance(name: str, sequences: Array, alarm: float) -> list[Check]:
     return [Check(name, float(worst[found]) * most, 0.0, most, alarm)]
 
 
-def mean_outside(scores: Array, *, false_alarm: float = _FALSE_ALARM) -> Check:
+def mean_outside(scores: Array) -> Check:
     """A test that canaries contribute nothing in rounds without them: the mean of N(0, 1) scores between normal quantiles."""
-    margin = -float(ndtri(open_unit("false_alarm", false_alarm) / 2)) / math.sqrt(scores.size)
-    return Check("mean of canaries outside their rounds", float(np.mean(scores)), -margin, margin, false_alarm)
+    margin = -float(ndtri(_FALSE_ALARM / 2)) / math.sqrt(scores.size)
+    return Check("mean of canaries outside their rounds", float(np.mean(scores)), -margin, margin, _FALSE_ALARM)
 
 
 def _at_most(frobenius_squared: float, norm: float, x: float) -> float:

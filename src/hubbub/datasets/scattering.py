@@ -111,16 +111,10 @@ def _require_images(images: torch.Tensor) -> None:
 
 
 def scattering(images: torch.Tensor) -> torch.Tensor:
-    """The scattering transform of second order with 2 scales and 8 angles.
+    """The scattering transform of second order with 2 scales and 8 angles of images ``(examples, channels, height, width)``.
 
-    Args:
-        images: ``(examples, channels, height, width)``, height and width multiples of 4 and at least 8.
-
-    Returns:
-        ``(examples, 81 · channels, height / 4, width / 4)`` float32.
-
-    Raises:
-        DataError: These are no such images.
+    Height and width are multiples of 4 and at least 8; what is returned is ``(examples, 81 · channels, height / 4, width / 4)``
+    float32.
 
     Example:
         >>> scattering(torch.zeros(2, 1, 28, 28)).shape
@@ -215,13 +209,8 @@ def _features(images: torch.Tensor, folder: Path | None, mirrored: bool) -> torc
 def with_scattering(dataset: Dataset, folder: Path | None = None, *, mirrored: bool = False) -> Dataset:
     """A data set of images with their normalized, decorrelated scattering features as inputs.
 
-    Args:
-        dataset: Of images.
-        folder: Where features are kept for the next run; ``None`` computes them anew.
-        mirrored: Whether an image and its mirror image get the same features, half as many: for photographs.
-
-    Raises:
-        DataError: Its inputs are no images of a size that can be transformed.
+    They are kept in ``folder`` for the next run. With ``mirrored`` an image and its mirror image get the same features, half as
+    many: for photographs. Inputs that are no images of a size that can be transformed are refused.
 
     Example:
         >>> images, targets = torch.rand(6, 1, 28, 28), torch.arange(6) % 2

@@ -125,10 +125,6 @@ class Layout:
             fresh[name] = made if made.dtype == dtype else Array(made.numpy().astype(dtype))
         return ArrayRecord({name: fresh.get(name, arrays[name]) for name in self.order})
 
-    def holds_finite(self, arrays: ArrayRecord) -> bool:
-        """Whether every number of the floating arrays is finite."""
-        return all(bool(np.isfinite(arrays[name].numpy()).all()) for name in self.names)
-
     def _view(
         self, arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = _FLOATS
     ) -> npt.NDArray[Any]:

@@ -94,7 +94,17 @@ def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
     if reply.has_error():
         return reply
     try:
-        data = _encrypted(reply.content, agreement, round_index, request, sent, context)
+        noise: npt.NDArray[np.int64] | None = None
+        if request.noise_stddev is None:
+            bit = norm_bit(reply.content) if request.counted else None
+            steps = sent.steps(single_arrays(reply.content), request, bit).numpy()
+        else:
+            mods = "[encrypting_mod, noising_mod, clipping_mod]"
+            whole = noised_steps(sent.layout, reply.content, counted=request.count_scale is not None, mods=mods).numpy()
+            limit = agreement.packing.fixed_point.limit
+            steps = whole.clip(-limit, limit)
+            noise = whole - steps
+        data = agreement.contribution(str(context.node_id), round_index, steps, noise)
     except Exception as error:  # noqa: BLE001 # what an exception says may be of the client's data, and would reach the server
         _LOG.error("encrypting_mod: nothing was sent", exc_info=error)
         return refusal(msg, "encrypting_mod", "the app's reply cannot be encrypted; see the client's log")
@@ -143,21 +153,6 @@ def _pin(agreement: Agreement, round_index: int, context: Context, *, noised: bo
         if round_index < integer("next-round", before["next-round"], at_least=0):
             raise ValueError(f"this client has answered round {round_index + 1} or a later one already")
     context.state[_PINNED] = ConfigRecord({**kept, "next-round": round_index + 1})
-
-
-def _encrypted(
-    content: RecordDict, agreement: Agreement, round_index: int, request: Request, sent: Sent, context: Context
-) -> bytes:
-    noise: npt.NDArray[np.int64] | None = None
-    if request.noise_stddev is None:
-        steps = sent.steps(single_arrays(content), request, norm_bit(content) if request.counted else None).numpy()
-    else:
-        mods = "[encrypting_mod, noising_mod, clipping_mod]"
-        whole = noised_steps(sent.layout, content, counted=request.count_scale is not None, mods=mods).numpy()
-        limit = agreement.packing.fixed_point.limit
-        steps = whole.clip(-limit, limit)
-        noise = whole - steps
-    return agreement.contribution(str(context.node_id), round_index, steps, noise)
 
 
 def hold(app: ClientApp) -> ClientApp:

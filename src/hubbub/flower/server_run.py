@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -264,7 +265,7 @@ class PrivateRun:
         if made is None:
             raise ConfigError(f"strategy: {type(self._strategy).__name__} returned no model; wrap one that averages")
         model = layout.completed(made, arrays)
-        if not layout.holds_finite(model):
+        if not all(np.isfinite(model[name].numpy()).all() for name in layout.names):
             raise ConfigError(
                 f"strategy: {type(self._strategy).__name__} returned a model that is not finite after round {self.round_index}"
                 "; the model before is kept, and the cost stays spent; start a new run with a smaller learning rate"

@@ -66,13 +66,8 @@ class Lattice:
         """An update in steps, clipped to ``radius``, and whether it had to be.
 
         An update with a number that is not finite counts as zero: whether a round is released must not depend on one client.
-        That the squares of the integers add up to at most ``radius``² is checked exactly.
-
-        Args:
-            update: ``(dim,)``, any floating dtype.
-
-        Returns:
-            ``(dim,)`` int64, and the flag.
+        That the squares of the integers add up to at most ``radius``² is checked exactly. The update is ``(dim,)`` of any
+        floating dtype, the steps are int64.
 
         Raises:
             ValueError: The update is no vector of real numbers, or has more of them than the lattice has room for.
@@ -85,14 +80,9 @@ class Lattice:
         return whole.to(torch.int64), clipped is not False
 
     def encode_rows(self, rows: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-        """Add the encoding of each row to ``total``, in place, with the bits of :meth:`encode`.
+        """Add the encoding of each row to ``total``, in place, with the bits of :meth:`encode`; which had to be clipped.
 
-        Args:
-            rows: ``(updates, dim)``, any floating dtype; they stay as they are.
-            total: ``(dim,)`` int64.
-
-        Returns:
-            ``(updates,)`` bool: which had to be clipped.
+        The rows are ``(updates, dim)`` of any floating dtype, and stay as they are; ``total`` is ``(dim,)`` int64.
 
         Raises:
             ValueError: As for :meth:`encode`, or a total of another shape or dtype.
@@ -115,15 +105,10 @@ class Lattice:
         return clipped
 
     def add(self, update: torch.Tensor, total: torch.Tensor, buffer: torch.Tensor | None = None) -> bool | None:
-        """Add the encoding of an update to a sum of others, in place, by blocks that stay in the cache.
+        """Add the encoding of an update to a sum of others, in place, by blocks that stay in the cache; whether it was clipped.
 
-        Args:
-            update: ``(dim,)``, any floating dtype.
-            total: ``(dim,)`` float64, whole numbers: exact for up to 2^27 updates.
-            buffer: Of :meth:`buffer`, where many updates are added.
-
-        Returns:
-            Whether it had to be clipped; ``None`` where it is not finite and nothing was added.
+        ``None`` where it is not finite and nothing was added. The update is ``(dim,)`` of any floating dtype, the sum float64,
+        whole numbers, exact for up to 2^27 updates; where many are added, ``buffer`` is that of :meth:`buffer`.
         """
         if total.device.type != "cpu":
             was_clipped, finite = self._add_together(update.unsqueeze(0), total)
@@ -187,14 +172,9 @@ class Lattice:
             )
 
     def release(self, total: torch.Tensor, row: torch.Tensor | None) -> torch.Tensor:
-        """A sum plus a row of noise, rounded to the lattice.
+        """A sum in steps plus a row of noise, rounded to the lattice, in the unit of the clip norm.
 
-        Args:
-            total: ``(dim,)`` int64, in steps.
-            row: ``(dim,)`` float64, in the unit of the clip norm; ``None`` adds nothing.
-
-        Returns:
-            ``(dim,)`` float64 in the unit of the clip norm, on the lattice.
+        The sum is ``(dim,)`` int64; the row, where it is not ``None``, and what is returned are ``(dim,)`` float64.
 
         Raises:
             NoiseExhaustedError: The noise is beyond the whole numbers that float64 holds exactly.

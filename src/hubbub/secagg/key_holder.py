@@ -95,9 +95,7 @@ class Holder:
     def open(self, request: Request) -> Opened:
         """This holder's part of what a sum says.
 
-        Raises:
-            SumNotOpenedError: There are too few contributions, the round was opened already, or the holder's own noise is
-                missing.
+        Too few contributions, a round that was opened already, and a sum without the holder's own noise are refused.
         """
         digest = request.digest.hex()
         if request.round_index < self._done.next_round and digest != self._done.request:
@@ -162,8 +160,7 @@ def combined(
 ) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
     """The opened sum, from the answers of the holders of a threshold key, or (``None``) of the owner of a whole key.
 
-    Returns:
-        ``(size,)`` whole steps, and the names of holders whose answers were false and left out.
+    It is ``(size,)`` whole steps, with the names of holders whose answers were false and left out.
 
     Raises:
         SumNotOpenedError: Too few answers are true, or the plaintexts are no sum of the contributions.

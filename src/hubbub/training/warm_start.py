@@ -82,7 +82,18 @@ def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: n
     The state of the server's optimizer is dropped if the plan of the following run names another optimizer.
     """
     costs_of_ended_runs([recorded])
-    _require_learnt_by(recorded, plan)
+    # With another plan the finished run would have computed another model from its releases.
+    own, stated = plan.promise().settings, recorded.promise.settings
+    for name in _LEARNING:
+        if own.get(name) != stated.get(name):
+            raise ConfigError(
+                f"{name} = {own.get(name)!r}: the run in {recorded.name} had {stated.get(name)!r} by its ledger; give the "
+                "plan, or restore the config.toml, that it had"
+            )
+    if plan.server.cooldown and recorded.promise.mechanism and plan.scheduled_rounds != recorded.promise.mechanism.rounds:
+        raise ConfigError(
+            f"rounds = {plan.scheduled_rounds}: the run in {recorded.name} was planned for others; give the plan that it had"
+        )
     store, model = RunStore(Path(recorded.name)), FlatModel(module)
     if model.dim != (had := recorded.promise.terms.parameters):
         raise ConfigError(
@@ -108,21 +119,6 @@ def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: n
     state = optimizer_state(optimizer, model.vector) if following.server.name == plan.server.name else {}
     extends = Extends(recorded.chain.hashes[0], recorded.chain.head, model_digest(vector), optimizer_digest(state))
     return extends, Start(vector, state, finished=True)
-
-
-def _require_learnt_by(recorded: Recorded, plan: RunPlan) -> None:
-    """Refuse a plan with which the finished run would have computed another model from its releases."""
-    own, stated = plan.promise().settings, recorded.promise.settings
-    for name in _LEARNING:
-        if own.get(name) != stated.get(name):
-            raise ConfigError(
-                f"{name} = {own.get(name)!r}: the run in {recorded.name} had {stated.get(name)!r} by its ledger; give the "
-                "plan, or restore the config.toml, that it had"
-            )
-    if plan.server.cooldown and recorded.promise.mechanism and plan.scheduled_rounds != recorded.promise.mechanism.rounds:
-        raise ConfigError(
-            f"rounds = {plan.scheduled_rounds}: the run in {recorded.name} was planned for others; give the plan that it had"
-        )
 
 
 def extending(following: RunPlan, extends: Extends) -> RunPlan:

@@ -92,16 +92,6 @@ def _put(
         optimizer.state[vector] = {name: t if t.ndim == 0 else t.to(vector.device) for name, t in state.items()}
 
 
-def _manifest(path: Path) -> tuple[int, str, str]:
-    """The rounds of a checkpoint, its head of the ledger, and the SHA-256 of its file."""
-    manifest = strict_json.loads(files.read(path, at_most=_LARGEST_TEXT))
-    if not isinstance(manifest, dict) or set(manifest) != {"schema", "rounds", "head", "sha256"}:
-        raise ValueError("it must name schema, rounds, head and sha256")
-    if (schema := integer("schema", manifest["schema"], at_least=0)) != _SCHEMA:
-        raise ValueError(f"schema = {schema}: this hubbub reads schema {_SCHEMA}; use the one that wrote it")
-    return integer("rounds", manifest["rounds"], at_least=1), str(manifest["head"]), str(manifest["sha256"])
-
-
 class Checkpoint:
     """The state of a run after some of its rounds, as the manifest at ``path`` names it; its ``file`` lies next to it.
 
@@ -112,12 +102,17 @@ class Checkpoint:
     def __init__(self, path: Path, *, again: bool) -> None:
         then = f"remove {path.name}, and the state is computed again from the releases" if again else "restore it"
         with refusing(path, "is no checkpoint of this run", then):
-            self.rounds, self.head, digest = _manifest(path)
+            manifest = strict_json.loads(files.read(path, at_most=_LARGEST_TEXT))
+            if not isinstance(manifest, dict) or set(manifest) != {"schema", "rounds", "head", "sha256"}:
+                raise ValueError("it must name schema, rounds, head and sha256")
+            if (schema := integer("schema", manifest["schema"], at_least=0)) != _SCHEMA:
+                raise ValueError(f"schema = {schema}: this hubbub reads schema {_SCHEMA}; use the one that wrote it")
+            self.rounds, self.head = integer("rounds", manifest["rounds"], at_least=1), str(manifest["head"])
         self.file = path.with_name(f"checkpoint-{self.rounds}.safetensors")
         self._checked = partial(refusing, self.file, "is no checkpoint of this run", then)
         with self._checked():
             content = files.read(self.file, at_most=_LARGEST)
-            if hashlib.sha256(content).hexdigest() != digest:
+            if hashlib.sha256(content).hexdigest() != str(manifest["sha256"]):
                 raise ValueError("its SHA-256 is not the manifest's")
             tensors = parse(content)
             norm = tensors.pop("clip_norm", None)

@@ -50,7 +50,11 @@ class Stacks:
         self._model = StackedModel(module, clients)
         self.clients = clients
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
-        self._entropy = _is_cross_entropy(loss)
+        # Torch's plain cross entropy needs no loop over clients.
+        self._entropy = loss is F.cross_entropy
+        if isinstance(loss, nn.CrossEntropyLoss):
+            plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "mean"
+            self._entropy = plain and loss.ignore_index == _IGNORED
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
         """The training of each client; the model stays as it is, and is refused if it does not run for many clients at once."""
@@ -157,14 +161,6 @@ class _Feed:
             for job, steps in zip(self._jobs, self.own_steps, strict=True)
         ]
         return found + [0.0] * self._idle
-
-
-def _is_cross_entropy(loss: Loss) -> bool:
-    """Whether a loss is torch's plain cross entropy, which needs no loop over clients."""
-    if isinstance(loss, nn.CrossEntropyLoss):
-        plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "mean"
-        return plain and loss.ignore_index == _IGNORED
-    return loss is F.cross_entropy
 
 
 @cache
