@@ -47,16 +47,17 @@ def finite(name: str, value: object) -> float:
     return number
 
 
-def _number(name: str, value: object, holds: Callable[[float], bool], rule: str) -> float:
-    number = finite(name, value)
-    if not holds(number):
+def number(name: str, value: object, holds: Callable[[float], bool], rule: str) -> float:
+    """A finite number that holds to a rule, such as "be above 0"."""
+    found = finite(name, value)
+    if not holds(found):
         raise ValueError(f"{name} = {shown(value)}: must {rule}")
-    return number
+    return found
 
 
 def positive(name: str, value: object) -> float:
     """A finite number above zero."""
-    return _number(name, value, lambda number: number > 0, "be above 0")
+    return number(name, value, lambda x: x > 0, "be above 0")
 
 
 def scale(name: str, value: object) -> float:
@@ -68,22 +69,22 @@ def scale(name: str, value: object) -> float:
         ValueError: noise_multiplier = 1e+20: must be from 1e-12 to 1e12
     """
     positive(name, value)
-    return _number(name, value, lambda number: 1e-12 <= number <= 1e12, "be from 1e-12 to 1e12")
+    return number(name, value, lambda x: 1e-12 <= x <= 1e12, "be from 1e-12 to 1e12")
 
 
 def non_negative(name: str, value: object) -> float:
     """A finite number, zero allowed."""
-    return _number(name, value, lambda number: number >= 0, "not be negative")
+    return number(name, value, lambda x: x >= 0, "not be negative")
 
 
 def open_unit(name: str, value: object) -> float:
     """A number strictly between 0 and 1, such as delta."""
-    return _number(name, value, lambda number: 0 < number < 1, "lie strictly between 0 and 1")
+    return number(name, value, lambda x: 0 < x < 1, "lie strictly between 0 and 1")
 
 
 def probability(name: str, value: object) -> float:
     """A number above 0 and at most 1, such as a sampling probability."""
-    return _number(name, value, lambda number: 0 < number <= 1, "be above 0 and at most 1")
+    return number(name, value, lambda x: 0 < x <= 1, "be above 0 and at most 1")
 
 
 def integer(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:

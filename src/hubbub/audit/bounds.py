@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainccinv, ndtri
 
-from hubbub._util.checks import Array, finite, open_unit, real_array
+from hubbub._util.checks import Array, finite, number, open_unit, real_array
 from hubbub._util.roots import bracket, grown
 from hubbub.mechanism import gaussian
 
@@ -85,10 +85,7 @@ def scores(name: str, value: npt.ArrayLike) -> Array:
 
 def delta_or_zero(value: object) -> float:
     """A delta, zero allowed."""
-    number = finite("delta", value)
-    if not 0 <= number < 1:
-        raise ValueError(f"delta = {value!r}: must be at least 0 and below 1")
-    return number
+    return number("delta", value, lambda x: 0 <= x < 1, "be at least 0 and below 1")
 
 
 def epsilon_at_least(mu: float, delta: float) -> float:

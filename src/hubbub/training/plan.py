@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from hubbub._util.checks import finite, integer, lattice_bits, one_of, open_unit, positive, scale
+from hubbub._util.checks import integer, lattice_bits, number, one_of, open_unit, positive, probability, scale
 from hubbub.accounting.events_of_mechanism import mechanism_events, stated_relation
 from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.runs import RunCharge
@@ -63,12 +63,9 @@ class ServerOptimizer:
     def __post_init__(self) -> None:
         one_of("server_optimizer", self.name, get_args(ServerName))
         positive("server_learning_rate", self.learning_rate)
-        if not 0 <= finite("server_momentum", self.momentum) < 1:
-            raise ValueError(f"server_momentum = {self.momentum!r}: must be at least 0 and below 1")
-        if not 0 <= finite("cooldown", self.cooldown) <= 1:
-            raise ValueError(f"cooldown = {self.cooldown!r}: must be from 0 to 1, a fraction of the rounds")
-        if not 0 < finite("cooldown_to", self.cooldown_to) <= 1:
-            raise ValueError(f"cooldown_to = {self.cooldown_to!r}: must be above 0 and at most 1")
+        number("server_momentum", self.momentum, lambda x: 0 <= x < 1, "be at least 0 and below 1")
+        number("cooldown", self.cooldown, lambda x: 0 <= x <= 1, "be from 0 to 1, a fraction of the rounds")
+        probability("cooldown_to", self.cooldown_to)
 
     def rate(self, round_index: int, rounds: int) -> float:
         """The learning rate of a round of a run, over that of the first."""

@@ -100,7 +100,11 @@ class Probe:
             single, stacked = (self._seconds(number) * math.ceil(cohort / number) for number in (1, clients))
             if stacked >= _CLEARLY * single:
                 return Choice(1, "since that is faster here than many at a time")
-            if not self._right(clients):
+            # Whether a stack agrees with clients one by one, and no client depends on the others.
+            jobs = self._jobs(clients, uneven=True)
+            found, expected = (_updates(self._made(n, steps=2, precise=True), self._model, jobs) for n in (clients, 1))
+            right = all(agree(found[job.client], expected[job.client]) for job in jobs)
+            if not (right and self.independent(clients)):
                 return Choice(1, "since they would not get the same many at a time")
         except (NotStackableError, torch.OutOfMemoryError, MemoryError):
             return Choice(1, "since the model does not run for many clients at once")
@@ -154,12 +158,6 @@ class Probe:
             list(made.train(self._model, chunk))
             spent.append(clock() - begin)
         return min(spent) * clients / len(chunk)
-
-    def _right(self, clients: int) -> bool:
-        """Whether a stack agrees with clients one by one, and no client depends on the others."""
-        jobs = self._jobs(clients, uneven=True)
-        found, expected = (_updates(self._made(n, steps=2, precise=True), self._model, jobs) for n in (clients, 1))
-        return all(agree(found[job.client], expected[job.client]) for job in jobs) and self.independent(clients)
 
     def _jobs(self, number: int, *, uneven: bool = False) -> list[Job]:
         """Clients of two batches each; if uneven, the last batch has up to two examples fewer."""

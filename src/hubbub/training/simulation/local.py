@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from hubbub._util.checks import finite, integer, non_negative, one_of, positive
+from hubbub._util.checks import integer, non_negative, number, one_of, positive
 from hubbub.training.simulation import Precision
 from hubbub.training.simulation.functional import (
     Constants,
@@ -73,8 +73,7 @@ class LocalTraining:
         positive("learning_rate", self.learning_rate)
         non_negative("weight_decay", self.weight_decay)
         non_negative("proximal", self.proximal)
-        if not 0 <= finite("momentum", self.momentum) < 1:
-            raise ValueError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
+        number("momentum", self.momentum, lambda x: 0 <= x < 1, "be at least 0 and below 1")
         if self.steps is not None:
             integer("local_steps", self.steps, at_least=1)
             if self.epochs != 1:
@@ -82,8 +81,7 @@ class LocalTraining:
         one_of("schedule", self.schedule, get_args(Schedule))
         if self.schedule_rounds is not None:
             integer("schedule_rounds", self.schedule_rounds, at_least=1)
-        if not 0 <= finite("final_learning_rate", self.final_learning_rate) <= 1:
-            raise ValueError(f"final_learning_rate = {self.final_learning_rate!r}: must be from 0 to 1")
+        number("final_learning_rate", self.final_learning_rate, lambda x: 0 <= x <= 1, "be from 0 to 1")
         if self.schedule == "constant" and (self.schedule_rounds is not None or self.final_learning_rate):
             raise ValueError("schedule = 'constant': has no schedule_rounds and no final_learning_rate; name a schedule")
 
