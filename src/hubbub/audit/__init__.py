@@ -20,14 +20,7 @@ A lower bound far below the guarantee proves nothing in its favour: the audit ma
 from typing import TYPE_CHECKING
 
 from hubbub._util import lazily
-from hubbub.audit.bounds import (
-    EveryThreshold,
-    FixedThreshold,
-    LowerBound,
-    Thresholds,
-    clopper_pearson_epsilon,
-    gdp_epsilon,
-)
+from hubbub.audit.bounds import EveryThreshold, FixedThreshold, LowerBound, Thresholds, clopper_pearson_epsilon, gdp_epsilon
 from hubbub.audit.neighbours import Influence, influence
 from hubbub.audit.one_run import GuessCount, count_guesses, one_run_epsilon, one_run_gdp_epsilon, one_run_p_value
 from hubbub.audit.whitening import Check, check_whitened_scores, present_means, whitened_scores

@@ -20,14 +20,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from hubbub._util.checks import Array, integer, non_negative, open_unit
-from hubbub.audit.bounds import (
-    LowerBound,
-    delta_or_zero,
-    gaussian_bound,
-    largest_rejected,
-    scores,
-    significance,
-)
+from hubbub.audit.bounds import LowerBound, delta_or_zero, gaussian_bound, largest_rejected, scores, significance
 
 _MOST = 10**7
 _ASSUMED = (

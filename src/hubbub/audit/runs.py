@@ -23,14 +23,7 @@ from torch import nn
 from hubbub._util.checks import Array, integer
 from hubbub.accounting.composition import delta
 from hubbub.accounting.statement import rounded_up
-from hubbub.audit.bounds import (
-    EveryThreshold,
-    LowerBound,
-    best_merit,
-    clopper_pearson_epsilon,
-    gdp_epsilon,
-    significance,
-)
+from hubbub.audit.bounds import EveryThreshold, LowerBound, best_merit, clopper_pearson_epsilon, gdp_epsilon, significance
 from hubbub.audit.one_run import count_guesses, one_run_epsilon
 from hubbub.audit.verdict import CERTAIN, Audit, Comparison, compared
 from hubbub.audit.watching import Watched, plant, watch

@@ -29,12 +29,7 @@ _LOG = logging.getLogger("flwr")
 
 def separation_config(run: str, round_index: int, pattern: MinSeparation) -> dict[str, str | int]:
     """The settings for devices: the run's name, the round, and the pattern."""
-    return {
-        _RUN: run,
-        ROUND_INDEX: round_index,
-        _SEPARATION: pattern.min_separation,
-        _MOST: pattern.max_participations,
-    }
+    return {_RUN: run, ROUND_INDEX: round_index, _SEPARATION: pattern.min_separation, _MOST: pattern.max_participations}
 
 
 def require_kept(content: RecordDict, settings: Mapping[str, str | int]) -> None:

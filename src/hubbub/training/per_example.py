@@ -20,15 +20,7 @@ from torch.func import grad, vmap
 from hubbub._util.prf import derive, fresh_key, seed_for, seed_key
 from hubbub.errors import DataError
 from hubbub.noise.lattice import Lattice
-from hubbub.training.aggregate import (
-    LatticeSum,
-    LocalPopulation,
-    PlainSum,
-    Values,
-    adversarial_update,
-    lattice_of,
-    statistics,
-)
+from hubbub.training.aggregate import LatticeSum, LocalPopulation, PlainSum, Values, adversarial_update, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
 from hubbub.training.ranks import Ranks, fingerprint, word

@@ -11,15 +11,7 @@ from torch import nn
 
 from hubbub._util.prf import derive, seed_for, seed_key
 from hubbub.errors import ConfigError, DataError
-from hubbub.training.aggregate import (
-    LatticeSum,
-    LocalPopulation,
-    PlainSum,
-    Values,
-    adversarial_update,
-    lattice_of,
-    statistics,
-)
+from hubbub.training.aggregate import LatticeSum, LocalPopulation, PlainSum, Values, adversarial_update, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
 from hubbub.training.ranks import Ranks, fingerprint, word
