@@ -280,10 +280,7 @@ def gdp_epsilon(
     """
     allowed = open_unit("delta", delta)
 
-    def merit(fpr: Array, fnr: Array) -> Array:
-        return np.asarray(-ndtri(fpr) - ndtri(fnr))
-
-    best, assumed = _best(present, absent, confidence, thresholds, merit)
+    best, assumed = _best(present, absent, confidence, thresholds, lambda fpr, fnr: np.asarray(-ndtri(fpr) - ndtri(fnr)))
     return gaussian_bound(max(best * (1 - 1e-12), 0.0), allowed, confidence, assumed, "Nasr et al. 2023, Section 4")
 
 

@@ -159,12 +159,8 @@ def one_run_epsilon(counts: Sequence[GuessCount], *, delta: float, confidence: f
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2, https://arxiv.org/abs/2305.08846.
     """
     allowed = delta_or_zero(delta)
-
-    def rejects(count: GuessCount, level: float, epsilon: float) -> bool:
-        return _p_value(count, epsilon, allowed) * (1 + 1e-9) <= level
-
     return LowerBound(
-        epsilon=_largest(counts, confidence, rejects),
+        epsilon=_largest(counts, confidence, lambda count, level, at: _p_value(count, at, allowed) * (1 + 1e-9) <= level),
         delta=allowed,
         confidence=float(confidence),
         mu=None,
