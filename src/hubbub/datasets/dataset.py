@@ -65,7 +65,9 @@ class Dataset:
             "the public test data know" if self.declared_classes is None else f"declared_classes = {self.declared_classes} are"
         )
         for part in ("train", "test"):
-            lowest, highest = _range(getattr(self, f"{part}_targets"))
+            targets = getattr(self, f"{part}_targets")
+            counted = targets[targets != IGNORED] if targets.ndim == 2 else targets
+            lowest, highest = int(counted.min()), int(counted.max())
             if lowest < 0 or highest >= self.classes:
                 raise DataError(
                     f"{part}_targets: run from {lowest} to {highest}, but {known} the classes 0 to {self.classes - 1} only"
@@ -131,11 +133,6 @@ def _require_targets(name: str, targets: torch.Tensor) -> None:
         raise DataError(f"{name}[{index}]: is {IGNORED} everywhere, so it has no target; leave that example out")
 
 
-def _range(targets: torch.Tensor) -> tuple[int, int]:
-    counted = targets[targets != IGNORED] if targets.ndim == 2 else targets
-    return int(counted.min()), int(counted.max())
-
-
 _PIXELS = ("1", "L", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "LA")
 
 
@@ -187,7 +184,14 @@ def from_examples(
     column = users if isinstance(users, str) else None
     train_inputs, train_targets, named = _tensors("train", train, (inputs, targets, column), transform)
     test_inputs, test_targets, _ = _tensors("test", test, (inputs, targets, None), transform)
-    owners = None if users is None else _users(users if column is None else named)
+    owners: np.ndarray | None = None
+    if users is not None:
+        given = users if column is None else named
+        if not len(given):
+            raise DataError("users: is empty; each training example must have one")
+        owners = np.array([user.item() if isinstance(user, torch.Tensor) else user for user in given])
+        if owners.ndim != 1 or owners.dtype.kind not in "iuU":
+            raise DataError(f"users: the first is {shown(given[0])}; each must be a name or an integer")
     return Dataset(train_inputs, train_targets, test_inputs, test_targets, owners, classes)
 
 
@@ -268,15 +272,6 @@ def _tensor(value: Any, name: str) -> torch.Tensor:
     if tensor.is_complex():
         raise DataError(f"{name} is complex; it must be real numbers")
     return tensor
-
-
-def _users(users: Any) -> np.ndarray:
-    if not len(users):
-        raise DataError("users: is empty; each training example must have one")
-    owners = np.array([user.item() if isinstance(user, torch.Tensor) else user for user in users])
-    if owners.ndim != 1 or owners.dtype.kind not in "iuU":
-        raise DataError(f"users: the first is {shown(users[0])}; each must be a name or an integer")
-    return owners
 
 
 def iid(examples: int, clients: int, seed: int) -> list[np.ndarray]:

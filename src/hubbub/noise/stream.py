@@ -258,24 +258,20 @@ class _Draws:
 
 def require_memory(rows: int, width: int, like: torch.Tensor) -> None:
     """Refuse a stream whose ``rows`` remembered rows of ``width`` numbers exceed the memory."""
-    needed, most = rows * width * like.element_size(), _most_memory(like.device)
+    if like.device.type == "cuda":
+        limits = [int(torch.cuda.get_device_properties(like.device).total_memory)]
+    else:
+        limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if soft != resource.RLIM_INFINITY:
+            limits.append(soft)
+        with contextlib.suppress(OSError, ValueError):
+            # "max" means no limit.
+            limits.append(int(_CONTROL_GROUP.read_text()))
+    needed, most = rows * width * like.element_size(), min(limits)
     if needed > most:
         raise ConfigError(
             f"the noise remembers {rows:,} rows of {width:,} numbers, {needed / 2**30:,.1f} GiB, and {most / 2**30:,.1f} GiB "
             "is all the memory there is; take a strategy that remembers fewer rows (fewer bands, banded-inverse, or blt with "
             "its few buffers), or a smaller model"
         )
-
-
-def _most_memory(device: torch.device) -> int:
-    """The memory of a device in bytes, or the limit of this process or its control group."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY:
-        limits.append(soft)
-    with contextlib.suppress(OSError, ValueError):
-        # "max" means no limit.
-        limits.append(int(_CONTROL_GROUP.read_text()))
-    return min(limits)

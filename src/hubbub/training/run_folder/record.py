@@ -131,19 +131,17 @@ class Metrics(AbstractContextManager["Metrics"]):
         # An epsilon of None is infinite; another number of None was not measured.
         numbers = {name: value for name, value in numbers.items() if value is not None or name == "epsilon"}
         numbers["last_round_timestamp_seconds"] = round(time.time(), 3)
-        files.write_atomic(self._path.with_suffix(".prom"), _exposition(self._path.parent.name, numbers).encode())
-        _LOG.info("%s", strict_json.canonical({"event": "round", "run": self._path.parent.name, **numbers}).decode())
-
-
-def _exposition(run: str, numbers: Mapping[str, float | None]) -> str:
-    """Numbers in Prometheus' text format, version 0.0.4."""
-    label = run.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-    return "".join(
-        f"# HELP hubbub_{name} {words}\n# TYPE hubbub_{name} gauge\n"
-        f'hubbub_{name}{{run="{label}"}} {"+Inf" if numbers[name] is None else repr(numbers[name])}\n'
-        for name, words in _PUBLIC.items()
-        if name in numbers
-    )
+        run = self._path.parent.name
+        label = run.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        # Prometheus' text format, version 0.0.4.
+        exposition = "".join(
+            f"# HELP hubbub_{name} {words}\n# TYPE hubbub_{name} gauge\n"
+            f'hubbub_{name}{{run="{label}"}} {"+Inf" if numbers[name] is None else repr(numbers[name])}\n'
+            for name, words in _PUBLIC.items()
+            if name in numbers
+        )
+        files.write_atomic(self._path.with_suffix(".prom"), exposition.encode())
+        _LOG.info("%s", strict_json.canonical({"event": "round", "run": run, **numbers}).decode())
 
 
 def unknown_releases(kept: Iterable[int], states: Sequence[str]) -> list[int]:
