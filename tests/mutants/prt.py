@@ -56,14 +56,14 @@ whom a population strikes off its cohort did not take part @ rounds._rounds
 ? test_own_classes.py::test_prt_10_a_client_that_a_population_strikes_off_its_cohort_took_part_all_the_same
 
 a device without a record knows its past @ _Record.read
-- new if asked.round_index else replace(new, known_from=0)
+- new if round_index else replace(new, known_from=0)
 + replace(new, known_from=0)
 ? test_flower_separation.py::test_prt_11_a_device_that_does_not_know_its_past_waits_as_if_it_had_taken_part
 
 a device with a damaged record is as new as one without @ _Record.read
 - _LOG.warning('separation_mod: %s is damaged (%s); the device waits as if it were new', path, error)
 - return new
-+ return new if asked.round_index else replace(new, known_from=0)
++ return new if round_index else replace(new, known_from=0)
 ? test_flower_separation.py::test_prt_11_a_damaged_record_is_none[{}]
 
 a device forgets that it did not know @ _Record.with_round

@@ -39,26 +39,6 @@ def require_kept(content: RecordDict, settings: Mapping[str, str | int]) -> None
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A round that a device is asked to join."""
-
-    run: str
-    round_index: int
-    pattern: MinSeparation
-
-    @classmethod
-    def of(cls, config: Mapping[str, object]) -> "_Asked":
-        """The round in a message's configuration."""
-        if missing := [name for name in (_RUN, ROUND_INDEX, _SEPARATION, _MOST) if name not in config]:
-            raise KeyError(
-                f"the server's configuration has no {missing[0]!r}, so that this device cannot tell whether it may take part; "
-                "the strategy needs pattern_kept_by='devices'"
-            )
-        pattern = MinSeparation(*(integer(name, config[name], at_least=1) for name in (_SEPARATION, _MOST)))
-        return cls(digest(_RUN, config[_RUN]), integer(ROUND_INDEX, config[ROUND_INDEX], at_least=0), pattern)
-
-
-@dataclass(frozen=True)
 class _Record:
     """A device's rounds in a run from ``known_from`` on, in order."""
 
@@ -67,12 +47,12 @@ class _Record:
     rounds: tuple[int, ...] = ()
 
     @classmethod
-    def read(cls, path: Path, asked: _Asked) -> "_Record":
+    def read(cls, path: Path, pattern: MinSeparation, round_index: int) -> "_Record":
         """The record in a file; a new one, which does not cover the rounds so far, if the file is missing or damaged."""
-        new = cls(asked.pattern, asked.round_index + 1)
+        new = cls(pattern, round_index + 1)
         if not os.path.lexists(path):
             # Before round 0 there is nothing to record.
-            return new if asked.round_index else replace(new, known_from=0)
+            return new if round_index else replace(new, known_from=0)
         try:
             stated = strict_json.loads(files.read(path, at_most=_LONGEST))
             if stated["schema"] != _SCHEMA:
@@ -90,23 +70,23 @@ class _Record:
         content = {"schema": _SCHEMA, **asdict(self.pattern), "known_from": self.known_from, "rounds": list(self.rounds)}
         files.write_atomic(path, strict_json.canonical(content))
 
-    def with_round(self, asked: _Asked) -> "_Record":
+    def with_round(self, pattern: MinSeparation, round_index: int) -> "_Record":
         """The record with one more round."""
-        if asked.pattern != self.pattern:
-            raise ValueError(f"the run promised {self.pattern} before, and says {asked.pattern} now")
+        if pattern != self.pattern:
+            raise ValueError(f"the run promised {self.pattern} before, and says {pattern} now")
         # Before the record begins the device may have taken part as late and as often as the pattern allows.
         separation, unknown = self.pattern.min_separation, -(-self.known_from // self.pattern.min_separation)
         last = self.rounds[-1] if self.rounds else self.known_from - 1
-        if asked.round_index < last + separation and (self.rounds or self.known_from):
+        if round_index < last + separation and (self.rounds or self.known_from):
             why = f"took part in round {last}" if self.rounds else f"does not know whether it took part in round {last}"
-            raise ValueError(f"round {asked.round_index}: this device {why}, and may join from round {last + separation} on")
+            raise ValueError(f"round {round_index}: this device {why}, and may join from round {last + separation} on")
         if len(self.rounds) + unknown >= self.pattern.max_participations:
             doubt = f", and perhaps in {unknown} before it kept its history" if unknown else ""
             raise ValueError(
-                f"round {asked.round_index}: this device took part in {len(self.rounds)} rounds{doubt}, and may in "
+                f"round {round_index}: this device took part in {len(self.rounds)} rounds{doubt}, and may in "
                 f"{self.pattern.max_participations}"
             )
-        return replace(self, rounds=(*self.rounds, asked.round_index))
+        return replace(self, rounds=(*self.rounds, round_index))
 
 
 def separation_mod(msg: Message, context: Context, call_next: App) -> Message:
@@ -133,19 +113,26 @@ def separation_mod(msg: Message, context: Context, call_next: App) -> Message:
     if not is_training(msg.metadata.message_type):
         return call_next(msg, context)
     try:
-        asked = _Asked.of(next(iter(records_of(msg.content, ConfigRecord)), ConfigRecord()))
+        config = next(iter(records_of(msg.content, ConfigRecord)), ConfigRecord())
+        if missing := [name for name in (_RUN, ROUND_INDEX, _SEPARATION, _MOST) if name not in config]:
+            raise KeyError(
+                f"the server's configuration has no {missing[0]!r}, so that this device cannot tell whether it may take part; "
+                "the strategy needs pattern_kept_by='devices'"
+            )
+        pattern = MinSeparation(*(integer(name, config[name], at_least=1) for name in (_SEPARATION, _MOST)))
+        run, round_index = digest(_RUN, config[_RUN]), integer(ROUND_INDEX, config[ROUND_INDEX], at_least=0)
         if FOLDER not in context.node_config:
             raise KeyError(f"the node's configuration names no {FOLDER!r}, the folder that keeps the rounds of this device")
         folder = Path(str(context.node_config[FOLDER])).expanduser().absolute()
-        path = folder / f"{asked.run}.json"
+        path = folder / f"{run}.json"
         with files.locked_folder(folder):
-            record = _Record.read(path, asked)
+            record = _Record.read(path, pattern, round_index)
             # From here on the record covers this run, even if the round is refused.
             record.write(path)
-            record.with_round(asked).write(path)
+            record.with_round(pattern, round_index).write(path)
     except (KeyError, TypeError, ValueError, OSError) as error:
         return refusal(msg, "separation_mod", error)
     reply = call_next(msg, context)
     if not reply.has_error():
-        reply.content = RecordDict({**reply.content, _KEPT: MetricRecord({_KEPT: asked.round_index})})
+        reply.content = RecordDict({**reply.content, _KEPT: MetricRecord({_KEPT: round_index})})
     return reply
