@@ -7,7 +7,6 @@ a whole key.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from flwr.app import ConfigRecord, MessageType, RecordDict
@@ -67,25 +66,18 @@ def _read(data: bytes) -> Agreement:
     return Agreement.from_record(record)
 
 
-@dataclass(frozen=True)
-class Held:
+def held(holder: int = 0, key_id: str = "") -> ConfigRecord:
     """A node's answer to a hello: the number of the share that it claims, 1 for a whole key, 0 for nothing, and its key."""
+    return ConfigRecord({"holder": holder, "key-id": key_id})
 
-    holder: int = 0
-    key_id: str = ""
 
-    def record(self) -> ConfigRecord:
-        """The answer as it is sent."""
-        return ConfigRecord({"holder": self.holder, "key-id": self.key_id})
-
-    @classmethod
-    def of(cls, content: RecordDict) -> "Held":
-        """The claim in an answer."""
-        record = said(content)
-        key_id = record.get("key-id")
-        if not isinstance(key_id, str):
-            raise TypeError("names no key")
-        return cls(integer("holder", record.get("holder"), at_least=0, at_most=100), key_id)
+def claimed(content: RecordDict) -> tuple[int, str]:
+    """The claim in such an answer."""
+    record = said(content)
+    key_id = record.get("key-id")
+    if not isinstance(key_id, str):
+        raise TypeError("names no key")
+    return integer("holder", record.get("holder"), at_least=0, at_most=100), key_id
 
 
 def requests(request: Request) -> Iterator[tuple[str, int, dict[str, ConfigRecord]]]:

@@ -51,7 +51,7 @@ class HolderFolder:
         with files.locked_folder(folder):
             if action == HELLO:
                 self._agree(folder, agreement, record)
-                return messages.Held(number, self._key.public.key_id).record()
+                return messages.held(number, self._key.public.key_id)
             _require_agreed(folder, agreement)
             holder, (stated, arrays) = Holder(self._key, agreement, folder), _kept(folder)
             if agreement.noising_holders and not stated:

@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 
 from hubbub._util.checks import integer, shown
 from hubbub.errors import HubbubError, KeyFileError, NoiseExhaustedError, SumNotOpenedError
-from hubbub.flower.holder_messages import ACTION, AGREEMENT, HELLO, RECORD, Held, agreement_of, said
+from hubbub.flower.holder_messages import ACTION, AGREEMENT, HELLO, RECORD, agreement_of, held, said
 from hubbub.flower.messages import (
     ENCRYPTED,
     FAILED_PRECONDITION,
@@ -187,7 +187,7 @@ def _answer(msg: Message, context: Context) -> Message:
         if SHARE not in context.node_config:
             if record.get("action") != HELLO:
                 raise ValueError(f"this node holds no share of a key: its configuration has no {SHARE!r}")
-            return Message(RecordDict({RECORD: Held().record()}), reply_to=msg)
+            return Message(RecordDict({RECORD: held()}), reply_to=msg)
         path = Path(str(context.node_config[SHARE]))
         # Only a holder loads accounting and noise.
         from hubbub.flower.holders import HolderFolder

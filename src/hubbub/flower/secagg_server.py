@@ -21,7 +21,7 @@ from hubbub._util import files, strict_json
 from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower import holder_messages as messages
-from hubbub.flower.holder_messages import AGREEMENT, FIRST, HELLO, NOISE, OPEN, ROUND, Held, said
+from hubbub.flower.holder_messages import AGREEMENT, FIRST, HELLO, NOISE, OPEN, ROUND, claimed, said
 from hubbub.flower.messages import (
     COUNT_SCALE,
     FAILED_PRECONDITION,
@@ -90,9 +90,9 @@ class GridHolders:
         """The nodes that claim each share, by its number, ascending; asks all connected nodes."""
         found: dict[int, tuple[int, ...]] = {}
         nodes = [int(node) for node in self._grid().get_node_ids()]
-        for node, held in sorted(self._ask(nodes, HELLO, self._hello, lambda _, content: Held.of(content)).items()):
-            if held.holder and held.key_id == self._key.key_id and held.holder <= self._key.holders:
-                found[held.holder] = (*found.get(held.holder, ()), node)
+        for node, (holder, key_id) in sorted(self._ask(nodes, HELLO, self._hello, lambda _, content: claimed(content)).items()):
+            if holder and key_id == self._key.key_id and holder <= self._key.holders:
+                found[holder] = (*found.get(holder, ()), node)
         self._nodes = dict(sorted(found.items()))
         return self._nodes
 
