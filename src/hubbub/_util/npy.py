@@ -5,7 +5,7 @@ The format: ``\\x93NUMPY``, two bytes of version, the length of the header, and 
 """
 
 import re
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 
@@ -17,16 +17,8 @@ _HEADER = re.compile(
 )
 
 
-class Header(NamedTuple):
-    """The type, order and shape that a file states."""
-
-    dtype: np.dtype[np.generic]
-    fortran_order: bool
-    shape: tuple[int, ...]
-
-
-def read_header(stream: BinaryIO) -> Header:
-    """Read up to the entries."""
+def read_header(stream: BinaryIO) -> tuple[np.dtype[np.generic], bool, tuple[int, ...]]:
+    """Read up to the entries: the type that a file states, whether it is in Fortran's order, and the shape."""
     start = stream.read(8)
     if start[:6] != MAGIC or start[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
         raise ValueError(f"it does not begin as a NumPy file of version 1 to 3 ({start[:8]!r})")
@@ -42,4 +34,4 @@ def read_header(stream: BinaryIO) -> Header:
         dtype = np.dtype(found[1])
     except TypeError as error:
         raise ValueError(f"its header names the type {found[1]!r}, which there is not") from error
-    return Header(dtype, found[2] == "True", shape)
+    return dtype, found[2] == "True", shape

@@ -147,12 +147,11 @@ def read(array: Array) -> npt.NDArray[np.generic]:
         raise ValueError("an array is not stored as NumPy stores it")
     stream = io.BytesIO(array.data)
     try:
-        header = read_header(stream)
+        dtype, fortran_order, shape = read_header(stream)
     except ValueError as error:
         raise ValueError("an array has no header of a plain NumPy array") from error
-    size = math.prod(header.shape) * header.dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     if len(array.data) - stream.tell() != size:
         raise ValueError(f"holds {len(array.data) - stream.tell()} bytes of entries, its header says {size}")
     # A view, so that an array of a wrong shape is refused without a copy.
-    entries = np.frombuffer(array.data, header.dtype, offset=stream.tell())
-    return entries.reshape(header.shape, order="F" if header.fortran_order else "C")
+    return np.frombuffer(array.data, dtype, offset=stream.tell()).reshape(shape, order="F" if fortran_order else "C")
