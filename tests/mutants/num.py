@@ -24,8 +24,8 @@ a lattice takes any clip norm @ Lattice.__post_init__
 ? test_bad_numbers.py::test_num_1_num_3_num_4_num_6_num_13_no_door_takes_a_number_that_is_none[clip norm-lattice-nan]
 
 a delta of 0 or 1 is one @ checks.open_unit
-- 0 < number < 1
-+ 0 <= number <= 1
+- 0 < x < 1
++ 0 <= x <= 1
 ? test_bad_numbers.py::test_num_1_num_3_num_4_num_6_num_13_no_door_takes_a_number_that_is_none[delta-of nothing-1]
 
 a budget takes any epsilon @ _Budget.__init__

@@ -99,4 +99,5 @@ def uniform_choice(key: bytes, population: int, size: int) -> list[int]:
         >>> len(set(uniform_choice(seed_key(1), population=100, size=7)))
         7
     """
-    return sorted(np.argsort(bits(key, population), kind="stable")[:size].tolist())
+    order = np.argsort(bits(key, population), kind="stable")
+    return sorted(int(i) for i in order[:size])
