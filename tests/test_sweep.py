@@ -20,8 +20,7 @@ from hubbub.experiment.config import Config, DataConfig, PrivacyConfig, Training
 from hubbub.experiment.planner import planned
 from hubbub.experiment.sweep import grid as grids
 from hubbub.experiment.sweep.grid import Cell, SweepRecord, begin, cells_of, grid_of, locked, read_record
-from hubbub.experiment.sweep.page import page, write
-from hubbub.experiment.sweep.results import Begun, CellSummary, Choice, PointSummary, SweepSummary, choice
+from hubbub.experiment.sweep.results import Begun, CellSummary, Choice, PointSummary, SweepSummary, choice, page, write
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity

@@ -17,8 +17,7 @@ from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
 from hubbub.experiment.sweep import grid as grids
 from hubbub.experiment.sweep.grid import CELLS, RECORD, Cell, SweepRecord, worded
-from hubbub.experiment.sweep.page import write
-from hubbub.experiment.sweep.results import UNFINISHED, SweepSummary, found, sweep_summary
+from hubbub.experiment.sweep.results import UNFINISHED, SweepSummary, found, sweep_summary, write
 from hubbub.experiment.sweep.work import Task, finish_all
 
 __all__ = ["Asked", "sweep"]

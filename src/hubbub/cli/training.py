@@ -1,16 +1,25 @@
-"""``hubbub train``, ``resume``, ``extend`` and ``new``, and their trackers."""
+"""``hubbub train``, ``resume`` and ``extend``, their trackers, and the ranks that share a run.
 
+Rank 0 reads settings and folder, records and prints; the others build their clients and the model from its settings, and share
+its rounds.
+"""
+
+import logging
 import os
 import signal
+import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -21,11 +30,13 @@ from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment import engine, tracking
-from hubbub.experiment.build import build, data_of
+from hubbub.experiment.build import build, client_side, data_of
 from hubbub.experiment.engine.apps import require_engine
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain
+from hubbub.training import RunPlan
+from hubbub.training import train as run_rounds
 from hubbub.training.ranks import Ranks
 from hubbub.training.run_folder.record import ledger_of, read_run
 
@@ -33,6 +44,9 @@ __all__ = ["How", "extend", "launched", "new_folder", "resume", "train"]
 
 # Exit status of a run that stop_epsilon ended before its last round.
 _BUDGET_SPENT = 3
+_HERE = "127.0.0.1"
+# The number of the process that started this rank: it may have ended before this one could ask.
+_STARTER = "HUBBUB_STARTER"
 
 
 @dataclass(frozen=True)
@@ -58,21 +72,23 @@ class How:
         Without a launcher and with more than one process, the command is started again under torch's.
         """
         if not launched() and config.training.nproc > 1:
-            from hubbub.cli.ranks import launch
-
             if config.data.features != "none":
                 # Once, on all cores, and not by each process.
                 data_of(config, allow_import=self.allow_import)
-            launch(config.training.nproc, sys.argv[1:])
+            _launch(config.training.nproc, sys.argv[1:])
         if launched():
-            from hubbub.cli.ranks import end_with_starter, follow
-
             # Before it waits for the others.
-            end_with_starter()
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            starter = int(os.environ.get(_STARTER, os.getppid()))
+            threading.Thread(target=_end_with, args=(starter,), daemon=True).start()
         training = config.training
         ranks = Ranks.launched(time_limit=training.rank_timeout, shard_optimizer=training.shard == "optimizer")
         if not ranks.leads:
-            follow(ranks, allow_import=self.allow_import)
+            torch.set_num_threads(1)
+            settings, plan = cast("tuple[configs.Config, RunPlan]", ranks.lead(lambda: None))
+            side = client_side(settings, allow_import=self.allow_import, ranks=ranks)
+            for _ in run_rounds(plan, side.population, side.model):
+                pass
             return None
         return ranks
 
@@ -131,7 +147,7 @@ class How:
 
 
 def launched() -> bool:
-    """Whether torchrun, the like of it, or :func:`launch` started this process as one of several."""
+    """Whether torchrun, the like of it, or :meth:`How.shared` started this process as one of several."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return True
     for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
@@ -141,6 +157,63 @@ def launched() -> bool:
                 "own over the same people; start torchrun once on each machine (srun --ntasks-per-node=1 torchrun …)"
             )
     return False
+
+
+def _launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
+    """Run a command of hubbub in several processes of this machine, under torch's launcher, and exit.
+
+    The exit status is that of rank 0, or 1 if a process was killed.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined] # it is public, and in no __all__
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
+
+    # What they exchange stays on this machine.
+    if Path("/sys/class/net/lo").exists():
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # By a port of its own choice torch would listen on all interfaces.
+    listening = socket.create_server((_HERE, 0))
+    port = listening.getsockname()[1]
+    store = TCPStore(_HERE, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+    # Each rank says itself what is wrong.
+    logging.disable(logging.CRITICAL)
+    all_of_them = {
+        "WORLD_SIZE": nproc,
+        "MASTER_ADDR": _HERE,
+        "MASTER_PORT": port,
+        # The store is here, and not on rank 0.
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+        _STARTER: os.getpid(),
+    }
+    environments = {
+        rank: {name: str(value) for name, value in {**all_of_them, "RANK": rank, "LOCAL_RANK": rank}.items()}
+        for rank in range(nproc)
+    }
+    command = dict.fromkeys(range(nproc), ("-m", "hubbub", *arguments))
+    try:
+        ranks = start_processes("hubbub", sys.executable, command, environments, DefaultLogsSpecs(os.devnull))
+        try:
+            failures = ranks.wait(period=0.1).failures  # type: ignore[union-attr] # it waits without a limit
+        finally:
+            # A second signal would leave torch's threads behind, for which this process would wait without end.
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                signal.signal(number, signal.SIG_IGN)
+            ranks.close()
+            del store
+    except (KeyboardInterrupt, SignalException):
+        sys.exit(130)
+    if not failures:
+        sys.exit(0)
+    rank, first = min(failures.items(), key=lambda failure: failure[1].timestamp)
+    if first.exitcode < 0:
+        say(console(stderr=True), f"hubbub: rank {rank}: was ended by {signal.Signals(-first.exitcode).name}")
+    own = failures.get(0, first)
+    sys.exit(next((failure.exitcode for failure in (own, first) if failure.exitcode > 0), 1))
+
+
+def _end_with(parent: int) -> NoReturn:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def train(file: Path, assignments: list[str], out: Path | None, how: How) -> None:

@@ -17,12 +17,12 @@ from hubbub.experiment.config import DATASETS, MODELS, Config
 from hubbub.experiment.planner import made, planned
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.promise import Extends
-from hubbub.training import Execution, LocalTraining, RunPlan, SimulatedPopulation
+from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, SimulatedPopulation
 from hubbub.training.ranks import Ranks
 from hubbub.training.simulation.functional import FlatModel
+from hubbub.training.warm_start import extending
 
 if TYPE_CHECKING:
-    from hubbub.training import ExamplePopulation
     from hubbub.training.encryption import Encryption
     from hubbub.training.run_folder.state import Start
 
@@ -92,8 +92,6 @@ def build(
 
         extends, start = start_from(config, plan, side.model, len(side.population.clients))
     if extends is not None:
-        from hubbub.training.warm_start import extending
-
         plan = extending(plan, extends)
     return Run(**vars(side), config=config, plan=plan, start=start)
 
@@ -151,8 +149,6 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
         # Of several GPUs of a machine each rank has its own.
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)) % torch.cuda.device_count())
     if config.privacy.unit == "example":
-        from hubbub.training import ExamplePopulation
-
         everything = dataset.train_inputs.to(execution.device), dataset.train_targets.to(execution.device)
         examples_of = ExamplePopulation(*everything, F.cross_entropy, lattice=lattice, seed=training.seed, ranks=ranks)
         return ClientSide(dataset, examples_of, model)

@@ -3,7 +3,6 @@
 import importlib.util
 import math
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING
 
 from hubbub.accounting.calibrate import calibrate
 from hubbub.errors import ConfigError
@@ -25,10 +24,8 @@ from hubbub.mechanism.participation import (
 )
 from hubbub.mechanism.private_evaluation import Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.training.clipping import AdaptiveClipping, Clipping
+from hubbub.training.encryption import Encryption
 from hubbub.training.plan import ServerOptimizer
-
-if TYPE_CHECKING:
-    from hubbub.training.encryption import Encryption
 
 __all__ = ["clipping_of", "encryption_of", "evaluation_of", "participation_of", "require_fitting_unit", "server_of"]
 
@@ -231,13 +228,11 @@ def clipping_of(config: Config) -> Clipping | None:
         raise ConfigError(f"privacy.clip_norm: {error}") from error
 
 
-def encryption_of(config: Config, expected: float) -> "Encryption | None":
+def encryption_of(config: Config, expected: float) -> Encryption | None:
     """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted."""
     secagg = config.secagg
     if secagg.scheme == "none":
         return None
-    from hubbub.training.encryption import Encryption
-
     if importlib.util.find_spec("gmpy2") is None:
         raise ConfigError(f"secagg.scheme = {secagg.scheme!r}: gmpy2 is not installed; pip install 'hubbub[secagg]'")
     most = math.ceil(expected)

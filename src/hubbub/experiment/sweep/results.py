@@ -1,10 +1,13 @@
-"""The results of a sweep: its runs, the points that they are averaged to, and the privacy cost of choosing among them.
+"""The results of a sweep: its runs, the points that they are averaged to, the privacy cost of choosing among them; and files.
 
 The composition of all ledgers covers whatever is published of a sweep, also the best model alone, if the grid was fixed in
 advance. Theorems with a lower cost (:mod:`hubbub.accounting.selection`) need a random number of trials. A grid has a fixed
 number, so their epsilon is stated as a comparison, never as a guarantee.
 """
 
+import csv
+import io
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +16,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from hubbub._util.files import write_atomic
+from hubbub._util.strict_json import finite_only
 from hubbub.accounting import rounded_up
 from hubbub.accounting.runs import events_of
 from hubbub.accounting.selection import selection_epsilon
@@ -22,10 +27,23 @@ from hubbub.experiment.sweep.grid import CELLS, SEED, Cell, SweepRecord
 from hubbub.experiment.sweep.work import current_scores
 from hubbub.ledger.actual_cost import Recorded, spent
 from hubbub.ledger.multi_run import compose_runs, run_charges
+from hubbub.report.drawing import SERIES, canvas, shown, styled
+from hubbub.report.page import Chart, rendered
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import Traces, read_run
 
-__all__ = ["UNFINISHED", "CellSummary", "Choice", "PointSummary", "SweepSummary", "choice", "found", "sweep_summary"]
+__all__ = [
+    "UNFINISHED",
+    "CellSummary",
+    "Choice",
+    "PointSummary",
+    "SweepSummary",
+    "choice",
+    "found",
+    "page",
+    "sweep_summary",
+    "write",
+]
 
 # The states of runs that a sweep trains when it resumes.
 UNFINISHED = ("waiting", "interrupted")
@@ -212,15 +230,13 @@ class SweepSummary:
 Begun = tuple[Cell, Recorded | None]
 
 
-def sweep_summary(
-    folder: Path, record: SweepRecord, cells: Sequence[Cell], errors: Mapping[str, str] | None = None
-) -> SweepSummary:
+def sweep_summary(folder: Path, record: SweepRecord, cells: Sequence[Cell], errors: Mapping[str, str]) -> SweepSummary:
     """The present results of a sweep."""
     # By their repr, since values may be lists.
     points: dict[str, list[CellSummary]] = {}
     runs: list[Begun] = []
     for cell in cells:
-        summary, known = found(folder, cell, (errors or {}).get(cell.name, ""))
+        summary, known = found(folder, cell, errors.get(cell.name, ""))
         points.setdefault(repr([value for key, value in cell.settings.items() if key != SEED]), []).append(summary)
         runs += [known] if known else []
     return SweepSummary(
@@ -333,3 +349,63 @@ def _partition(config: Config) -> tuple[object, ...]:
         return (data.name, data.path)
     alpha = data.alpha if data.partition == "dirichlet" else None
     return (data.name, data.path, data.partition, data.clients, alpha, seed, config.training.validation)
+
+
+# Files
+
+
+def write(folder: Path, sweep: SweepSummary) -> None:
+    """Write the files of a sweep into its folder."""
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(sweep.rows())
+    write_atomic(folder / "results.csv", table.getvalue().encode())
+    write_atomic(folder / "results.json", json.dumps(finite_only(sweep.as_json()), allow_nan=False, indent=1).encode())
+    write_atomic(folder / "sweep.html", page(sweep).encode())
+
+
+def page(sweep: SweepSummary) -> str:
+    """The HTML page; it links to the report of each run in the sweep's folder."""
+    header, *rows = sweep.table()
+    links = [
+        [
+            (cell.report, f"seed {cell.settings[SEED]}" if SEED in cell.settings else "report")
+            for cell in point.cells
+            if cell.report
+        ]
+        for point in sweep.points
+    ]
+    of = "held-out training examples" if sweep.held_out else "public test examples"
+    about = f"On {of}, over the epsilon of one run alone. The best point is orange; bars are standard deviations over seeds."
+    picture = _accuracy_against_epsilon(sweep)
+    return rendered(
+        "sweep.html",
+        sweep=sweep,
+        finished=sum(cell.state == "finished" for cell in sweep.cells),
+        header=header,
+        rows=list(zip(rows, links, strict=True)),
+        charts=[Chart("Accuracy against epsilon", picture, about, sweep.held_out)] if picture else [],
+        failed=[cell for cell in sweep.cells if cell.state == "failed"],
+    )
+
+
+@styled
+def _accuracy_against_epsilon(sweep: SweepSummary) -> str:
+    """A point of the picture for each point of the grid with a finite epsilon; empty without one."""
+    from matplotlib.ticker import PercentFormatter
+
+    finite = [point for point in sweep.points if point.epsilon is not None and math.isfinite(point.epsilon)]
+    known = [point for point in finite if point.spread("accuracy")[0] is not None]
+    if not known:
+        return ""
+    made, best = canvas(), sweep.best
+    axes = made.subplots()
+    for point in known:
+        mean, deviation = point.spread("accuracy")
+        color = SERIES[1 if point is best else 0]
+        axes.errorbar([point.epsilon], [mean], yerr=deviation, color=color, marker="o", linestyle="", elinewidth=1)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xlabel("epsilon of one run")
+    axes.set_ylabel("accuracy")
+    return shown(made, "Accuracy against epsilon")
