@@ -25,8 +25,6 @@ __all__ = ["main"]
 
 app = typer.Typer(
     name="hubbub",
-    help="Train models on people's data with a privacy guarantee that can be proved, published and checked.",
-    no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )

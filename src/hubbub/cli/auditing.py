@@ -3,10 +3,11 @@
 import os
 import tempfile
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from hubbub.audit import Audit, Effort
 from hubbub.audit import audit as audit_run
@@ -56,12 +57,8 @@ def audit(
     screen = console(stderr=as_json)
     if simulated:
         say(screen, "privacy.noise = 'simulation': its noise follows from a known seed; audited with secure noise.")
-
-    def progress(done: int, runs: int) -> None:
-        say(screen, f"run {done}/{runs} done")
-
     with tempfile.TemporaryDirectory(prefix="hubbub-audit-") as scratch:
-        found = _audited(run, effort, Path(scratch), progress, allow_import=allow_import)
+        found = _audited(run, effort, Path(scratch), screen, allow_import=allow_import)
     findings = {**found.as_json(), "settings": settings}
     write_audit(folder, name, findings)
     if as_json:
@@ -82,22 +79,13 @@ def _show(found: Audit, bounds: Sequence[Sequence[str]], folder: Path) -> None:
     say(screen, "", *found.notes, found.sentence(), files)
 
 
-def _audited(
-    run: Run,
-    effort: Effort,
-    scratch: Path,
-    progress: Callable[[int, int], None],
-    *,
-    allow_import: bool,
-) -> Audit:
+def _audited(run: Run, effort: Effort, scratch: Path, screen: Console, *, allow_import: bool) -> Audit:
     """Audit a run with the engine that its settings name."""
-    if run.config.training.extends is not None:
-        extends = run.config.training.extends
+    if (extends := run.config.training.extends) is not None:
         raise ConfigError(
             f"training.extends = {extends!r}: an audit starts runs of its own; leave it out, with privacy.earlier_runs"
         )
     terms = run.encryption
-    rows = terms.noise_rows if terms else 0
 
     def population(number: int) -> Population:
         flower = run.config.training.engine == "flower"
@@ -114,5 +102,11 @@ def _audited(
         return parties(begun, terms)
 
     return audit_run(
-        run.plan, population, run.model, honest=run.population, effort=effort, noise_rows=max(1, rows), progress=progress
+        run.plan,
+        population,
+        run.model,
+        honest=run.population,
+        effort=effort,
+        noise_rows=(terms and terms.noise_rows) or 1,
+        progress=lambda done, runs: say(screen, f"run {done}/{runs} done"),
     )

@@ -57,12 +57,12 @@ def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int
     _require_free(folder, [key_files.PUBLIC, *names])
     words = "searching for two safe primes"
     with console(stderr=True).status(words) as status:
-
-        def progress(tested: int) -> None:
-            status.update(f"{words}: {tested:,} candidates tested")
-
         public, dealt = threshold.generate(
-            bits, holders=holders, threshold=t, min_contributions=min_contributions, progress=progress
+            bits,
+            holders=holders,
+            threshold=t,
+            min_contributions=min_contributions,
+            progress=lambda tested: status.update(f"{words}: {tested:,} candidates tested"),
         )
     _make(folder)
     for share in dealt:

@@ -238,7 +238,7 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
         if run.encryption and config.training.engine == "process":
             from hubbub.experiment.engine.parties import require_keys
 
-            require_keys(run, run.encryption)
+            require_keys(run)
         return RunInFolder.begun(run, new_folder(out, "runs", stem, ", or resume it with 'hubbub resume {out}'"))
 
     _train(_led(ranks, begun), how, config)

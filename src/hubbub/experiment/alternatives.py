@@ -88,12 +88,9 @@ class Alternative:
 
 @dataclass(frozen=True, eq=False)
 class Alternatives:
-    """A run and its alternatives.
+    """A run and its alternatives by increasing error, the run itself among them; and the reasons for others that are left out.
 
-    Args:
-        own: The run with its own settings; ``None`` if its error takes long to compute.
-        options: All alternatives by increasing error, with the run itself.
-        left_out: The reason for each one left out, by name.
+    ``own`` is the run with its own settings; ``None`` if its error takes long to compute.
     """
 
     own: Alternative | None
@@ -246,8 +243,7 @@ class _Search:
             plan = planned(resolve(layer_of(self.config), changes), self.clients, earlier=self.plan.earlier)
         except (HubbubError, ValueError) as refusal:
             return None, " ".join(str(refusal).split())
-        seconds = time.process_time() - started
-        one = _judged(self.config, family.name, changes, plan, seconds)
+        one = _judged(self.config, family.name, changes, plan, time.process_time() - started)
         return one, "" if one else _TOO_LONG
 
     def sized(self, sampling: str, size: int, **numbers: Any) -> Layer:
@@ -305,12 +301,7 @@ def assignments(changes: Layer) -> list[str]:
 
 
 def _pattern_families(pattern: Pattern, rounds: int, *, thorough: bool) -> Iterator[Family]:
-    """Families for a pattern that together are optimized in about a second; with ``thorough`` in a minute.
-
-    Example:
-        >>> [family.name for family in _pattern_families(MinSeparation(20, 100), 2000, thorough=False)]
-        ['optimal-toeplitz', 'optimal-toeplitz', 'optimal-toeplitz', 'blt']
-    """
+    """Families for a pattern that together are optimized in about a second; with ``thorough`` in a minute."""
     top = min(default_bands(pattern, rounds), _MOST_BANDS)
     for bands in sorted({top, top // 2, top // 4, top // 16} - {0, 1}, reverse=True):
         if rounds * bands <= _TOEPLITZ[thorough]:

@@ -43,8 +43,6 @@ class CohortSize:
 
     Args:
         size: The expected number of units in a cohort.
-        rounds: The number of rounds.
-        noise_multiplier: The calibrated noise multiplier.
         mean_stddev: The standard deviation of a coordinate of the noise in the mean update: the largest over rounds.
         run_stddev: The same of the mean of all rounds' mean updates. For independent noise it is ``mean_stddev / √rounds``.
         changes: The changed settings, by section and key. Empty for the run itself.

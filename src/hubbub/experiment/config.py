@@ -135,16 +135,9 @@ def _require_usual(section: str, made: Any, names: Iterable[str], without: str) 
 
 @dataclass(frozen=True, config=_strict("training"))
 class TrainingConfig:
-    """``[training]``: what is computed, by which ``engine``. ``seed`` decides partition, initialisation and shuffles.
+    """``[training]``: what is computed, by which ``engine``.
 
-    In the last part ``cooldown`` of the rounds the server's learning rate falls in a straight line, to ``cooldown_to`` of it.
-    With ``privacy.unit = "example"`` there is no local training: ``cohort_size`` is the expected batch size, and
-    ``learning_rate`` and ``momentum`` are those of SGD (or Adam, with ``server_optimizer = "fedadam"``).
     ``plan``, ``nproc``, ``device`` and ``precision`` say how fast, and change nothing of what is promised.
-    ``nproc`` processes of this machine share a run; one that does not answer for ``rank_timeout`` seconds ends it.
-    With ``shard = "optimizer"`` each has the server optimizer's state of its part of the model alone.
-    Releases are kept while the share ``free_disk`` of the disk is free; then they go, and so does each checkpoint's past.
-    ``extends`` is the folder of a finished run: training starts from its model, and it is one of ``privacy.earlier_runs``.
     """
 
     rounds: Count = 50
@@ -197,11 +190,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True, config=_strict("privacy"))
 class PrivacyConfig:
-    """``[privacy]``: the guarantee. Give ``noise_multiplier``, or ``epsilon`` for the least noise that meets it.
-
-    With ``clipping = "adaptive"`` the clip norm starts at ``clip_norm`` and follows a quantile of the updates' norms.
-    ``earlier_runs`` are folders of runs over the same people: their privacy cost is in the epsilon of this one.
-    """
+    """``[privacy]``: the guarantee. Give ``noise_multiplier``, or ``epsilon`` for the least noise that meets it."""
 
     mode: Annotated[str, _rule(_checks.one_of, ("none", "dp-fedavg", "dp-ftrl"))] = "dp-fedavg"
     clip_norm: Scale = 1.0
@@ -242,11 +231,7 @@ class ParticipationConfig:
 
 @dataclass(frozen=True, config=_strict("data"))
 class DataConfig:
-    """``[data]``: the data set, and its partition into clients.
-
-    ``features = "scattering"`` gives the model fixed features of each image, which cost no privacy; ``"mirrored-scattering"``
-    the same ones for an image and its mirror image.
-    """
+    """``[data]``: the data set, and its partition into clients."""
 
     name: Annotated[str, _rule(_named, DATASETS)] = "digits"
     path: str | None = None
@@ -265,12 +250,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, config=_strict("secagg"))
 class SecaggConfig:
-    """``[secagg]``: encrypted sums; short form ``secagg = "paillier"`` before all sections.
-
-    ``threshold`` of the ``holders`` decrypt together; a single holder has the whole key. ``noise_by`` is who adds the noise:
-    the server, the holders or the clients. ``clip`` bounds each number if there is no clip norm. ``keys`` is a folder of
-    ``hubbub paillier``; without one, a run in one process makes keys that it throws away.
-    """
+    """``[secagg]``: encrypted sums; short form ``secagg = "paillier"`` before all sections."""
 
     scheme: Annotated[str, _rule(_checks.one_of, ("none", "paillier"))] = "none"
     key_bits: Annotated[int, _rule(_checks.integer, at_least=2048, at_most=16_384)] = 3072
@@ -294,10 +274,7 @@ class SecaggConfig:
 
 @dataclass(frozen=True, config=_strict("evaluation"))
 class EvaluationConfig:
-    """``[evaluation]``: private evaluations of the clients; each number is between 0 and its bound, and epsilon counts them.
-
-    Give ``noise_multiplier``, or the noise follows from a ``share`` of the budget ``privacy.epsilon``, in ρ.
-    """
+    """``[evaluation]``: private evaluations of the clients; each number is between 0 and its bound, and epsilon counts them."""
 
     statistics: Texts | None = None
     every: Count = 10
@@ -321,11 +298,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, config=_strict("heads"))
 class HeadsConfig:
-    """``[heads]``: a hook that gets the head of each round, so that a rollback of the folder is detected.
-
-    ``command`` gets each head as a line on its standard input, ``url`` by POST. ``key`` signs them. With ``required`` a release
-    is published only once its head was accepted. A command runs only if the caller allows code that the settings name.
-    """
+    """``[heads]``: a hook that gets the head of each round, so that a rollback of the folder is detected."""
 
     command: Texts | None = None
     url: str | None = None

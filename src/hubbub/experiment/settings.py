@@ -197,12 +197,10 @@ def evaluation_of(config: Config) -> PrivateEvaluation | None:
             raise ConfigError("evaluation.noise_multiplier: is missing; give it, or privacy.epsilon, of which it takes a share")
         part = epsilon_of_share(_SHARE if said.share is None else said.share, privacy.epsilon, privacy.delta)
         relation = privacy.neighboring_relation
-        found = calibrate(
+        noise_multiplier = calibrate(
             rounds=times, participation=participation, epsilon=part, delta=privacy.delta, neighboring_relation=relation
-        )
-        noise_multiplier = found.noise_multiplier
-    bounds = {"accuracy": 1.0, "loss": said.loss_bound}
-    measured = tuple(Mean(name, 0.0, bounds[name]) for name in said.statistics)
+        ).noise_multiplier
+    measured = tuple(Mean(name, 0.0, said.loss_bound if name == "loss" else 1.0) for name in said.statistics)
     return PrivateEvaluation(noise_multiplier, measured, said.sampling_probability, said.every)
 
 

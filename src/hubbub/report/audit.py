@@ -127,8 +127,7 @@ def draw_bounds(axes: Any, found: _Found) -> str:
             axes.annotate(rounded_up(stated), (stated, height), xytext=(5, 0), textcoords="offset points", va="center")
     words = [one["what"].replace(", ", ",\n").replace(": ", ":\n") for one in comparisons]
     axes.set_yticks(range(len(comparisons)), words)
-    axes.set_ylim(-0.6, len(comparisons) - 0.4)
-    axes.set_xlim(0, max(values) * 1.12)
+    axes.set(xlim=(0, max(values) * 1.12), ylim=(-0.6, len(comparisons) - 0.4))
     axes.set_xlabel(f"epsilon at delta = {found['stated']['delta']:g}")
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
@@ -153,8 +152,7 @@ def draw_scores(axes: Any, found: _Found) -> str:
         axes.hist(scores, bins=bins, density=True, color=color, alpha=0.35, label=f"{len(scores):,} {label}")
         density = np.exp(-np.square(x[:, None] - mean) / 2).mean(axis=1) / math.sqrt(2 * math.pi)
         axes.plot(x, density, color=color, label=f"claimed if {label}: {claimed}")
-    axes.set_xlabel("score, in standard deviations of the noise")
-    axes.set_ylabel("density")
+    axes.set(xlabel="score, in standard deviations of the noise", ylabel="density")
     axes.legend(**_ABOVE)
     return "Scores of the canaries and their claimed distributions"
 

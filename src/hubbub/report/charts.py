@@ -77,8 +77,7 @@ def _private(runs: Sequence[RunSummary]) -> Iterator[Chart]:
             from hubbub.report.audit import draw_scores
 
             about = "Scores of present and of absent canaries, and their distributions according to the guarantee."
-            title = f"What an adversary sees{of}"
-            yield _chart(title, partial(draw_scores, found=run.audit), about, private=True)
+            yield _chart(f"What an adversary sees{of}", partial(draw_scores, found=run.audit), about, private=True)
 
 
 @styled

@@ -62,8 +62,7 @@ def labelled(axes: Any, y: str, x: str = "round") -> None:
     """Label the axes, the lower one with whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set(xlabel=x, ylabel=y)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 

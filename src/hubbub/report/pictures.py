@@ -61,8 +61,7 @@ def draw_errors(title: str, subtitle: str, curves: Mapping[str, Array]) -> bytes
     for number, name in enumerate(ordered):
         rmse = float(np.sqrt(np.square(curves[name]).mean()))
         axes.plot(rounds, curves[name], label=f"{name}  {rmse:.4g}", **look(number))
-    axes.set_yscale("log")
-    axes.set_xlim(1, max(2, len(rounds)))
+    axes.set(yscale="log", xlim=(1, max(2, len(rounds))))
     _plain(axes.yaxis)
     labelled(axes, "root squared error at sensitivity 1")
     axes.set_title(subtitle, **_SUBTITLE)
@@ -96,8 +95,7 @@ def draw_matrices(title: str, answer: "Optimized[Strategy]", roots: Array) -> by
     words = "root mean squared error" if answer.objective == "mean" else "largest root squared error"
     axes.axhline(root, color=SERIES[0], linestyle="--", linewidth=1, label=f"{words}: {root:.6g}")
     axes.axhline(bound, color=SERIES[1], linestyle=":", label=f"lower bound: {bound:.6g}, for {answer.bound_family}")
-    axes.set_xlim(1, max(2, len(rounds)))
-    axes.set_ylim(0, max(float(roots.max()), root) * 1.25)
+    axes.set(xlim=(1, max(2, len(rounds))), ylim=(0, max(float(roots.max()), root) * 1.25))
     labelled(axes, "root squared error\nat sensitivity 1")
     axes.legend(loc="lower right")
     return png(figure, title)
@@ -166,15 +164,12 @@ def draw_calibrations(epsilon: float, delta: float, curves: Sequence[Calibrated]
     axes.axhspan(low, 1, color="#f1e3dc", zorder=0)
     axes.axhline(1, color=INK, linewidth=1.2, zorder=2, label="analytic: the least noise;\nbelow it the claim is false")
     axes.axvline(epsilon, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1, label=f"epsilon = {epsilon:g}")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
+    axes.set(xscale="log", yscale="log", ylim=(low, high))
     if curves:
         axes.set_xlim(float(curves[0].epsilons[0]), float(curves[0].epsilons[-1]))
     for axis, subs in ((axes.xaxis, (1.0,)), (axes.yaxis, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))):
         _plain(axis, subs)
-    axes.set_xlabel("epsilon")
-    axes.set_ylabel("noise over that of the analytic calibration")
+    axes.set(xlabel="epsilon", ylabel="noise over that of the analytic calibration")
     notes = [f"delta = {delta:g}"]
     if not all(curve.proved.all() for curve in curves):
         notes.append("thin: beyond its theorem")
@@ -210,16 +205,14 @@ def draw_alternatives(title: str, marks: Sequence[Alternative], spent: Sequence[
         bars.bar_label(bar, [" · ".join(filter(None, [f"{mark.error:.4g}", mark.memory, *roles]))], padding=4, fontsize=8)
     bars.set_yticks(range(len(marks)), [mark.name for mark in marks])
     bars.invert_yaxis()
-    bars.set_xlim(0, max(mark.error for mark in marks) * 1.45)
+    bars.set(xlim=(0, max(mark.error for mark in marks) * 1.45), xlabel="error of the model's noise, in clip norms")
     bars.grid(visible=False)
-    bars.set_xlabel("error of the model's noise, in clip norms")
     bars.set_title("next to each bar: error, and memory of the noise", **_SUBTITLE)
     rounds, epsilons = zip(*spent, strict=True)
     # Between two points epsilon is at most that of the later one.
     curve.step(rounds, epsilons, where="pre", marker="o", **look(0))
     labelled(curve, "epsilon so far")
-    curve.set_ylim(0, max(epsilons) * 1.08)
-    curve.set_xlim(0, rounds[-1] * 1.02)
+    curve.set(xlim=(0, rounds[-1] * 1.02), ylim=(0, max(epsilons) * 1.08))
     return png(figure, f"{title}: its alternatives at the same privacy")
 
 

@@ -142,8 +142,7 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
         )
     if not found.guarantee.private:
         raise RunFolderError(f"{run}: has no privacy guarantee, and there is nothing to state with its model; see privacy.mode")
-    verdict = verify(run, head)
-    for check in verdict.checks:
+    for check in verify(run, head).checks:
         if not check.ok:
             raise RunFolderError(f"{run}: does not verify ({check.name}: {check.detail}); see hubbub verify {run}")
     model = model_content(run, found.recorded)

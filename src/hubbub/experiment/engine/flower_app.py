@@ -57,8 +57,7 @@ def client_app(config_file: Path) -> ClientApp:
 
     @app.query(_QUERY)
     def tell(message: Message, context: Context) -> Message:
-        about = ConfigRecord({_PARTITION: _partition(context)})
-        return Message(RecordDict({_QUERY: about}), reply_to=message)
+        return Message(RecordDict({_QUERY: ConfigRecord({_PARTITION: _partition(context)})}), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

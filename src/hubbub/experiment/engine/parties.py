@@ -56,10 +56,10 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
     )
 
 
-def require_keys(run: Run, terms: Encryption) -> None:
+def require_keys(run: Run) -> None:
     """Check the keys that the settings name, before a run whose keys are in this process begins."""
-    if run.config.secagg.keys is not None:
-        _keys(run, terms)
+    if run.encryption and run.config.secagg.keys is not None:
+        _keys(run, run.encryption)
 
 
 def fresh_keys(terms: Encryption) -> Sequence[KeyShare | PrivateKey]:

@@ -16,8 +16,10 @@ from hubbub._util import files, strict_json
 from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, HubbubError, RunFolderError
 from hubbub.experiment import config as configs
+from hubbub.experiment.build import build, client_side
 from hubbub.experiment.config import Config, Layer, overrides
 from hubbub.experiment.engine.apps import require_engine
+from hubbub.experiment.planner import planned
 
 __all__ = [
     "CELLS",
@@ -142,9 +144,6 @@ def cells_of(base: Layer, grid: Grid, here: Path = Path()) -> tuple[Cell, ...]:
 
 def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> None:
     """Refuse cells that could not begin, before anything is trained or written; shared data are read once."""
-    from hubbub.experiment.build import build, client_side
-    from hubbub.experiment.planner import planned
-
     usual, clients = configs.TrainingConfig(), dict[Config, int]()
     for cell in cells:
         config = cell.config
@@ -162,22 +161,16 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
             if config.secagg.scheme != "none":
                 from hubbub.experiment.engine.parties import require_keys
 
-                run = build(config, allow_import=allow_import)
-                if run.encryption:
-                    require_keys(run, run.encryption)
+                require_keys(build(config, allow_import=allow_import))
         except (HubbubError, ValueError, TypeError) as error:
             raise ConfigError(f"the cell {worded(cell.settings)}: {error}") from error
 
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """The description of a sweep, kept in its folder.
+    """The description of a sweep, kept in its folder: the settings that all cells share, paths from ``here``, and the grid.
 
-    Args:
-        source: The name of the config file, for people.
-        base: The settings that all cells share.
-        here: The folder in which their relative paths begin.
-        version: Of the library that began it.
+    ``source`` is the name of the config file, for people; ``version`` that of the library that began it.
     """
 
     source: str

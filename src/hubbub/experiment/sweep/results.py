@@ -403,9 +403,7 @@ def _accuracy_against_epsilon(sweep: SweepSummary) -> str:
         mean, deviation = point.spread("accuracy")
         color = SERIES[1 if point is best else 0]
         axes.errorbar([point.epsilon], [mean], yerr=deviation, color=color, marker="o", linestyle="", elinewidth=1)
-    axes.set_xscale("log")
+    axes.set(xscale="log", xlabel="epsilon of one run", ylabel="accuracy")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xlabel("epsilon of one run")
-    axes.set_ylabel("accuracy")
     return shown(made, "Accuracy against epsilon")

@@ -46,10 +46,7 @@ class Task:
 class Scores:
     """The quality of a finished run on ``examples`` test examples, or held-out ones with ``training.validation``.
 
-    Args:
-        head: Of its ledger when this was measured.
-        loss: ``None`` if it is not finite.
-        train_accuracy: On training examples, without noise: private.
+    ``head`` is that of its ledger then. A loss that is not finite is ``None``. The accuracy on training examples is private.
     """
 
     head: str
