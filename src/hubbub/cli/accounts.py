@@ -34,8 +34,6 @@ from hubbub.mechanism.participation import (
 from hubbub.mechanism.strategies import Columns, Strategy
 from hubbub.mechanism.workloads import prefix_sum
 
-__all__ = ["Flags", "account", "gaussian", "guarantee_rows", "say_guarantee"]
-
 # The flags that were given, by the names of their parameters.
 Flags = Mapping[str, Any]
 

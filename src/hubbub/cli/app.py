@@ -21,8 +21,6 @@ from hubbub.cli import mechanism_commands, run_commands
 from hubbub.cli.flags import AsJson
 from hubbub.cli.output import console, printable, say
 
-__all__ = ["main"]
-
 app = typer.Typer(
     name="hubbub",
     rich_markup_mode="rich",

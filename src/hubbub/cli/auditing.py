@@ -21,8 +21,6 @@ from hubbub.experiment.engine.folder import RunInFolder, resolved
 from hubbub.report.audit import audit_rows, write_audit
 from hubbub.training.aggregate import Population
 
-__all__ = ["audit"]
-
 
 def audit(
     file: Path,

@@ -12,8 +12,6 @@ from pathlib import Path
 from hubbub._util import __version__
 from hubbub.cli.output import console, print_json, say
 
-__all__ = ["check"]
-
 _LIBRARIES = ("torch", "numpy", "scipy", "safetensors", "cryptography")
 _OPTIONAL = {"flwr": "pip install 'hubbub[flower]' for federations", "gmpy2": "pip install 'hubbub[secagg]' for encrypted sums"}
 # Seconds of a synced append: below, it cannot have reached a disk; above, it slows each round.
@@ -21,7 +19,7 @@ _QUICKEST_SYNC, _SLOW_SYNC = 2e-6, 0.1
 
 
 @dataclass(frozen=True)
-class Finding:
+class _Finding:
     """The result of one check; ``state`` is ``"good"``, ``"note"`` or ``"bad"``."""
 
     name: str
@@ -31,12 +29,12 @@ class Finding:
 
 def check(*, as_json: bool) -> int:
     """Print what was found; returns the exit status."""
-    findings = list[Finding]()
+    findings = list[_Finding]()
     for look in (_versions, _device, _randomness, _sampler, _disk, _encryption):
         try:
             findings += list(look())
         except Exception as error:  # noqa: BLE001 # that it fails is the finding, and the others still run
-            findings.append(Finding(look.__name__.strip("_"), "bad", f"{type(error).__name__}: {error}"))
+            findings.append(_Finding(look.__name__.strip("_"), "bad", f"{type(error).__name__}: {error}"))
     bad = sum(finding.state == "bad" for finding in findings)
     if as_json:
         print_json({"ok": not bad, "findings": [asdict(finding) for finding in findings]})
@@ -50,37 +48,37 @@ def check(*, as_json: bool) -> int:
     return min(bad, 1)
 
 
-def _versions() -> Iterator[Finding]:
-    yield Finding("hubbub", "good", f"{__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
-    yield Finding("libraries", "good", ", ".join(f"{name} {version(name)}" for name in _LIBRARIES))
+def _versions() -> Iterator[_Finding]:
+    yield _Finding("hubbub", "good", f"{__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
+    yield _Finding("libraries", "good", ", ".join(f"{name} {version(name)}" for name in _LIBRARIES))
     for name, how in _OPTIONAL.items():
         try:
-            yield Finding(name, "good", version(name))
+            yield _Finding(name, "good", version(name))
         except PackageNotFoundError:
-            yield Finding(name, "note", f"not installed; {how}")
+            yield _Finding(name, "note", f"not installed; {how}")
 
 
-def _device() -> Iterator[Finding]:
+def _device() -> Iterator[_Finding]:
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding("processor", "good", f"{cores} core{'s' if cores != 1 else ''}; training takes one thread of each process")
+    yield _Finding("processor", "good", f"{cores} core{'s' if cores != 1 else ''}; training takes one thread of each process")
     if torch.cuda.is_available():
-        yield Finding("CUDA", "good", f"{torch.cuda.get_device_name()}: training.device = 'cuda'")
+        yield _Finding("CUDA", "good", f"{torch.cuda.get_device_name()}: training.device = 'cuda'")
     else:
-        yield Finding("CUDA", "note", "none; training.device = 'cpu'")
+        yield _Finding("CUDA", "note", "none; training.device = 'cpu'")
 
 
-def _randomness() -> Iterator[Finding]:
+def _randomness() -> Iterator[_Finding]:
     """Keys come from the operating system and must not repeat."""
     keys = {os.urandom(32) for _ in range(1000)}
     if len(keys) < 1000 or any(len(set(key)) < 8 for key in keys):
-        yield Finding("randomness", "bad", "os.urandom repeats itself: no noise made here is secret")
+        yield _Finding("randomness", "bad", "os.urandom repeats itself: no noise made here is secret")
         return
-    yield Finding("randomness", "good", "os.urandom: 1,000 keys of 32 bytes, all different")
+    yield _Finding("randomness", "good", "os.urandom: 1,000 keys of 32 bytes, all different")
 
 
-def _sampler() -> Iterator[Finding]:
+def _sampler() -> Iterator[_Finding]:
     """Rows of noise are drawn again from their keys: a machine that resumes a run must draw the same ones."""
     import torch
 
@@ -92,12 +90,12 @@ def _sampler() -> Iterator[Finding]:
     deviation = float(row.std())
     # Of 65,536 numbers: ten standard errors.
     good = abs(deviation - 1) < 10 / (2 * len(row)) ** 0.5
-    yield Finding(
+    yield _Finding(
         "sampler", "good" if good else "bad", f"fingerprint {sampler()[:16]}, deviation {deviation:.4f} of a row of z"
     )
 
 
-def _disk() -> Iterator[Finding]:
+def _disk() -> Iterator[_Finding]:
     """A privacy cost must be on disk before its noise is drawn."""
     with tempfile.TemporaryDirectory(dir=Path.cwd() if os.access(Path.cwd(), os.W_OK) else None) as folder:
         file = Path(folder, "ledger")
@@ -112,12 +110,12 @@ def _disk() -> Iterator[Finding]:
     median = sorted(times)[len(times) // 2]
     words = f"{1000 * median:.2f} ms to sync a record here; a round takes two, and two files"
     if median < _QUICKEST_SYNC:
-        yield Finding("disk", "bad", f"{words}: so fast that nothing can have reached a disk; use another file system")
+        yield _Finding("disk", "bad", f"{words}: so fast that nothing can have reached a disk; use another file system")
     else:
-        yield Finding("disk", "note" if median > _SLOW_SYNC else "good", words)
+        yield _Finding("disk", "note" if median > _SLOW_SYNC else "good", words)
 
 
-def _encryption() -> Iterator[Finding]:
+def _encryption() -> Iterator[_Finding]:
     try:
         version("gmpy2")
     except PackageNotFoundError:
@@ -129,6 +127,6 @@ def _encryption() -> Iterator[Finding]:
     private = paillier.generate(2048)
     sums = private.public_key.encrypt([1, -(2**1000)]) * -3 + 17
     if published and private.decrypt(sums) == [14, 3 * 2**1000 + 17]:
-        yield Finding("encryption", "good", "a published answer comes out, and sums under a fresh key are right")
+        yield _Finding("encryption", "good", "a published answer comes out, and sums under a fresh key are right")
     else:
-        yield Finding("encryption", "bad", "Paillier computes wrongly with this gmpy2: encrypt nothing on this machine")
+        yield _Finding("encryption", "bad", "Paillier computes wrongly with this gmpy2: encrypt nothing on this machine")

@@ -26,8 +26,6 @@ from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["PATTERN_FLAGS", "Setting", "compare", "factorize", "pattern_of", "require_output", "setting_of"]
-
 # Beyond this the dense matrices behind a picture, or behind the error of a strategy that is not optimized, take minutes.
 _MOST_DENSE = 4096
 # The relative difference of errors that were computed on two machines.

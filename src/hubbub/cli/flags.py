@@ -10,14 +10,6 @@ import typer
 
 from hubbub import factorization
 
-__all__ = [
-    "FAMILIES", "Accountant", "AllowImport", "AsJson", "Assignments", "Bins", "Buffers", "CohortSize", "Config",
-    "CycleLength", "Delta", "Engine", "Epochs", "Epsilon", "Family", "FinishedRun", "Head", "LearningRates", "MaxCohortSize",
-    "MaxParticipations", "Mechanism", "MinSeparation", "Mlflow", "Momentum", "MostBands", "Nproc", "Plan", "Plot", "Population",
-    "Relation", "Rounds", "RoundsPerEpoch", "Run", "SamplingProbability", "TensorBoard", "TrackPrivate", "WandB",
-    "configs", "number", "real_option", "runs", "whole", "whole_option",
-]  # fmt: skip
-
 FAMILIES = ", ".join(name for name in factorization.FAMILIES if name != "file")
 _WITH_BUFFERS = " and ".join(name for name, record in factorization.FAMILIES.items() if "buffers" in record.options)
 

@@ -8,8 +8,6 @@ import typer
 
 from hubbub.cli import flags
 
-__all__ = ["COMMANDS"]
-
 _RUNS = "Folders of runs over the same people, instead of a mechanism."
 _RELATIVE = "Noise over clip norm × largest column norm of the matrix C; for independent noise, over the clip norm alone."
 _ABSOLUTE = "Noise over the clip norm alone, as the Gboard publications state it."

@@ -15,8 +15,6 @@ from hubbub._util import strict_json
 if TYPE_CHECKING:
     from hubbub.accounting.statement import PrivacyGuarantee
 
-__all__ = ["WIDE", "console", "grid", "print_columns", "print_json", "print_table", "printable", "promised_words", "say"]
-
 _LONGEST = 2000
 # The width of a table of figures.
 WIDE = 100

@@ -24,8 +24,6 @@ from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.primes import prime_pair
 
-__all__ = ["bench", "keygen", "measured", "shares"]
-
 
 def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
     """Write a new private key and its public key."""
@@ -131,7 +129,7 @@ _TOGETHER = 16
 
 
 @dataclass(frozen=True)
-class Subject:
+class _Subject:
     """One implementation: how many numbers it takes ``together``, and its operations on lists of numbers and their ciphertexts.
 
     ``apply`` takes an operator, ciphertexts, and either as many more or one constant.
@@ -188,7 +186,7 @@ def bench(folder: Path, bits: int, sizes: str | None, *, as_json: bool) -> None:
     )
 
 
-def measured(subjects: Sequence[Subject], sizes: Sequence[int], key_bits: int) -> dict[tuple[str, str], dict[str, Array]]:
+def measured(subjects: Sequence[_Subject], sizes: Sequence[int], key_bits: int) -> dict[tuple[str, str], dict[str, Array]]:
     """CPU seconds per number by stage and operation, then by implementation, ``(sizes,)``: the minimum of several repetitions.
 
     Implementations and sizes alternate, so that a busy machine disturbs all alike. An addition takes two encryptions.
@@ -206,7 +204,7 @@ def measured(subjects: Sequence[Subject], sizes: Sequence[int], key_bits: int) -
     return times
 
 
-def _once(subject: Subject, operation: str, size: int, key_bits: int) -> tuple[float, float, float]:
+def _once(subject: _Subject, operation: str, size: int, key_bits: int) -> tuple[float, float, float]:
     # A product must fit.
     length = min(size, key_bits - 3 - size) if operation == OPERATIONS[2] else size
     constant = secrets.randbits(size) | 1 << (size - 1)
@@ -226,11 +224,11 @@ def _once(subject: Subject, operation: str, size: int, key_bits: int) -> tuple[f
     return encrypting / subject.together, decrypting / subject.together, whole / subject.together
 
 
-def _subjects(key_bits: int) -> list[Subject]:
+def _subjects(key_bits: int) -> list[_Subject]:
     """Ours, and phe's if it is installed, with one key."""
     p, q = prime_pair(key_bits)
     private = PrivateKey.from_primes(p, q)
-    found = [Subject("hubbub", _TOGETHER, private.public_key.encrypt, lambda symbol, a, b: symbol(a, b), private.decrypt)]
+    found = [_Subject("hubbub", _TOGETHER, private.public_key.encrypt, lambda symbol, a, b: symbol(a, b), private.decrypt)]
     # The first call makes a table.
     private.public_key.encrypt(0)
     if _phe_version():
@@ -238,7 +236,7 @@ def _subjects(key_bits: int) -> list[Subject]:
         theirs = phe.PaillierPublicKey(p * q)
         opened = phe.PaillierPrivateKey(theirs, p, q)
         found.append(
-            Subject(
+            _Subject(
                 "phe",
                 2,
                 lambda numbers: [theirs.encrypt(number) for number in numbers],

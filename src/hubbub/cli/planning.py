@@ -33,8 +33,6 @@ from hubbub.training.plan import RunPlan
 if TYPE_CHECKING:
     from hubbub.experiment.build import Run
 
-__all__ = ["plan"]
-
 # Clients, or examples, whose training is timed: as many as are trained at once.
 _TRIED = 40
 _TRIED_EXAMPLES = 512

@@ -12,8 +12,6 @@ from hubbub.cli import flags
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError
 
-__all__ = ["LOOK", "PLAN", "TRAIN"]
-
 
 def _new_folder(words: str) -> typer.models.OptionInfo:
     found: typer.models.OptionInfo = typer.Option("--out", "--output", "-o", help=words)

@@ -19,8 +19,6 @@ from hubbub.ledger.promise import Promise
 from hubbub.training import RunStore
 from hubbub.training.run_folder.record import ledger_of, read_run
 
-__all__ = ["account_runs", "close", "ledger"]
-
 
 def ledger(folder: Path, *, as_json: bool) -> None:
     """Print the record of a run."""

@@ -20,8 +20,6 @@ from hubbub.experiment.sweep.grid import CELLS, RECORD, Cell, SweepRecord, worde
 from hubbub.experiment.sweep.results import UNFINISHED, SweepSummary, found, sweep_summary, write
 from hubbub.experiment.sweep.work import Task, finish_all
 
-__all__ = ["Asked", "sweep"]
-
 _MOST_JOBS = 1024
 
 

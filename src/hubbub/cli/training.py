@@ -40,8 +40,6 @@ from hubbub.training import train as run_rounds
 from hubbub.training.ranks import Ranks
 from hubbub.training.run_folder.record import ledger_of, read_run
 
-__all__ = ["How", "extend", "launched", "new_folder", "resume", "train"]
-
 # Exit status of a run that stop_epsilon ended before its last round.
 _BUDGET_SPENT = 3
 _HERE = "127.0.0.1"

@@ -33,8 +33,6 @@ from hubbub.mechanism.strategies.dense import Dense
 from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.training.plan import RunPlan
 
-__all__ = ["Alternative", "Alternatives", "alternatives", "assignments"]
-
 # Errors that differ by less are equal; then the alternative with less memory is better.
 _SAME = 0.02
 _MOST_BANDS = 512

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from hubbub.training.encryption import Encryption
     from hubbub.training.run_folder.state import Start
 
-__all__ = ["ClientSide", "Run", "build", "client_side", "clients_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class ClientSide:

@@ -25,8 +25,6 @@ from hubbub.mechanism.participation import (
 from hubbub.mechanism.workloads import prefix_sum
 from hubbub.training.plan import RunPlan
 
-__all__ = ["NEAR", "CohortSize", "cohort_sizes", "proposed", "round_counts"]
-
 # What is proposed has at most this part more noise than the option with the least.
 NEAR = 0.1
 # Powers of two are shown whose noise is at most about this many times the least.

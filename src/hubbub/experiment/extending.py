@@ -24,8 +24,6 @@ from hubbub.training.run_folder.state import Start, parse
 from hubbub.training.warm_start import final_state, last_checkpoint, related, require_alike, rounds_after
 from hubbub.verification import verify
 
-__all__ = ["extension", "require_same", "start_from"]
-
 # Settings of the data, the people and the model.
 _SAME = {
     "data": ("name", "clients", "partition", "alpha"),

@@ -31,20 +31,8 @@ from hubbub.training.cohorts import require_feasible
 from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
 
-__all__ = [
-    "EXAMPLES",
-    "PARAMETERS",
-    "USERS",
-    "made",
-    "parameters_of",
-    "planned",
-    "strategy_word",
-    "units_of",
-    "workload_of",
-]
-
 # What no guarantee covers if the operator measures single clients.
-FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
+_FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
 
 
 def planned(
@@ -84,7 +72,7 @@ def planned(
     unhidden = encryption.not_covered() if encryption and mechanism else ()
     plan = RunPlan(
         **encrypted,
-        not_covered=(*unhidden, FAIRNESS_IS_EXACT) if training.fairness else unhidden,
+        not_covered=(*unhidden, _FAIRNESS_IS_EXACT) if training.fairness else unhidden,
         rounds=training.rounds,
         participation=participation,
         expected_cohort_size=expected,

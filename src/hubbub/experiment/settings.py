@@ -27,8 +27,6 @@ from hubbub.training.clipping import AdaptiveClipping, Clipping
 from hubbub.training.encryption import Encryption
 from hubbub.training.plan import ServerOptimizer
 
-__all__ = ["clipping_of", "encryption_of", "evaluation_of", "participation_of", "require_fitting_unit", "server_of"]
-
 # The default share of private evaluations in the ρ of the budget.
 _SHARE = 0.05
 

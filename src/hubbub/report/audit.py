@@ -18,8 +18,6 @@ from hubbub.errors import ConfigError, RunFolderError
 from hubbub.report.drawing import INK, SERIES, canvas, png, styled
 from hubbub.report.summary import RunSummary
 
-__all__ = ["AUDIT", "audit_rows", "draw_bounds", "draw_scores", "read_audit", "with_audit", "write_audit"]
-
 _Found = Mapping[str, Any]
 # Where a report looks for the audit of its run: hubbub audit RUN/config.toml --out RUN/audit.
 AUDIT = Path("audit", "audit.json")

@@ -11,8 +11,6 @@ from hubbub.accounting import rounded_up
 from hubbub.report.drawing import INK, MARKERS, SERIES, canvas, labelled, legible, look, shown, styled
 from hubbub.report.summary import RunSummary, whose
 
-__all__ = ["Chart", "charts", "draw_accuracy", "draw_epsilon", "draw_over_rounds"]
-
 # Curves of at most this many points have markers.
 _FEW = 40
 # Larger values in the metrics are damage, and no axis has room for them.

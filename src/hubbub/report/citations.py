@@ -15,8 +15,6 @@ from hubbub.mechanism.participation import CyclicPoissonSampling
 from hubbub.mechanism.strategies import Identity, own
 from hubbub.report.summary import RunSummary
 
-__all__ = ["bibtex", "cited"]
-
 _FILE = Path(__file__).parent / "templates" / "references.bib"
 _EVENTS: dict[type, tuple[str, ...]] = {
     PoissonSampled: ("doroshenko2022connect", "zhu2022optimal"),

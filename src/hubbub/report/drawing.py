@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["DASHES", "INK", "MARKERS", "QUIET", "SERIES", "canvas", "labelled", "legible", "look", "png", "shown", "styled"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -17,7 +15,7 @@ INK, GRID, QUIET = "#1c1f23", "#e3e6ea", "#5b6470"
 SERIES = ("#0072b2", "#d55e00", "#007a5a", "#b05a92", "#9a6700", "#3a8fc7", "#1c1f24", "#6b7280")
 _VARIABLES = {INK: "ink", GRID: "grid", QUIET: "quiet"} | {color: f"series-{i}" for i, color in enumerate(SERIES)}
 # Curves differ in more than color.
-DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (8, 2)), (0, (2, 2)), (0, (1, 3)))
+_DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (8, 2)), (0, (2, 2)), (0, (1, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "legend.labelcolor")
 _STYLE: Any = dict.fromkeys(_INKED, INK) | {
@@ -103,7 +101,7 @@ def shown(made: Any, what: str) -> str:
 def look(number: int) -> dict[str, Any]:
     """Color and line style of a curve, by its number from 0; the first 64 differ."""
     count = len(SERIES)
-    return {"color": SERIES[number % count], "linestyle": DASHES[(number + number // count) % count]}
+    return {"color": SERIES[number % count], "linestyle": _DASHES[(number + number // count) % count]}
 
 
 def png(made: Any, title: str = "") -> bytes:

@@ -7,11 +7,9 @@ from typing import Any
 
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import library_versions, no_less, zcdp_standing
-from hubbub.report.charts import Chart, charts
+from hubbub.report.charts import charts
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.summary import RunSummary, some, whose
-
-__all__ = ["Chart", "Fact", "costs", "evaluations", "facts", "page", "rendered"]
 
 # The tables of rounds have at most this many rows.
 _MOST_ROWS = 12

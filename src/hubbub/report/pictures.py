@@ -21,18 +21,6 @@ from hubbub.report.drawing import INK, MARKERS, QUIET, SERIES, canvas, labelled,
 if TYPE_CHECKING:
     from hubbub.factorization.optimized import Optimized
 
-__all__ = [
-    "Alternative",
-    "Calibrated",
-    "draw_alternatives",
-    "draw_calibrations",
-    "draw_errors",
-    "draw_matrices",
-    "draw_operation_times",
-    "largest_by_block",
-    "signed_image",
-]
-
 _SUBTITLE: dict[str, Any] = {"loc": "left", "fontsize": 10, "color": QUIET}
 _OUTSIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0, "fontsize": 9}
 # A panel of the picture has about this many dots a side.
@@ -87,7 +75,7 @@ def draw_matrices(title: str, answer: "Optimized[Strategy]", roots: Array) -> by
     panels = (("A, the workload", A), (f"B = A·{inverse}", A @ N), ("C, the strategy", C), (f"{inverse}, the noise", N))
     for place, (name, matrix) in enumerate(panels):
         axes = figure.add_subplot(grid[place // 2, place % 2])
-        signed_image(figure, axes, matrix)
+        _signed_image(figure, axes, matrix)
         axes.set_title(f"{name}   {matrix.shape[0]:,} × {matrix.shape[1]:,}", loc="left", fontsize=10)
     axes = figure.add_subplot(grid[2, :])
     rounds, root, bound = np.arange(1, len(roots) + 1), answer.root_squared_error, math.sqrt(answer.lower_bound)
@@ -101,11 +89,11 @@ def draw_matrices(title: str, answer: "Optimized[Strategy]", roots: Array) -> by
     return png(figure, title)
 
 
-def largest_by_block(matrix: Array, most: int) -> Array:
+def _largest_by_block(matrix: Array, most: int) -> Array:
     """The entry of largest size in each block, so that at most ``most`` rows and columns are left.
 
     Example:
-        >>> largest_by_block(np.array([[1.0, 0.0, 2.0], [0.0, -3.0, 0.0]]), most=2)
+        >>> _largest_by_block(np.array([[1.0, 0.0, 2.0], [0.0, -3.0, 0.0]]), most=2)
         array([[-3.,  2.]])
     """
     step = -(-max(matrix.shape) // most)
@@ -117,11 +105,11 @@ def largest_by_block(matrix: Array, most: int) -> Array:
     return found
 
 
-def signed_image(figure: Any, axes: Any, matrix: Array) -> None:
+def _signed_image(figure: Any, axes: Any, matrix: Array) -> None:
     """Draw a matrix with a color for each sign, by the logarithm of its entries' size, and a color bar."""
     from matplotlib.colors import SymLogNorm
 
-    shown = largest_by_block(matrix, _MOST_DOTS)
+    shown = _largest_by_block(matrix, _MOST_DOTS)
     top = float(np.abs(shown).max())
     norm = SymLogNorm(linthresh=top * 10.0**-_DECADES, vmin=-top, vmax=top, base=10)
     extent = (0, matrix.shape[1], matrix.shape[0], 0)

@@ -24,8 +24,6 @@ from hubbub.mechanism.strategies import Identity
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_metrics, read_run
 
-__all__ = ["RunSummary", "Strength", "some", "summary", "whose"]
-
 # The norms of the noise of more rounds would take minutes.
 _MOST_ROUNDS = 4000
 _LARGEST_SETTINGS = 2**20

@@ -28,8 +28,6 @@ from hubbub.training.run_folder.record import key_ahead, ledger_of, read_metrics
 from hubbub.training.run_folder.state import START, Checkpoint, Start, begins_with, metadata, model_digest, parse
 from hubbub.training.warm_start import breaks, origin_words
 
-__all__ = ["CLAIMS", "Claim", "Run"]
-
 # Other versions of the same formulas may differ by this much.
 _TOLERANCE = 1e-9
 # Letters of a shown difference.

@@ -25,8 +25,6 @@ from hubbub.training.run_folder.record import ledger_of
 from hubbub.training.run_folder.state import CHECKPOINT, START, Checkpoint
 from hubbub.verification.claims import CLAIMS, Claim, Run
 
-__all__ = ["PUBLICATION", "SIGNATURE", "Check", "Verdict", "verify"]
-
 # The last record of a published run's ledger, with the digests of the published files.
 PUBLICATION = "published.json"
 # The publisher's signature of it, if there is one.

@@ -12,8 +12,6 @@ import tomli_w
 from hubbub._util import files
 from hubbub.errors import ConfigError
 
-__all__ = ["RUN_APP", "require_engine", "write_example", "write_run_app"]
-
 # The packages of the two apps, as their templates have them.
 RUN_APP = "hubbub_app"
 _EXAMPLE = "flower_quickstart"

@@ -29,8 +29,6 @@ from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import metadata, parse
 from hubbub.verification import PUBLICATION, SIGNATURE, verify
 
-__all__ = ["PUBLISHED", "FinishedRun", "load", "model_content", "publish"]
-
 _LARGEST_MODEL = 2**36
 
 
@@ -88,7 +86,7 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
     """
     folder = Path(run)
     recorded = read_run(folder)
-    content = model_content(folder, recorded)
+    content = _model_content(folder, recorded)
     # The state is not needed for that, and may be gone.
     bound = {name: digest for name, digest in (recorded.history.files or {}).items() if not name.startswith("state/")}
     for change in RunStore(folder).changed(bound):
@@ -106,7 +104,7 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
     return FinishedRun(side.model.eval(), spent(recorded.promise, recorded.history).guarantee, config, side.dataset)
 
 
-def model_content(folder: Path, recorded: Recorded) -> bytes:
+def _model_content(folder: Path, recorded: Recorded) -> bytes:
     """The content of a run's model file, checked against the ledger."""
     path, chain = folder / "model.safetensors", recorded.chain
     closed = recorded.history.closed
@@ -145,7 +143,7 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
     for check in verify(run, head).checks:
         if not check.ok:
             raise RunFolderError(f"{run}: does not verify ({check.name}: {check.detail}); see hubbub verify {run}")
-    model = model_content(run, found.recorded)
+    model = _model_content(run, found.recorded)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunFolderError(f"{folder}: exists and is not empty; name a new folder, so that nothing else is published with it")
     if not folder.parent.is_dir():

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     # Of encrypted runs alone.
     from hubbub.flower.secagg_server import EncryptedGridPopulation
 
-__all__ = ["client_app", "local_population", "run_locally", "serve"]
-
 _LOG = logging.getLogger("flwr")
 _QUERY = "partition"
 _PARTITION = "partition-id"

@@ -41,8 +41,6 @@ from hubbub.training.run_folder.record import Metrics, read_metrics
 from hubbub.training.run_folder.state import CHECKPOINT
 from hubbub.training.warm_start import register, require_new
 
-__all__ = ["RunInFolder", "resolved"]
-
 # Computed from clients' updates: for the operator alone.
 PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fraction", "train_loss")
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from hubbub.flower.population import GridPopulation
     from hubbub.flower.secagg_server import EncryptedGridPopulation
 
-__all__ = ["encrypted", "fresh_keys", "local_holders", "parties", "public_file", "require_keys"]
-
 
 def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
     """The encrypting population of a run, with the key holders that decrypt its sums."""
@@ -62,7 +60,7 @@ def require_keys(run: Run) -> None:
         _keys(run, run.encryption)
 
 
-def fresh_keys(terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
+def _fresh_keys(terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
     """A new key: whole, or as one share for each holder."""
     if terms.holders == 1:
         return [paillier.generate(terms.key_bits)]
@@ -76,7 +74,7 @@ def fresh_keys(terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
 def _keys(run: Run, terms: Encryption) -> Sequence[KeyShare | PrivateKey]:
     """The keys in the folder that the settings name, from ``hubbub paillier``, or new ones."""
     if run.config.secagg.keys is None:
-        return fresh_keys(terms)
+        return _fresh_keys(terms)
     folder, whole = Path(run.config.secagg.keys).expanduser(), terms.holders == 1
     paths = [folder / (key_files.PRIVATE if whole else key_files.share_name(i + 1)) for i in range(terms.holders)]
     if missing := [path.name for path in paths if not path.is_file()]:
@@ -109,7 +107,7 @@ def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], Use
     keys = _named_folder(begun) or folder
     if keys == folder and not (folder / key_files.PUBLIC).exists():
         files.make_folder(folder)
-        for key in fresh_keys(terms):
+        for key in _fresh_keys(terms):
             if isinstance(key, KeyShare):
                 key_files.write_share(folder / key_files.share_name(key.holder), key)
             else:

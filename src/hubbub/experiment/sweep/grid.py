@@ -21,22 +21,6 @@ from hubbub.experiment.config import Config, Layer, overrides
 from hubbub.experiment.engine.apps import require_engine
 from hubbub.experiment.planner import planned
 
-__all__ = [
-    "CELLS",
-    "RECORD",
-    "SEED",
-    "Cell",
-    "Grid",
-    "SweepRecord",
-    "begin",
-    "cells_of",
-    "grid_of",
-    "locked",
-    "read_record",
-    "require_runnable",
-    "worded",
-]
-
 # Cells that differ in the seed alone are repetitions of one point.
 SEED = "training.seed"
 # In a sweep's folder: its record, and the folders of its runs.

@@ -27,23 +27,11 @@ from hubbub.experiment.sweep.grid import CELLS, SEED, Cell, SweepRecord
 from hubbub.experiment.sweep.work import current_scores
 from hubbub.ledger.actual_cost import Recorded, spent
 from hubbub.ledger.multi_run import compose_runs, run_charges
+from hubbub.report.charts import Chart
 from hubbub.report.drawing import SERIES, canvas, shown, styled
-from hubbub.report.page import Chart, rendered
+from hubbub.report.page import rendered
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import Traces, read_run
-
-__all__ = [
-    "UNFINISHED",
-    "CellSummary",
-    "Choice",
-    "PointSummary",
-    "SweepSummary",
-    "choice",
-    "found",
-    "page",
-    "sweep_summary",
-    "write",
-]
 
 # The states of runs that a sweep trains when it resumes.
 UNFINISHED = ("waiting", "interrupted")

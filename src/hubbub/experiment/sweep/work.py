@@ -21,8 +21,6 @@ from hubbub.errors import HubbubError
 from hubbub.experiment.config import Config
 from hubbub.ledger.actual_cost import Recorded
 
-__all__ = ["Scores", "Task", "current_scores", "finish", "finish_all"]
-
 _SCORES = "private-scores.json"
 # Training accuracy is measured on at most this many examples.
 _SEEN = 10_000
