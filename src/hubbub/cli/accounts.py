@@ -322,5 +322,5 @@ def _draw(plot: Path, epsilon: float, delta: float, refused: Mapping[str, bool])
         found = [_computed(name, float(eps), delta, 1.0)[0] for eps in epsilons]
         noise = np.array([one.noise_multiplier if one else math.nan for one in found])
         proved = np.array([one is None or one.proved for one in found])
-        curves.append(Calibrated(f"{name}, refused" if is_refused else name, epsilons, noise / least, proved))
-    files.write_atomic(plot, draw_calibrations(epsilon, delta, curves), mode=0o644)
+        curves.append(Calibrated(f"{name}, refused" if is_refused else name, noise / least, proved))
+    files.write_atomic(plot, draw_calibrations(epsilon, delta, epsilons, curves), mode=0o644)

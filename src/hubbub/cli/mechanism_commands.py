@@ -66,8 +66,7 @@ def account(
         return
     from hubbub.cli.runs import account_runs
 
-    allowed = ("runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full")
-    if others := sorted(given.keys() - set(allowed)):
+    if others := sorted(given.keys() - {"runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full"}):
         flag = others[0].replace("_", "-")
         raise typer.BadParameter(f"--{flag}: describes a mechanism; the ledgers of runs state theirs, leave it out")
     account_runs(runs, given, as_json=as_json, in_full=in_full)

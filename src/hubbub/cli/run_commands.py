@@ -3,7 +3,7 @@
 import os
 from importlib.resources import files as resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +13,8 @@ from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError
 
 
-def _new_folder(words: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option("--out", "--output", "-o", help=words)
-    return found
+def _new_folder(words: str) -> Any:
+    return typer.Option("--out", "--output", "-o", help=words)
 
 
 # By suffix: the template, the command that runs the file, and its content.

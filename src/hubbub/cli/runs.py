@@ -72,9 +72,8 @@ def close(folder: Path, *, early: bool) -> None:
     """End a run permanently and destroy its keys."""
     path, store = ledger_of(folder), RunStore(folder)
     with store.locked():
-        kept = store.released()
         chain = read_chain(path)
-        last = store.release_content(chain.begun - 1) if chain.begun - 1 in kept else None
+        last = store.release_content(chain.begun - 1) if chain.begun - 1 in store.released() else None
         end_run(path, early=early, release=last)
         gone = len(store.secret_files())
         store.destroy_secrets()

@@ -204,8 +204,7 @@ def _launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
     rank, first = min(failures.items(), key=lambda failure: failure[1].timestamp)
     if first.exitcode < 0:
         say(console(stderr=True), f"hubbub: rank {rank}: was ended by {signal.Signals(-first.exitcode).name}")
-    own = failures.get(0, first)
-    sys.exit(next((failure.exitcode for failure in (own, first) if failure.exitcode > 0), 1))
+    sys.exit(next((failure.exitcode for failure in (failures.get(0, first), first) if failure.exitcode > 0), 1))
 
 
 def _end_with(parent: int) -> NoReturn:

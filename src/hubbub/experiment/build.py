@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,13 +18,11 @@ from hubbub.experiment.planner import made, planned
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.promise import Extends
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, SimulatedPopulation
+from hubbub.training.encryption import Encryption
 from hubbub.training.ranks import Ranks
+from hubbub.training.run_folder.state import Start
 from hubbub.training.simulation.functional import FlatModel
 from hubbub.training.warm_start import extending
-
-if TYPE_CHECKING:
-    from hubbub.training.encryption import Encryption
-    from hubbub.training.run_folder.state import Start
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +30,7 @@ class ClientSide:
     """The part of a run that its clients know: their data, and the model before the first round."""
 
     dataset: Dataset
-    population: "SimulatedPopulation | ExamplePopulation"
+    population: SimulatedPopulation | ExamplePopulation
     model: nn.Module
     examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
@@ -43,15 +41,15 @@ class Run(ClientSide):
 
     config: Config
     plan: RunPlan
-    start: "Start | None" = None
+    start: Start | None = None
 
     @property
-    def encryption(self) -> "Encryption | None":
+    def encryption(self) -> Encryption | None:
         """The terms of encrypted sums; ``None`` if updates are not encrypted."""
         return encryption_of(self.config, self.plan.expected_cohort_size)
 
 
-def clients_of(population: "SimulatedPopulation | ExamplePopulation") -> SimulatedPopulation:
+def clients_of(population: SimulatedPopulation | ExamplePopulation) -> SimulatedPopulation:
     """A population as clients that train."""
     if not isinstance(population, SimulatedPopulation):
         raise ConfigError('privacy.unit = "example": no client trains here; say unit = "client"')

@@ -434,9 +434,8 @@ def replaced(layer: Layer, over: Layer, name: str) -> str:
 
 def resolve(*layers: Layer) -> Config:
     """The checked settings: all layers, merged as by :func:`merge`, over the defaults."""
-    merged = merge(*layers)
     config = Config()
-    for section, keys in merged.items():
+    for section, keys in merge(*layers).items():
         known = [part.name for part in fields(Config)]
         if section not in known:
             raise ConfigError(f"[{section}]: is no section; there are {', '.join(known)}{_checks.nearest(section, known)}")

@@ -26,20 +26,6 @@ if TYPE_CHECKING:
     from hubbub.secagg.paillier import PublicKey
     from hubbub.secagg.protocol import Agreement
 
-__all__ = [
-    "MOST_ROUNDS",
-    "NoiseEstimate",
-    "NoiseLevels",
-    "agreed",
-    "deviation",
-    "encryption_costs",
-    "epsilons",
-    "noise_estimate",
-    "noise_levels",
-    "remembered_bytes",
-    "remembered_rows",
-]
-
 # The size of a number of the noise in memory, and of the model that a client downloads.
 NUMBER_BYTES, MODEL_BYTES = 8, 4
 # Numbers of a row that one rank makes together, at least; as in hubbub.noise.sources.
@@ -49,7 +35,7 @@ _TRIED = 8
 
 
 @dataclass(frozen=True)
-class NoiseEstimate:
+class _NoiseEstimate:
     """Signal and noise; ratios are over the clip norm, and ``None`` if the number of parameters is unknown.
 
     Args:
@@ -87,7 +73,7 @@ def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, 
     return [(rounds, promise.after(rounds, delta).epsilon) for rounds in after]
 
 
-def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, noise_rows: int = 0) -> NoiseEstimate | None:
+def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, noise_rows: int = 0) -> _NoiseEstimate | None:
     """Signal and noise of a run; ``None`` for one without noise, or if the noise takes long to compute.
 
     ``noise_rows`` key holders add a whole row of noise each; it is 0 if the server or the clients add the noise.
@@ -113,7 +99,7 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
     # The expected norm of so many independent standard normal numbers.
     norm = parameters and math.sqrt(2) * math.exp(math.lgamma((parameters + 1) / 2) - math.lgamma(parameters / 2))
     most = float(_models(workload, np.ones((workload.rounds, 1)))[plan.rounds - 1, 0])
-    return NoiseEstimate(
+    return _NoiseEstimate(
         sum_stddev=each * clip * plan.expected_cohort_size,
         mean_stddev=each * clip,
         norm_over_clip=None if norm is None else each * norm,
@@ -238,7 +224,7 @@ MOST_ROUNDS = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class NoiseLevels:
+class _NoiseLevels:
     """Standard deviations of a coordinate, for noise z of standard deviation 1.
 
     Args:
@@ -246,7 +232,7 @@ class NoiseLevels:
         models: ``(rounds,)``, of the noise in what the workload makes of all sums so far: the norms of the rows of A·N.
 
     Example:
-        >>> levels = NoiseLevels(releases=np.array([1.0, 1.0]), models=np.array([1.0, 2.0]))
+        >>> levels = _NoiseLevels(releases=np.array([1.0, 1.0]), models=np.array([1.0, 2.0]))
         >>> levels.model("max"), round(levels.model("mean"), 3)
         (2.0, 1.581)
     """
@@ -259,7 +245,7 @@ class NoiseLevels:
         return float(self.models.max() if objective == "max" else np.sqrt(np.square(self.models).mean()))
 
 
-def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
+def noise_levels(workload: Workload, strategy: Strategy) -> _NoiseLevels | None:
     """The levels by definition; ``None`` if that needs a matrix of more than :data:`MOST_ROUNDS` rounds, as Toeplitz C do not.
 
     Example:
@@ -276,21 +262,16 @@ def noise_levels(workload: Workload, strategy: Strategy) -> NoiseLevels | None:
         for t in range(strategy.rounds):
             first[t], memory = strategy.step(t, lambda row: float(row == 0), memory)
         models = _models(workload, first)
-        return NoiseLevels(np.sqrt(np.cumsum(np.square(first[:, 0]))), np.sqrt(np.cumsum(np.square(models[:, 0]))))
+        return _NoiseLevels(np.sqrt(np.cumsum(np.square(first[:, 0]))), np.sqrt(np.cumsum(np.square(models[:, 0]))))
     if workload.rounds > MOST_ROUNDS:
         return None
     C = np.asarray(strategy.matrix(), dtype=np.float64)
     N = solve_triangular(C, np.eye(len(C)), lower=True) if is_triangular(C) else noising_matrix(strategy)
-    return NoiseLevels(np.linalg.norm(N, axis=1), np.linalg.norm(_models(workload, N), axis=1))
+    return _NoiseLevels(np.linalg.norm(N, axis=1), np.linalg.norm(_models(workload, N), axis=1))
 
 
 def _models(workload: Workload, releases: Array) -> Array:
-    """A times a matrix, ``(rounds, columns)``: the models of the optimizer, of the releases of each column.
-
-    Example:
-        >>> _models(Workload(3, momentum=0.5, learning_rates=(1.0, 1.0, 2.0)), np.ones((3, 1))).ravel()
-        array([1. , 2.5, 6. ])
-    """
+    """A times a matrix, ``(rounds, columns)``: the models of the optimizer, of the releases of each column."""
     rates = np.ones(workload.rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates)
     # Each buffer minus β times the buffer before it is the release of its round.
     buffers = solve_banded((1, 0), [[1.0], [-workload.momentum]] * np.ones(workload.rounds), releases)

@@ -147,11 +147,10 @@ def require_fitting_unit(config: Config) -> None:
     """Refuse settings of clients if each example is a unit by itself."""
     if config.privacy.unit != "example":
         return
-    usual = Config()
     for name, advice in _OF_CLIENTS.items():
         section, key = name.split(".")
         value = getattr(getattr(config, section), key)
-        if value != getattr(getattr(usual, section), key):
+        if value != getattr(getattr(Config(), section), key):
             raise ConfigError(f'{name} = {value!r} with privacy.unit = "example": no client trains; {advice}')
     if config.training.server_optimizer == "fedavgm":
         raise ConfigError('training.server_optimizer = "fedavgm" with privacy.unit = "example": say training.momentum')

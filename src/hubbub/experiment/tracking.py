@@ -48,9 +48,8 @@ def scalars(result: RoundResult | Mapping[str, Any], *, private: bool = False) -
         0.25
     """
     row, found = _row(result), dict[str, Any]()
-    hidden = row.get("private", ())
     for name, value in row.items():
-        if name in _PUBLIC and name not in hidden:
+        if name in _PUBLIC and name not in row.get("private", ()):
             found[f"public/{name}"] = value
         elif private and name not in _NO_NUMBERS:
             parts = value if isinstance(value, Mapping) else {"": value}

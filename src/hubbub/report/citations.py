@@ -37,8 +37,7 @@ def bibtex(keys: list[str]) -> str:
         >>> print(bibtex(["abadi2016deep"]).splitlines()[0])
         @inproceedings{abadi2016deep,
     """
-    found = re.findall(r"(@\w+\{(\w+),\n.*?\n\}\n)", _FILE.read_text(), flags=re.DOTALL)
-    entries = {key: entry for entry, key in found}
+    entries = {key: entry for entry, key in re.findall(r"(@\w+\{(\w+),\n.*?\n\}\n)", _FILE.read_text(), flags=re.DOTALL)}
     return "\n".join(entries[key] for key in keys)
 
 

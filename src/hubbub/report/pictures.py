@@ -130,13 +130,12 @@ class Calibrated:
     """
 
     name: str
-    epsilons: Array
     ratios: Array
     proved: npt.NDArray[np.bool_]
 
 
 @styled
-def draw_calibrations(epsilon: float, delta: float, curves: Sequence[Calibrated]) -> bytes:
+def draw_calibrations(epsilon: float, delta: float, epsilons: Array, curves: Sequence[Calibrated]) -> bytes:
     """A PNG of the noise of each calibration over the exact one, over epsilon; thin where its theorem does not hold."""
     figure = canvas(9, 6)
     axes = figure.subplots()
@@ -147,14 +146,12 @@ def draw_calibrations(epsilon: float, delta: float, curves: Sequence[Calibrated]
         # With the last proved point, so that the line has no gap.
         beyond[:-1] |= beyond[1:]
         proved, thin = (np.where(part, curve.ratios, np.nan) for part in (curve.proved, beyond))
-        axes.plot(curve.epsilons, proved, linewidth=2.0, label=curve.name, zorder=3, **look(number))
-        axes.plot(curve.epsilons, thin, linewidth=0.9, zorder=3, **look(number))
+        axes.plot(epsilons, proved, linewidth=2.0, label=curve.name, zorder=3, **look(number))
+        axes.plot(epsilons, thin, linewidth=0.9, zorder=3, **look(number))
     axes.axhspan(low, 1, color="#f1e3dc", zorder=0)
     axes.axhline(1, color=INK, linewidth=1.2, zorder=2, label="analytic: the least noise;\nbelow it the claim is false")
     axes.axvline(epsilon, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1, label=f"epsilon = {epsilon:g}")
-    axes.set(xscale="log", yscale="log", ylim=(low, high))
-    if curves:
-        axes.set_xlim(float(curves[0].epsilons[0]), float(curves[0].epsilons[-1]))
+    axes.set(xscale="log", yscale="log", xlim=epsilons[[0, -1]], ylim=(low, high))
     for axis, subs in ((axes.xaxis, (1.0,)), (axes.yaxis, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0))):
         _plain(axis, subs)
     axes.set(xlabel="epsilon", ylabel="noise over that of the analytic calibration")

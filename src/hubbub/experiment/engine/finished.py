@@ -107,16 +107,14 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
 def _model_content(folder: Path, recorded: Recorded) -> bytes:
     """The content of a run's model file, checked against the ledger."""
     path, chain = folder / "model.safetensors", recorded.chain
-    closed = recorded.history.closed
     # A closed run cannot be resumed.
-    again = "the run is closed: restore the file" if closed else f"make it: hubbub resume {folder}"
+    again = "the run is closed: restore the file" if recorded.history.closed else f"make it: hubbub resume {folder}"
     with refusing(path, "is no model", again):
         content = files.read(path, at_most=_LARGEST_MODEL)
         head = metadata(content).get("ledger_head")
     if not isinstance(head, str) or chain.rounds_at(head) != chain.rounds_at(chain.head):
         raise RunFolderError(f"{path}: is of ledger head {str(head)[:16]!r}, which has gone on to {chain.head[:16]!r}; {again}")
-    bound = recorded.history.files or {}
-    if bound.get(path.name) != hashlib.sha256(content).hexdigest():
+    if (recorded.history.files or {}).get(path.name) != hashlib.sha256(content).hexdigest():
         raise RunFolderError(f"{path}: is not the model that the ledger binds; {again}")
     return content
 

@@ -198,8 +198,7 @@ def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
         )
     config = configs.resolve(configs.load(config_file))
     if (folder / "config.toml").exists():
-        held = configs.resolve(configs.load(folder / "config.toml"))
-        if held != config:
+        if configs.resolve(configs.load(folder / "config.toml")) != config:
             raise RunFolderError(f"{folder}: holds a run with other settings than this app; choose another run-folder")
         begun = RunInFolder.resumed(folder, allow_import=allow_import)
     else:

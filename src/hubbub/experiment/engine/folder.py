@@ -85,8 +85,7 @@ class RunInFolder:
             raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which counts its cost")
         # Earlier runs count as they did when this one began, even if their folders were moved.
         earlier, extends = (None, None) if missing else _recorded(folder)
-        config = configs.resolve(layer)
-        run = build(config, allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
+        run = build(configs.resolve(layer), allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
         found = cls(run, folder, head)
         if missing and run.plan.earlier:
             found.write_guarantee()
@@ -153,8 +152,7 @@ class RunInFolder:
         with Metrics(self.folder / "metrics.jsonl", self.run.plan.rounds) as metrics:
             for result in train(self.run.plan, population, self.run.model, store, head=self.head):
                 row = self._row(result)
-                now = {"clip_norm": result.clip_norm, "heads_waiting": store.heads_waiting}
-                metrics.add(strict_json.finite_only(row), now)
+                metrics.add(strict_json.finite_only(row), {"clip_norm": result.clip_norm, "heads_waiting": store.heads_waiting})
                 yield row
 
     def finish(self) -> tuple[float, float]:
@@ -280,8 +278,7 @@ def resolved(run: Run) -> configs.Config:
     )
     secagg = config.secagg
     if terms is not None:
-        of_terms = {key: getattr(terms, key) for key in ("threshold", "min_contributions", "min_survivors")}
-        secagg = replace(secagg, **of_terms)
+        secagg = replace(secagg, **{key: getattr(terms, key) for key in ("threshold", "min_contributions", "min_survivors")})
     # A share refers to the budget, which these settings no longer have.
     measured, evaluation = run.plan.evaluation, config.evaluation
     if measured is not None:

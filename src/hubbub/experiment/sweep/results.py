@@ -39,13 +39,10 @@ UNFINISHED = ("waiting", "interrupted")
 
 @dataclass(frozen=True)
 class CellSummary:
-    """One run: its folder's name, its values on the grid, how far it is, and what it cost and reached.
+    """One run: its folder's name, its values on the grid, how far it is, and what it alone cost and reached.
 
-    Args:
-        state: ``"finished"``, ``"interrupted"``, ``"waiting"`` or ``"failed"``.
-        epsilon: Of this run alone; infinite without privacy, ``None`` without a ledger.
-        loss: On the examples of ``accuracy``; ``None`` also if it is not finite.
-        train_accuracy: On training examples: private.
+    ``state`` is ``"finished"``, ``"interrupted"``, ``"waiting"`` or ``"failed"``. Epsilon is infinite without privacy, ``None``
+    without a ledger; ``loss`` is ``None`` also if it is not finite; ``train_accuracy``, on training examples, is private.
     """
 
     name: str
@@ -95,14 +92,10 @@ class PointSummary:
 
 @dataclass(frozen=True)
 class Choice:
-    """The privacy cost of choosing among the runs that have released something.
+    """The privacy cost of choosing among the runs that have released something: epsilon of all together, ``None`` if unknown.
 
-    Args:
-        epsilon: Of all of them together; ``None`` if it is not stated.
-        sentence: The guarantee of all of them in words, or why there is none.
-        trials: For a random number of trials: its distribution in words, and epsilon.
-        no_trials: Why there are no trials.
-        warnings: What no epsilon here covers.
+    ``sentence`` says it in words, or why there is none. ``trials`` are laws of a random number of trials, in words, each with
+    its epsilon, and ``no_trials`` says why there are none. No epsilon here covers what ``warnings`` name.
     """
 
     runs: int
@@ -119,9 +112,7 @@ class Choice:
 class SweepSummary:
     """A sweep, its points in the order of the grid.
 
-    Args:
-        held_out: Whether accuracy and loss are of held-out training examples: private.
-        simulation: Whether the noise of any run comes from a known seed.
+    Accuracy and loss of ``held_out`` training examples are private. In a ``simulation`` any run has noise from a known seed.
     """
 
     name: str
