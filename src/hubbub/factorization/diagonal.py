@@ -168,7 +168,6 @@ class Dual(NamedTuple):
     v: Array
     w: Array
     poles: Poles
-    residual: float
     evaluations: int
 
 
@@ -225,7 +224,7 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
     # Weights are exact by definition; their sum is 1 up to rounding.
     sums = math.fsum(v[joined][first]) * math.fsum(w) * (1 + 8 * _EPSILON)
     scaled = Poles(poles.shifts / trace**2, poles.weights / trace)
-    return Dual(trace**2 / sums, trace**2 * v, w, scaled, found.residual, found.evaluations)
+    return Dual(trace**2 / sums, trace**2 * v, w, scaled, found.evaluations)
 
 
 def _diagonal(workload: Workload, gram: Array, w: Array, v: Array, poles: Poles, *, transposed: bool = False) -> Array:

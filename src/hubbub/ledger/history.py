@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,32 +81,20 @@ class History:
     files: Mapping[str, str] | None = None
 
     @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]], cohorts: bytes | bytearray = b"") -> "History":
-        """The state after the records that follow the promise.
-
-        Args:
-            records: All of them.
-            cohorts: The content of the file of cohorts; what no record accounts for is behind :attr:`cohorts_size`.
-        """
-        history, content = cls(), memoryview(cohorts)
-        for line, body in enumerate(records, start=2):
+    def of_chain(cls, chain: Chain, *further: Mapping[str, Any]) -> "History":
+        """The state after all records of a ledger, and after further ones that are to be added."""
+        history, content = cls(), memoryview(read_cohorts(chain.path) if chain.path else b"")
+        for line, body in enumerate([*chain.records[1:], *further], start=2):
             try:
                 end = whole_block(content, history.cohorts_size) if body.get("cohort") is not None else None
                 history.apply(body, content[history.cohorts_size : end or history.cohorts_size])
             except (ValueError, TypeError, KeyError) as error:
                 what = f"has no {error}" if isinstance(error, KeyError) else str(error)
-                raise ValueError(f"line {line}: is no record of this ledger ({what})") from error
-        history.participations.require_distinct()
+                raise LedgerError(f"{chain.path}, line {line}: is no record of this ledger ({what})") from error
+        if not history.participations.distinct:
+            raise LedgerError(f"{chain.path}, the cohorts name a client as new that took part before")
         history.unrecorded = blocks_behind(content, history.cohorts_size, len(history.rounds))
         return history
-
-    @classmethod
-    def of_chain(cls, chain: Chain, *further: Mapping[str, Any]) -> "History":
-        """The state after all records of a ledger, and after further ones that are to be added."""
-        try:
-            return cls.of([*chain.records[1:], *further], read_cohorts(chain.path) if chain.path else b"")
-        except ValueError as error:
-            raise LedgerError(f"{chain.path}, {error}") from error
 
     @property
     def epoch(self) -> int | None:

@@ -13,7 +13,6 @@ among ten million, would count as one that took part in the rounds of both: that
 
 import os
 import struct
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -155,10 +154,10 @@ class Participations:
             self._last[cohort] = self._before
             self.clients, self._index = int((self._counts > 0).sum()), None
 
-    def require_distinct(self) -> None:
-        """Refuse two numbers of one client, by which it would have taken part less often than it did."""
-        if not _increasing(self._sorted()[0]):
-            raise ValueError("the cohorts name a client as new that took part before")
+    @property
+    def distinct(self) -> bool:
+        """Whether no client has two numbers, by which it would have taken part less often than it did."""
+        return _increasing(self._sorted()[0])
 
     def cohort(self, round_index: int) -> _Numbers:
         """The numbers of the clients of a round; none of a round of a random cohort."""
@@ -173,14 +172,12 @@ class Participations:
     def breaking(self, participation: Participation) -> list[int]:
         """The numbers of the clients whose rounds a pattern does not allow."""
         broken = np.zeros(self.clients, dtype=bool)
-        for round_index, cohort, counts, last in self._again():
-            broken[cohort] |= ~participation.may_follow(counts, last, round_index)
+        counts, last = np.zeros(self.clients, np.int32), np.zeros(self.clients, np.int32)
+        for round_index, cohort in self._cohorts.items():
+            broken[cohort] |= ~participation.may_follow(counts[cohort], last[cohort], round_index)
+            counts[cohort] += 1
+            last[cohort] = round_index
         return np.flatnonzero(broken).tolist()
-
-    def gaps(self) -> npt.NDArray[np.int64]:
-        """How many rounds lie between two participations of one client, for each two that follow one another."""
-        found = [round_index - last[counts > 0] for round_index, _, counts, last in self._again()]
-        return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
 
     def sets(self) -> list[tuple[int, ...]]:
         """The sets of rounds that clients joined, each once, in order."""
@@ -196,14 +193,6 @@ class Participations:
     def total(self) -> int:
         """All participations of all clients."""
         return sum(map(len, self._cohorts.values()))
-
-    def _again(self) -> Iterator[tuple[int, _Numbers, npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
-        """Each round with its cohort, and in how many rounds before it each of them was, and in which last."""
-        counts, last = np.zeros(self.clients, np.int32), np.zeros(self.clients, np.int32)
-        for round_index, cohort in self._cohorts.items():
-            yield round_index, cohort, counts[cohort], last[cohort]
-            counts[cohort] += 1
-            last[cohort] = round_index
 
     def _sorted(self) -> tuple[_Tags, _Numbers]:
         """The tags in order, and the number of each."""
