@@ -136,13 +136,9 @@ class MixturePair(LossPair):
 
     def between(self, x: Array) -> tuple[Array, Array]:
         """The masses of both laws between increasing points of the line, ``(points − 1,)`` each."""
-        return self._between(x, 1.0), self._between(x, -1.0 if self.mirrored else 0.0)
-
-    def _between(self, x: Array, sign: float) -> Array:
-        if sign == 0:
-            return between(x)
-        parts = [p * between(x - sign * s) for p, s in zip(self.probabilities, self.shifts, strict=True)]
-        return np.asarray(sum(parts))
+        mixture = list(zip(self.probabilities, self.shifts, strict=True))
+        first = np.asarray(sum(p * between(x - s) for p, s in mixture))
+        return first, np.asarray(sum(p * between(x + s) for p, s in mixture)) if self.mirrored else between(x)
 
     def above(self, loss: float) -> tuple[float, float]:
         """The mass of each law of the direction above a loss: of the first from above, of the second from below."""

@@ -251,11 +251,8 @@ def _coarser(parts: Sequence[_Tilted], mesh: float, tilt: float, target: float) 
         # Near the root, and without a rest where that can be.
         together = min(range(max(1, root // 2), root + 1), key=lambda size: (part.count % size > 0, root - size))
         sums, rest = divmod(part.count, together)
-        for size, number in ((together, sums), (rest, 1)):
-            if size == 0:
-                continue
-            group = _summed(part, size, number, mesh)
-            if group is None:
+        for size, number in ((together, sums), (rest, 1)) if rest else ((together, sums),):
+            if (group := _summed(part, size, number, mesh)) is None:
                 return None
             groups.append(group)
     # The error of a stage grows with its rounds and the square of its mesh: the second gets a quarter of the first.

@@ -182,10 +182,9 @@ def run_words(run: RunCharge) -> str:
         done = "nothing bounds what its releases reveal"
     else:
         said = [_event_words(event, times, run.rounds, run.privacy_unit) for event, times in run.events[:1]]
-        said += [
-            f"{wording.count(times, 'private evaluation')} by {_event_words(event, times, times, run.privacy_unit)}"
-            for event, times in run.events[1:]
-        ]
+        for event, times in run.events[1:]:
+            by = _event_words(event, times, times, run.privacy_unit)
+            said.append(f"{wording.count(times, 'private evaluation')} by {by}")
         done = " and ".join(said) or "nothing was released"
     simulated = "; a simulation, not for release" if run.simulation else ""
     setting = f"; setting: {run.setting}" if run.setting else ""

@@ -143,9 +143,7 @@ def pivots(gram: Array, shifted: Array, *, backwards: bool) -> Array:
 
 
 def _diagonals_of_one(gram: Array, shifted: Array) -> Array:
-    window = pivots(gram, shifted, backwards=False)
-    window += pivots(gram, shifted, backwards=True)
-    window -= gram[0] + shifted
+    window = pivots(gram, shifted, backwards=False) + pivots(gram, shifted, backwards=True) - (gram[0] + shifted)
     return np.asarray(1 / window)
 
 

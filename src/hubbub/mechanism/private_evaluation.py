@@ -283,11 +283,9 @@ class PrivateEvaluation:
         stddev = self.noise_multiplier * self.norm
         # At least one client, so that quotients stay finite.
         count = max(float(release[-1]), 1.0)
-        found, start = [], 0
-        for one in self.statistics:
-            found.append(one.estimate(release[start : start + one.dim], count, stddev))
-            start += one.dim
-        return tuple(found)
+        # Behind the last block stands the count.
+        *blocks, _ = np.split(release, np.cumsum([one.dim for one in self.statistics]))
+        return tuple(one.estimate(block, count, stddev) for one, block in zip(self.statistics, blocks, strict=True))
 
     def record(self) -> dict[str, Any]:
         """The settings as strict JSON values."""

@@ -141,7 +141,6 @@ FORMULAS = {
     ),
 }
 
-
 NAMES = tuple(FORMULAS)
 
 
