@@ -44,7 +44,7 @@ from hubbub._util.checks import Array
 from hubbub.accounting.events import BallsInBins, NeighboringRelation
 from hubbub.accounting.pairs import EVERYWHERE, Law, Loss, LossLaw, Pair
 
-__all__ = ["BinsLaw", "Ratio", "directions", "fits", "of_mixture"]
+__all__ = ["BinsLaw", "Ratio", "directions", "of_mixture"]
 
 # μ and the reach of the tails may add up to this: e^(-37²/2) is still a normal float64, and what products of two masses lose to
 # underflow, in all at most 1e9·2^-1074·e^(37²/2) of the tail's mass, is below e^-35 of it.
@@ -72,11 +72,6 @@ class Ratio:
     def logarithms(self) -> Array:
         """ln R at each point, ``(points,)``."""
         return np.arange(self.first, self.first + len(self.mass), dtype=np.float64) * self.step
-
-
-def fits(shift: float, bins: int, log_tail: float) -> bool:
-    """Whether float64 holds the masses that :func:`of_mixture` needs."""
-    return shift + math.sqrt(-2 * _log_share(bins, log_tail)) <= _MOST_DEVIATIONS
 
 
 def _log_share(bins: int, log_tail: float) -> float:
@@ -290,7 +285,8 @@ class BinsLaw:
         return min(1.0, best)
 
     def _amplified(self, log_tail: float) -> bool:
-        return self.bins > 1 and fits(self.shift, self.bins, log_tail)
+        # Whether float64 holds the masses that the mixture needs.
+        return self.bins > 1 and self.shift + math.sqrt(-2 * _log_share(self.bins, log_tail)) <= _MOST_DEVIATIONS
 
     @property
     def _unamplified(self) -> Law:

@@ -85,8 +85,11 @@ def _of_group(event: Event, k: int) -> Event:
     match event:
         case PoissonSampled(z, q) if q < 1:
             integer("group_size", k, at_least=1, at_most=_MOST_SAMPLED)
-            chances = {n: chance for n, chance in enumerate(_binomial(k, q)) if chance > 0}
-            return MixtureOfGaussians(z, tuple(map(float, chances)), tuple(chances.values()))
+            # The chance of each number of units to be sampled: rational, so that it is rounded but once.
+            numerator, denominator = q.as_integer_ratio()
+            parts = (math.comb(k, n) * numerator**n * (denominator - numerator) ** (k - n) for n in range(k + 1))
+            chances = {float(n): chance for n, part in enumerate(parts) if (chance := part / denominator**k) > 0}
+            return MixtureOfGaussians(z, tuple(chances), tuple(chances.values()))
         case Gaussian(z) | PoissonSampled(z) | TreeAggregation(z) | DiscreteGaussianShares(z):
             return replace(event, noise_multiplier=group_noise_multiplier(z, k))
         case FixedSizeSampled() | TruncatedPoissonSampled() | BallsInBins() | MixtureOfGaussians():
@@ -94,13 +97,6 @@ def _of_group(event: Event, k: int) -> Event:
                 f"group_size = {k}: no theorem here says exactly what {event} costs a group; group_epsilon bounds it from the "
                 "epsilon of one unit"
             )
-
-
-def _binomial(k: int, q: float) -> list[float]:
-    """The chance of each number of k units to be sampled, ``(k + 1,)``: rational, so that each is rounded but once."""
-    numerator, denominator = q.as_integer_ratio()
-    rest, whole = denominator - numerator, denominator**k
-    return [math.comb(k, n) * numerator**n * rest ** (k - n) / whole for n in range(k + 1)]
 
 
 def group_epsilon(epsilon_at: Callable[[float], float], delta: float, group_size: int) -> float:

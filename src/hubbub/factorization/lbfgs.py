@@ -50,9 +50,6 @@ class _Memory:
         if product > 1e-14 * math.sqrt(float(np.vdot(step, step)) * float(np.vdot(change, change))):
             self.pairs = [*self.pairs, (step, change, product)][-self.most :]
 
-    def __bool__(self) -> bool:
-        return bool(self.pairs)
-
     def direction(self, gradient: Array) -> Array:
         """Minus the inverse Hessian times the gradient."""
         d = -gradient
@@ -110,7 +107,7 @@ def minimize(
         size = float(np.linalg.norm(best.gradient))
         if size * float(np.linalg.norm(best.point)) <= gradient_tolerance * abs(best.value) or size == 0:
             break
-        if remembered:
+        if remembered.pairs:
             direction = remembered.direction(best.gradient)
         elif curvature is not None:
             direction = best.gradient / -curvature
@@ -118,7 +115,7 @@ def minimize(
             direction = best.gradient * (-first_step * max(float(np.linalg.norm(best.point)), 1e-8) / size)
         found = _search(value_and_gradient, best, direction, most_evaluations)
         if found.value >= best.value - _ROUNDING * abs(best.value):
-            if not remembered or found.evaluations >= most_evaluations:
+            if not remembered.pairs or found.evaluations >= most_evaluations:
                 return Minimum(best.point, best.value, best.gradient, found.evaluations)
             # The remembered curvature may have misled: try once along the gradient itself.
             remembered, best = _Memory(memory), Minimum(best.point, best.value, best.gradient, found.evaluations)

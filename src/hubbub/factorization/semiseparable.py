@@ -170,7 +170,13 @@ def reduced(recursion: Recursion, states: int) -> Recursion:
     b[:-1] = np.einsum("tij,tj->ti", to[1:], inputs[:-1])
     mixing = np.zeros((n, states, states))
     mixing[:-1] = to[1:] @ (transitions[:-1, :, None] * back[:-1])
-    few = _triangular(Recursion(diagonal, a, mixing, b))
+    # In orthogonally turned states transitions are upper triangular: fewer products a step.
+    turn = np.eye(states)
+    for t in range(n):
+        a[t] = a[t] @ turn
+        turn, mixing[t] = np.linalg.qr(mixing[t] @ turn)
+        b[t] = b[t] @ turn
+    few = Recursion(diagonal, a, np.triu(mixing), b)
     factors = column_norms(few) ** -0.5
     return Recursion(few.diagonal * factors, few.outputs, few.transitions, few.inputs * factors[:, None])
 
@@ -179,19 +185,6 @@ def _roots(squares: Array) -> Array:
     """R with R·Rᵀ the given semidefinite matrices."""
     values, vectors = np.linalg.eigh(squares)
     return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
-
-
-def _triangular(recursion: Recursion) -> Recursion:
-    """The same matrix in orthogonally turned states, with upper-triangular transitions: fewer products a step."""
-    diagonal, outputs, transitions, inputs = recursion
-    n, states = outputs.shape
-    a, mixing, b = np.empty_like(outputs), np.empty_like(transitions), np.empty_like(inputs)
-    turn = np.eye(states)
-    for t in range(n):
-        a[t] = outputs[t] @ turn
-        turn, mixing[t] = np.linalg.qr(transitions[t] @ turn)
-        b[t] = inputs[t] @ turn
-    return Recursion(diagonal, a, np.triu(mixing), b)
 
 
 @on_one_thread
