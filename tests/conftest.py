@@ -8,16 +8,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
-
-from hubbub.mechanism import utility
-from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
-from hubbub.mechanism.workloads import prefix_sum
 
 HERE = Path(__file__).parent
 # No property depends on how busy a machine is.
@@ -100,21 +97,28 @@ def in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"flwr.supercore.task_identity.TaskIdentity.{name}", 1)
 
 
-@pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of its own with two good configs, as the current one."""
+@contextmanager
+def at_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands run in a folder, and leave the process as they found it."""
     handler = signal.getsignal(signal.SIGINT)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     # Names of own code are looked up in the current folder too, which a command adds here.
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delenv("HUBBUB_DEBUG", raising=False)
     monkeypatch.delenv("HUBBUB_DATA", raising=False)
-    Path("good.toml").write_text(GOOD)
-    Path("correlated.toml").write_text(CORRELATED)
-    Path("pattern.toml").write_text(CORRELATED.replace("min_separation = 2\n", ""))
-    yield tmp_path
+    yield
     sys.modules.pop("own_code", None)
     signal.signal(signal.SIGINT, handler)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own with good configs, as the current one."""
+    with at_work(tmp_path, monkeypatch):
+        Path("good.toml").write_text(GOOD)
+        Path("correlated.toml").write_text(CORRELATED)
+        Path("pattern.toml").write_text(CORRELATED.replace("min_separation = 2\n", ""))
+        yield tmp_path
 
 
 @pytest.fixture
@@ -148,19 +152,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
 def oracle(name: str) -> dict[str, Any]:
     """Reference values, with their source inside."""
     return json.loads((HERE / "data" / f"{name}.json").read_text())
-
-
-def require_reference(case: dict[str, Any], strategy: Any, workload: Any = None, rel: float = 1e-12) -> None:
-    """A strategy has the errors and the sensitivities that a reference states of it."""
-    errors = utility.squared_errors(workload or prefix_sum(case["n"]), strategy)
-    single = strategy.sensitivity(SingleParticipation()).value
-    found = {"total_sq_error": errors.sum(), "max_sq_error": errors.max(), "sens2_single": single**2}
-    assert found == pytest.approx({name: case[name] for name in found}, rel=rel)
-    assert "last_sq_error" not in case or errors[-1] == pytest.approx(case["last_sq_error"], rel=rel)
-    for k, known in case.get("fixed_epoch", {}).items():
-        stated = strategy.sensitivity(FixedEpochs(int(k), case["n"] // int(k)))
-        assert stated.exact
-        assert stated.value**2 == pytest.approx(known["sens2_abs"], rel=rel)
 
 
 @pytest.fixture(scope="session")

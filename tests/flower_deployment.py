@@ -273,16 +273,11 @@ class Deployment:
         reaper.end(f"{_PROCESS}={self._token}/{name}")
         self._processes[name].wait()
 
-    def finished(self, name: str) -> str:
-        """Wait for the end of a process that must end well; what it wrote."""
+    def finished(self, name: str, *, well: bool = True) -> str:
+        """Wait for the end of a process, which must end well or with an error of its own; what it wrote."""
         self.wait(lambda: self._processes[name].poll() is not None, f"{name} ends")
-        assert self._processes[name].returncode == 0, f"{name} ended with {self._processes[name].returncode}:\n{self.log(name)}"
-        return self.log(name)
-
-    def refused(self, name: str) -> str:
-        """Wait for the end of a process that must not end well; what it wrote."""
-        self.wait(lambda: self._processes[name].poll() is not None, f"{name} ends")
-        assert self._processes[name].returncode > 0, f"{name} ended with {self._processes[name].returncode}:\n{self.log(name)}"
+        code = self._processes[name].returncode
+        assert code == 0 if well else code > 0, f"{name} ended with {code}:\n{self.log(name)}"
         return self.log(name)
 
     def wait(self, done: Callable[[], object], what: str, runs: str | None = None) -> None:

@@ -16,6 +16,13 @@ from pathlib import Path
 _PAUSE = 0.05
 
 
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def marked(mark: str) -> list[int]:
     """The processes, zombies left out, that have ``mark``, a ``NAME=value``, in their environment."""
     if not re.fullmatch(r"\w+=[\w/-]{20,}", mark):

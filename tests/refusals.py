@@ -40,9 +40,10 @@ def settings(config: str, *assignments: str) -> list[str]:
 @contextlib.contextmanager
 def little_memory(more: int) -> Iterator[None]:
     """This process may take so many bytes beyond what it has."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + more, before[1]))
+    before, held = resource.getrlimit(resource.RLIMIT_AS), Path("/proc/self/statm")
+    if held.exists():
+        most = int(held.read_text().split()[0]) * resource.getpagesize() + more
+        resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
     try:
         yield
     finally:

@@ -15,16 +15,11 @@ from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SinglePar
 from hubbub.mechanism.strategies import banded_inverse, matrices
 from hubbub.mechanism.strategies.banded_inverse import BandedInverse
 from hubbub.testing import check_strategy
+from matrix_oracles import unit_error
 
 MF = oracle("matrix_factorization")
 MOVEMENTS: list[numerics.Movement] = ["signed", "magnitude", "majorant"]
 PATTERNS = [SingleParticipation(), MinSeparation(4, 3), FixedEpochs(3, 4), MinSeparation(2, 6)]
-
-
-def by_definition(workload: workloads.Workload, strategy: BandedInverse, objective: str = "mean") -> float:
-    """The error for unit noise, from the noising matrix that the stream makes."""
-    errors = utility.squared_errors(workload, strategy)
-    return float(errors.max() if objective == "max" else errors.mean())
 
 
 STRATEGIES = [
@@ -100,7 +95,7 @@ def test_the_bound_holds_for_every_strategy_wherever_it_is_taken(d: list[float],
     A, other = workloads.prefix_sum(15), BandedInverse(15, (1.0, *d))
     for pattern in (SingleParticipation(), MinSeparation(5, 3), MinSeparation(3, 2)):
         for objective in ("mean", "max"):
-            cost = by_definition(A, other, objective) * other.sensitivity(pattern).value ** 2
+            cost = unit_error(A, other, objective) * other.sensitivity(pattern).value ** 2
             bound = numerics.banded_inverse_bound(
                 A.coefficients(),
                 search.row_weights(15, objective),
@@ -127,7 +122,7 @@ def test_two_bands_are_the_best_lambda_by_trying_all(pattern: MinSeparation) -> 
     A = workloads.prefix_sum(60)
     result = factorization.banded_inverse.optimize(A, bands=2, participation=pattern)
     tried = [BandedInverse(60, (1.0, -x)) for x in np.linspace(0, 1, 401)]
-    errors = [by_definition(A, s) * s.sensitivity(pattern).value ** 2 for s in tried]
+    errors = [unit_error(A, s) * s.sensitivity(pattern).value ** 2 for s in tried]
     assert result.squared_error <= min(errors) * (1 + 1e-12)
     assert result.squared_error == pytest.approx(min(errors), rel=1e-4)
 

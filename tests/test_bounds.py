@@ -18,6 +18,7 @@ from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SinglePar
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity
+from matrix_oracles import workload_of
 
 MF = oracle("matrix_factorization")
 ONCE = SingleParticipation()
@@ -39,10 +40,6 @@ FALSE_BEFORE = [
     (Workload(3, 0.99, (1e-4, 1.0, 1.0)), ONCE, "max", 4.462),
     (Workload(150, 0.99, WARM_UP), ONCE, "mean", 113_304),
 ]
-
-
-def workload_of(case: dict) -> Workload:
-    return momentum(case["n"], case.get("momentum") or 0.0, case.get("lr"))
 
 
 @pytest.mark.parametrize("case", MF["dense_single_mean"] + MF["dense_single_mean_momentum_lr"], ids=lambda c: c["id"])

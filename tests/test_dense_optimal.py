@@ -8,15 +8,12 @@ from hubbub import factorization
 from hubbub.mechanism import utility
 from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
 from hubbub.mechanism.strategies import dense
-from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
+from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity, check_strategy
+from matrix_oracles import workload_of
 
 MF = oracle("matrix_factorization")
 ONCE = SingleParticipation()
-
-
-def workload_of(case: dict) -> Workload:
-    return momentum(case["n"], case.get("momentum") or 0.0, case.get("lr"))
 
 
 # Blocks of reference optima, how far an optimum may lie above them, and how far above its own bound.

@@ -122,14 +122,8 @@ def test_cli_5_a_model_of_half_precision_is_released_with_noise_of_full_precisio
 
 
 def sharing(answering: int, least: int, dim: int) -> tuple[DPFedAvgFixed, Federation, dict[str, Any]]:
-    strategy = DPFedAvgFixed(
-        averaging(CLIENTS),
-        clip_norm=CLIP,
-        noise_multiplier=Z,
-        num_sampled_clients=CLIENTS,
-        noise_at="clients",
-        min_survivors=least,
-    )
+    noise = {"noise_multiplier": Z, "noise_at": "clients", "min_survivors": least}
+    strategy = DPFedAvgFixed(averaging(CLIENTS), clip_norm=CLIP, num_sampled_clients=CLIENTS, **noise)
     silent = range(CLIENTS - answering)
     federation = Federation(CLIENTS, lambda model, index: model, silent=silent, mods=[noising_mod, clipping_mod])
     return strategy, federation, {"w": np.zeros(dim)}

@@ -130,7 +130,7 @@ def federated(folder: Path, seconds: float) -> str:
         # The second process of the server starts up meanwhile, and waits.
         second = {"record": str(folder / "run-1"), "num_server_rounds": ROUNDS[1], "begins_when": str(folder / "begins")}
         deployment.start_run("run-1", APP, state=str(folder / "state"), **second)
-        assert "Failed to activate SuperNode" in deployment.refused("stranger")
+        assert "Failed to activate SuperNode" in deployment.finished("stranger", well=False)
         assert deployment.restart_node(victim, **config[victim]) == ids[victim]
         deployment.finished("run-0")
         (folder / "begins").touch()

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import io
-import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -14,12 +13,14 @@ import pytest
 import typer.main
 
 import malformed
+from conftest import at_work
 from hubbub.cli import main
 from hubbub.errors import HubbubError
 from hubbub.training import rounds
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import RunStore
 from malformed import CONFIG, EVERY, FAMILIES, Accepted, Call, Case, Command, Line, Run, Workplace
+from refusals import little_memory
 
 # A command that waits for something that does not come is ended after this long.
 PATIENCE = 15.0
@@ -80,18 +81,13 @@ def limited() -> Iterator[None]:
         raise Hung
 
     before = signal.signal(signal.SIGALRM, ring)
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    held = Path("/proc/self/statm")
-    if held.exists():
-        size = int(held.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, limits[1]))
     signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     try:
-        yield
+        with little_memory(MEMORY):
+            yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def _ugly(outcome: Outcome) -> Iterator[str]:
@@ -131,12 +127,7 @@ def complaints(case: Case, command: Command, outcome: Outcome) -> Iterator[str]:
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The current folder, with a config and the run that was interrupted twice."""
     place = tmp_path_factory.mktemp("malformed")
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.chdir(place)
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        monkeypatch.delenv("HUBBUB_DEBUG", raising=False)
-        monkeypatch.delenv("HUBBUB_DATA", raising=False)
+    with pytest.MonkeyPatch.context() as monkeypatch, at_work(place, monkeypatch):
         # The same command line for thousands of cases: made once, they take half the time.
         monkeypatch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         Path("plan.toml").write_text(CONFIG)
@@ -145,7 +136,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for command in (("verify", "run"), ("ledger", "run"), (*malformed.NOISY,), (*malformed.CALIBRATE,)):
             assert executed(command).status == 0
         yield place
-    signal.signal(signal.SIGINT, handler)
 
 
 def interrupted_twice() -> None:

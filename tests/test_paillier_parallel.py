@@ -17,6 +17,7 @@ from hubbub.secagg import ciphertext, threshold
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.proofs import _joined, holds, prove
 from hubbub.secagg.threshold import _powers, _statement
+from reaper import alive
 from small_keys import SAFE, plain, small
 
 N = SAFE[0] * SAFE[1]
@@ -97,13 +98,6 @@ def test_no_process_is_left_and_none_that_dies_is_passed_over(what: str, said: s
     while any(alive(int(pid)) for pid in done.stdout.split()):
         assert time.monotonic() < deadline, "a process is left"
         time.sleep(0.05)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 # Holders of shares.

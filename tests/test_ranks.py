@@ -60,6 +60,7 @@ from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import server_step
 from hubbub.training.simulation.functional import FlatModel
 from ranks_of import Started, on_ranks
+from reaper import alive
 from small_runs import until
 
 ROUNDS, CLIENTS = 6, 26
@@ -483,13 +484,6 @@ def test_a_run_that_two_processes_began_is_resumed_by_three_and_verified(tmp_pat
     assert full.stderr.count("hubbub: ") == 1, full.stderr
 
 
-def lives(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def listening(process: int) -> set[str]:
     """The addresses, as the kernel writes them, to which a process listens."""
     sockets = {str(link.readlink()) for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()}
@@ -518,7 +512,7 @@ def test_cra_13_ranks_of_one_command_listen_to_this_machine_alone_and_end_with_a
     starter.kill()
     starter.wait()
     ends = time.monotonic() + 60
-    while any(map(lives, ranks)):
+    while any(map(alive, ranks)):
         assert time.monotonic() < ends, "a rank outlives the command"
         time.sleep(0.1)
 

@@ -10,6 +10,7 @@ from conftest import oracle
 from hubbub.mechanism import sensitivity
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.testing import brute_force_sensitivity
+from matrix_oracles import best_by_enumeration
 
 MF = oracle("matrix_factorization")
 
@@ -88,13 +89,6 @@ def test_acc_6_no_stated_sensitivity_is_below_brute_force(
         assert stated.value >= truth * (1 - 1e-12)
         if stated.exact:
             assert stated.value == pytest.approx(truth, rel=1e-9)
-
-
-def best_by_enumeration(X: np.ndarray, b: int, k: int) -> float:
-    """By definition, over all sets of at most k rounds that are b apart."""
-    n = len(X)
-    sets = (s for m in range(1, k + 1) for s in itertools.combinations(range(n), m))
-    return max(float(X[np.ix_(s, s)].sum()) for s in sets if all(j - i >= b for i, j in itertools.pairwise(s)))
 
 
 @settings(max_examples=150, deadline=None)

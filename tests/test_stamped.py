@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
-from conftest import oracle, require_reference
+from conftest import oracle
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation
 from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, toeplitz
 from hubbub.mechanism.strategies.stamped import Stamped, stamp
 from hubbub.testing import brute_force_sensitivity, check_strategy
+from matrix_oracles import require_reference
 
 MF = oracle("matrix_factorization")
 CASES = [c for c in MF["mechanism_errors"] if c["id"].startswith("stamped") and "online" not in c["id"]]

@@ -8,26 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as draws
 from scipy import optimize as scipy_optimize
 
-from conftest import oracle, require_reference
+from conftest import oracle
 from hubbub import factorization
 from hubbub.factorization import normalized_toeplitz as normalized_numerics
 from hubbub.factorization import toeplitz as search
 from hubbub.factorization.bounds import toeplitz_bound
-from hubbub.mechanism import utility, workloads
+from hubbub.mechanism import workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import matrices, toeplitz
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz, NormalizedToeplitz
 from hubbub.testing import brute_force_sensitivity, check_strategy
+from matrix_oracles import require_reference, unit_error
 
 MF = oracle("matrix_factorization")
 SMALL = [c for c in MF["banded_toeplitz"] if c["n"] <= 1000]
 MOMENTUM = [0.0, 0.9]
-
-
-def by_definition(workload: workloads.Workload, strategy: BandedToeplitz, objective: str = "mean") -> float:
-    """The error for unit noise, from the noising matrix that the stream makes."""
-    errors = utility.squared_errors(workload, strategy)
-    return float(errors.max() if objective == "max" else errors.mean())
 
 
 # ---- power series
@@ -102,7 +97,7 @@ def test_another_optimizer_from_another_start_finds_nothing_better(objective: st
     n, bands = 20, 6
     A = workloads.momentum(n, beta, np.full(n, 0.5))
     result = factorization.toeplitz.optimize(A, bands=bands, participation=pattern, objective=objective)
-    truth = by_definition(A, result.strategy, objective) * brute_force_sensitivity(result.strategy.matrix(), pattern) ** 2
+    truth = unit_error(A, result.strategy, objective) * brute_force_sensitivity(result.strategy.matrix(), pattern) ** 2
     assert result.squared_error == pytest.approx(truth, rel=1e-9)
 
     def dense(c: np.ndarray) -> float:
@@ -133,7 +128,7 @@ def test_overlapping_columns_keep_an_exact_sensitivity(pattern: MinSeparation) -
     truth = brute_force_sensitivity(result.strategy.matrix(), pattern)
     assert stated.exact
     assert stated.value == pytest.approx(truth, rel=1e-12)
-    assert result.squared_error == pytest.approx(by_definition(A, result.strategy) * truth**2, rel=1e-10)
+    assert result.squared_error == pytest.approx(unit_error(A, result.strategy) * truth**2, rel=1e-10)
     assert (
         result.lower_bound
         <= result.squared_error
@@ -150,7 +145,7 @@ def test_the_bounds_hold_for_every_strategy_wherever_they_are_taken(c: list[floa
     root = matrices.root_series(beta, n)
     for pattern in (SingleParticipation(), MinSeparation(6, 2)):
         for objective in ("mean", "max"):
-            cost = by_definition(A, other, objective) * other.sensitivity(pattern).value ** 2
+            cost = unit_error(A, other, objective) * other.sensitivity(pattern).value ** 2
             weights = search.row_weights(n, objective)
             assert cost >= search.banded_bound(A.coefficients(), weights, anywhere, *matrices.worst_rounds(pattern, n))
             assert cost >= toeplitz_bound(root, len(root), 1, objective == "mean") * (1 - 1e-12)
@@ -182,7 +177,7 @@ def test_normalized_columns_lower_the_error_to_a_value_that_the_definition_confi
     monkeypatch.setattr(normalized_numerics, "_CHUNK", 9)  # so that the last rows come in several parts
     A = workloads.momentum(rounds, beta)
     result, plain = factorization.normalized_toeplitz.optimize(A, bands=bands), factorization.toeplitz.optimize(A, bands=bands)
-    assert result.squared_error == pytest.approx(by_definition(A, result.strategy), rel=1e-10)
+    assert result.squared_error == pytest.approx(unit_error(A, result.strategy), rel=1e-10)
     assert result.lower_bound <= result.squared_error < plain.squared_error
     start = np.random.default_rng(0).uniform(0.1, 0.5, bands - 1)
     other = scipy_optimize.minimize(

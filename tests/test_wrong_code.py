@@ -7,7 +7,6 @@ import io
 import json
 import pickle
 import struct
-import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +31,7 @@ from hubbub.secagg.packing import Packing
 from hubbub.secagg.protocol import Agreement
 from hubbub.training.run_folder.state import Checkpoint, parse
 from malformed import laws
-from malformed.contents import Payload, flipped, header_of, npy_of, opened, sha256, some, tensors, tensors_file
+from malformed.contents import Payload, archive, flipped, header_of, npy_of, opened, sha256, some, tensors, tensors_file
 from refusals import little_memory, refused
 from written_keys import LARGE
 
@@ -46,14 +45,6 @@ def in_npy(objects: bool) -> bytes:
     np.save(out, array, allow_pickle=True)
     # What says that it holds floats, and holds a pickle.
     return out.getvalue() if objects else npy_of(header_of("'<f8'", "(2, 2)"), pickle.dumps(Payload()))
-
-
-def in_npz() -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name in ("x_train", "blob", "C"):
-            archive.writestr(f"{name}.npy", in_npy(objects=True))
-    return out.getvalue()
 
 
 def by_torch(old: bool) -> bytes:
@@ -73,7 +64,7 @@ PICKLES: dict[str, Callable[[], bytes]] = {
     "pickle of protocol 0": lambda: pickle.dumps(Payload(), 0),
     "npy of objects": lambda: in_npy(objects=True),
     "npy of floats": lambda: in_npy(objects=False),
-    "npz": in_npz,
+    "npz": lambda: archive(**dict.fromkeys(("x_train", "blob", "C"), in_npy(objects=True))),
     "torch": lambda: by_torch(old=False),
     "torch of old": lambda: by_torch(old=True),
     "joblib": by_joblib,

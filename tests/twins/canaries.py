@@ -23,7 +23,7 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, SimulatedPopulation, train
 from hubbub.training.ranks import Ranks
 from hubbub.training.simulation import Execution, simulate
-from twins.twin import FALSE_ALARM, Array, System, Twin
+from twins.twin import FALSE_ALARM, Array, System, Twin, instead
 
 ROUNDS, LAYERS, DIM, EACH, LENGTH = 2, 16, 1600, 400, 10.0
 CLIP_NORM, DELTA = 0.55, 1e-5
@@ -185,11 +185,7 @@ def _replies(times: int) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def _noise(factor: float) -> Callable[[pytest.MonkeyPatch], None]:
-    def breaks(patch: pytest.MonkeyPatch) -> None:
-        right = ReleasePath.row
-        patch.setattr(ReleasePath, "row", lambda path, ticket: right(path, ticket) * factor)
-
-    return breaks
+    return instead(ReleasePath, "row", lambda right: lambda path, ticket: right(path, ticket) * factor)
 
 
 TWINS = [

@@ -19,7 +19,7 @@ from hubbub.mechanism.participation import (
 )
 from hubbub.training import cohorts
 from hubbub.training.cohorts import CohortKeys, draw
-from twins.twin import Array, System, Twin, binomial
+from twins.twin import Array, System, Twin, binomial, instead
 
 ROUNDS, CLIENTS, PROBABILITY = 2000, 12, 0.3
 # At most so many of a cohort, so many groups that take turns, and so many clients in so many bins.
@@ -70,10 +70,7 @@ Heads = Callable[[bytes, int, float], Array]
 
 
 def _tossed(change: Callable[[Heads, bytes, int, float], Array]) -> Callable[[pytest.MonkeyPatch], None]:
-    def breaks(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(cohorts, "_heads", partial(change, cohorts._heads))
-
-    return breaks
+    return instead(cohorts, "_heads", lambda right: partial(change, right))
 
 
 def _favoured(heads: Heads, coins: bytes, clients: int, probability: float) -> Array:

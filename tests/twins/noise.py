@@ -25,7 +25,7 @@ from hubbub.noise import NoiseStream, sources
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource, SecureSource, Segments
 from hubbub.training import LatticeSum, ReleasePath, RunStore, release
-from twins.twin import FALSE_ALARM, Array, System, Twin, apart, binomial, chi_square, normal
+from twins.twin import FALSE_ALARM, Array, System, Twin, apart, binomial, chi_square, instead, normal
 
 ROUNDS, DIM, LAYERS, CLIP_NORM = 8, 10_000, 4, 0.55
 # The second run is interrupted after so many rounds.
@@ -148,12 +148,7 @@ STATISTICS: dict[str, Callable[[Seen], bool]] = {
 
 def _scaled(factor: float) -> Callable[[pytest.MonkeyPatch], None]:
     """All noise times a factor."""
-
-    def breaks(patch: pytest.MonkeyPatch) -> None:
-        right = Mechanism.stddev.fget
-        patch.setattr(Mechanism, "stddev", property(lambda mechanism: factor * right(mechanism)))
-
-    return breaks
+    return instead(Mechanism, "stddev", lambda right: property(lambda mechanism: factor * right.fget(mechanism)))
 
 
 def _correlated_by(strategy: Strategy) -> Callable[[pytest.MonkeyPatch], None]:
@@ -189,12 +184,7 @@ def _rows(change: Callable[[Callable[[int], torch.Tensor], int], torch.Tensor]) 
 
 def _released_rows(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[pytest.MonkeyPatch], None]:
     """Rows of noise that are changed before they meet the sum."""
-
-    def breaks(patch: pytest.MonkeyPatch) -> None:
-        right = NoiseStream.next_row
-        patch.setattr(NoiseStream, "next_row", lambda stream: change(right(stream)))
-
-    return breaks
+    return instead(NoiseStream, "next_row", lambda right: lambda stream: change(right(stream)))
 
 
 def _layer(rows: torch.Tensor, factor: float) -> torch.Tensor:

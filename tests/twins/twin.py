@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-__all__ = ["FALSE_ALARM", "Array", "System", "Twin", "apart", "binomial", "chi_square", "normal"]
+__all__ = ["FALSE_ALARM", "Array", "System", "Twin", "apart", "binomial", "chi_square", "instead", "normal"]
 
 Array = npt.NDArray[np.float64]
 # Of each statistic, on a right system.
@@ -32,6 +32,11 @@ class Twin:
     what: str
     caught_by: str
     breaks: Callable[[pytest.MonkeyPatch], None]
+
+
+def instead(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], None]:
+    """What is made of a part of the package stands in its place."""
+    return lambda patch: patch.setattr(owner, name, make(getattr(owner, name)))
 
 
 @dataclass(frozen=True)
