@@ -212,7 +212,8 @@ def require_right_noise(case: Case, folder: Path, events: Sequence[Any], bodies:
     require(len(set(keys)) == len(keys), "I4: two starts have one key")
     match case.way.noise_by:
         case "server":
-            noise = drawn_again(case, keys, epochs, max(met, default=-1) + 1, DIM + _further(case))
+            dim = DIM + isinstance(case.way.clipping, AdaptiveClipping)
+            noise = drawn_again(case, keys, epochs, max(met, default=-1) + 1, dim)
             for t in committed:
                 added = _steps(met[t]) - met[t].total.numpy()
                 off = np.abs(added - noise[t] * met[t].clip_norm / _step(met[t])).max()
@@ -242,10 +243,6 @@ def _require_noise_of_holders(case: Case, folder: Path, events: Sequence[Any], m
     for t, event in met.items():
         added = sum(gave[f"holder {number}", t] for number in (1, 2, 3))
         require(np.array_equal(_steps(event) - event.total.numpy(), added), f"I4: round {t} lacks the noise of a holder")
-
-
-def _further(case: Case) -> int:
-    return int(isinstance(case.way.clipping, AdaptiveClipping))
 
 
 def _step(met: Met) -> float:

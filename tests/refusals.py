@@ -38,13 +38,20 @@ def settings(config: str, *assignments: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def little_memory(more: int) -> Iterator[None]:
-    """This process may take so many bytes beyond what it has."""
-    before, held = resource.getrlimit(resource.RLIMIT_AS), Path("/proc/self/statm")
-    if held.exists():
-        most = int(held.read_text().split()[0]) * resource.getpagesize() + more
-        resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+def limited(what: int, most: int) -> Iterator[None]:
+    """This process has no more of a resource."""
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (most, before[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(what, before)
+
+
+@contextlib.contextmanager
+def little_memory(more: int) -> Iterator[None]:
+    """This process may take so many bytes beyond what it has."""
+    held = Path("/proc/self/statm")
+    pages = int(held.read_text().split()[0]) if held.exists() else 0
+    with limited(resource.RLIMIT_AS, pages * resource.getpagesize() + more) if pages else contextlib.nullcontext():
+        yield

@@ -15,7 +15,7 @@ from hubbub.accounting import calibrate
 from hubbub.errors import ConfigError
 from hubbub.experiment import alternatives as module
 from hubbub.experiment import config as configs
-from hubbub.experiment.alternatives import Alternative, Alternatives, alternatives
+from hubbub.experiment.alternatives import Alternatives, alternatives
 from hubbub.experiment.build import build
 from hubbub.experiment.cohort_sizes import CohortSize, cohort_sizes, proposed, round_counts
 from hubbub.experiment.config import Config
@@ -59,11 +59,6 @@ def found(request: pytest.FixtureRequest) -> tuple[Config, Alternatives]:
     return config, around(config, thorough=True)
 
 
-def remade(config: Config, one: Alternative) -> Config:
-    """As a person makes it: a file, and the flags that were printed."""
-    return configs.resolve(configs.layer_of(config), configs.overrides(module.assignments(one.changes)))
-
-
 def test_a_run_made_with_the_printed_flags_states_the_epsilon_of_the_table(found: tuple[Config, Alternatives]) -> None:
     config, among = found
     assert len(among.options) >= 3
@@ -71,7 +66,8 @@ def test_a_run_made_with_the_printed_flags_states_the_epsilon_of_the_table(found
     assert own is not None
     budget = config.privacy.epsilon or own.epsilon
     for one in among.options:
-        run = build(remade(config, one))
+        # As a person makes it: a file, and the flags that were printed.
+        run = build(configs.resolve(configs.layer_of(config), configs.overrides(module.assignments(one.changes))))
         assert strategy_word(run.config) == one.strategy
         stated = run.plan.promise().after(run.plan.rounds, run.plan.delta)
         assert stated.epsilon == one.epsilon

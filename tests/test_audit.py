@@ -147,12 +147,6 @@ def most_failures(repetitions: int, probability: float) -> int:
     return next(k for k in range(repetitions) if bdtrc(k, repetitions, probability) <= 1e-6)
 
 
-def by_coins(rng: np.random.Generator, mu: float, canaries: int) -> tuple[np.ndarray, np.ndarray]:
-    kept = rng.integers(0, 2, canaries).astype(bool)
-    scores = rng.normal(size=canaries) + mu * kept
-    return scores[kept], scores[~kept]
-
-
 def guesses(present: np.ndarray, absent: np.ndarray) -> list[audit.GuessCount]:
     pairs = [(20, 20), (60, 60)]
     return [audit.count_guesses(present, absent, highest=high, lowest=low) for high, low in pairs]
@@ -175,8 +169,9 @@ def test_no_bound_exceeds_the_truth_of_a_gaussian_mechanism_more_often_than_its_
     rng, delta, failures = np.random.default_rng(11), 1e-2, 0
     truth = epsilon_at_least(mu, delta)
     for _ in range(200):
-        present, absent = by_coins(rng, mu, 200)
-        failures += ON_SCORES[method](present, absent, delta=delta, confidence=0.8).epsilon > truth
+        kept = rng.integers(0, 2, 200).astype(bool)
+        scores = rng.normal(size=200) + mu * kept
+        failures += ON_SCORES[method](scores[kept], scores[~kept], delta=delta, confidence=0.8).epsilon > truth
     assert failures <= most_failures(200, 0.2)
 
 
@@ -250,18 +245,13 @@ def test_ties_count_against_the_audit_and_all_canaries_may_be_absent() -> None:
 ROUNDS, DIM, EACH, SEPARATION, CLIP = 32, 500, 200, 8, 0.25
 
 
-def strategy() -> np.ndarray:
-    """The square root of the prefix sum: C has the coefficients of (1 − x)^(−1/2)."""
-    column = [binom(2 * k, k) / 4**k for k in range(ROUNDS)]
-    return toeplitz(column, np.zeros(ROUNDS))
-
-
 class System:
     """Canaries that take part every SEPARATION rounds, half of them present, under noise of μ = 2."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
-        self.C = strategy()
+        # The square root of the prefix sum: the coefficients of (1 − x)^(−1/2).
+        self.C = toeplitz([binom(2 * k, k) / 4**k for k in range(ROUNDS)], np.zeros(ROUNDS))
         self.directions = CLIP * np.linalg.qr(self.rng.normal(size=(DIM, 2 * EACH)))[0].T
         offsets = self.rng.integers(0, SEPARATION, 2 * EACH)
         self.patterns = ((np.arange(ROUNDS) - offsets[:, None]) % SEPARATION == 0).astype(float)
@@ -339,7 +329,7 @@ def test_the_false_alarms_of_each_test_are_as_often_as_stated() -> None:
         absent, present = rng.normal(size=3), 5 + rng.normal(size=300)
         checks = audit.check_whitened_scores(absent, present, np.full(300, 5.0), mu=5.0, false_alarm=0.3)
         alarms += [not check.passed for check in checks]
-    most = next(k for k in range(400) if bdtrc(k, 400, 0.3) <= 1e-6)
+    most = most_failures(400, 0.3)
     least = next(k for k in range(400) if 1 - bdtrc(k, 400, 0.3) > 1e-6)
     assert (alarms <= most).all()
     assert (alarms[:2] >= least).all()
@@ -355,8 +345,6 @@ def test_the_range_of_the_null_standard_deviation_is_that_of_chi_square() -> Non
 
 
 SCORING = {"C": np.eye(2), "released": np.ones((2, 3)), "patterns": np.ones((2, 2)), "directions": np.eye(3)[:2], "stddev": 1.0}
-
-
 SCORED = {"absent": [0.0, 1.0], "present": [1.0, 2.0], "means": [1.0, 1.0], "mu": 2.0, "false_alarm": 1e-6}
 
 

@@ -70,10 +70,6 @@ def plan_of(strategy: Strategy, participation: Participation, size: float, **cha
     return replace(plan, **changes)
 
 
-def described_blt() -> Strategy:
-    return BufferedLinearToeplitz(ROUNDS, (0.9, 0.4), (0.2, 0.3))
-
-
 SEPARATED = MinSeparation(3, 4)
 PLANS: dict[str, Callable[[], RunPlan]] = {
     "independent, separated": lambda: plan_of(Identity(ROUNDS), SEPARATED, 12.0),
@@ -83,7 +79,7 @@ PLANS: dict[str, Callable[[], RunPlan]] = {
     "independent, balls in bins": lambda: plan_of(Identity(ROUNDS), BallsInBinsSampling(4), 10.0),
     "banded, cyclic Poisson": lambda: plan_of(toeplitz.square_root(ROUNDS, 3), CyclicPoissonSampling(0.6, 3), 8.0),
     "banded, separated": lambda: plan_of(toeplitz.square_root(ROUNDS, 3), SEPARATED, 12.0),
-    "buffers, rotation": lambda: plan_of(described_blt(), FixedEpochs(3, 4), 10.0),
+    "buffers, rotation": lambda: plan_of(BufferedLinearToeplitz(ROUNDS, (0.9, 0.4), (0.2, 0.3)), FixedEpochs(3, 4), 10.0),
     "tree, rotation": lambda: plan_of(BinaryTree(ROUNDS), FixedEpochs(3, 4), 10.0),
     "full tree, everyone": lambda: plan_of(BinaryTree(ROUNDS, "full"), every_round(ROUNDS), float(CLIENTS)),
     "replaced units": lambda: plan_of(Identity(ROUNDS), SEPARATED, 12.0, neighboring_relation="replace-one"),

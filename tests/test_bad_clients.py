@@ -285,15 +285,11 @@ def test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_releas
 
 
 def test_cli_12_what_an_error_says_is_not_repeated_and_no_line_is_long_or_of_its_making() -> None:
-    names = "x" * 10**6 + "\n\x1b[31mINFO: all is well"
-    bad = with_name(names)
+    name = "x" * 10**6 + "\n\x1b[31mINFO: all is well"
+    bad = bad_replies.with_arrays(lambda arrays, draw: {**arrays, name: arrays["w"]})
     with logged() as lines:
         assert outcome(fixed, NOTHING["an error with a long story"])[1]["released"] == 1
         assert outcome(fixed, bad)[1]["released"] == 1
     assert any("failed (error 2): see its log" in line for line in lines)
     assert not any("secret" in line or "all is well" in line for line in lines)
     assert all(len(line) < 400 and line.isprintable() for line in lines)
-
-
-def with_name(name: str) -> Fault:
-    return bad_replies.with_arrays(lambda arrays, draw: {**arrays, name: arrays["w"]})

@@ -22,16 +22,12 @@ from matrix_oracles import workload_of
 MF = oracle("matrix_factorization")
 
 
-def _inside(rounds: int, bands: int) -> Array:
-    """1 where column j has a row j + d, ``(rounds, bands)``."""
-    return (np.add.outer(np.arange(rounds), np.arange(bands)) < rounds).astype(float)
-
-
 def _random(rounds: int, bands: int, seed: int) -> Array:
     generator = np.random.default_rng(seed)
     C = generator.normal(size=(rounds, bands)) * 0.3 / np.arange(1, bands + 1)
     C[:, 0] = generator.uniform(0.7, 1.3, rounds)
-    return np.asarray(C * _inside(rounds, bands))
+    # Where column j has a row j + d.
+    return np.asarray(C * (np.add.outer(np.arange(rounds), np.arange(bands)) < rounds))
 
 
 def _dense(C: Array) -> Array:
@@ -48,10 +44,6 @@ def _workload(rounds: int, momentum: float, seed: int | None) -> Workload:
     return workloads.momentum(rounds, momentum, rates)
 
 
-def _by_definition(workload: Workload, C: Array) -> Array:
-    return np.asarray(np.square(workload.matrix() @ np.linalg.inv(_dense(C))).sum(axis=1))
-
-
 SHAPES = [(1, 1, 0.0), (2, 2, 0.9), (5, 2, 0.0), (9, 9, 0.5), (40, 7, 0.9), (130, 1, 0.0), (150, 60, 0.3)]
 
 
@@ -61,7 +53,7 @@ def test_the_error_is_that_of_the_definition(rounds: int, bands: int, momentum: 
     workload, C = _workload(rounds, momentum, 1), _random(rounds, bands, 2)
     weights = np.random.default_rng(3).uniform(0, 1, rounds)
     error = BandedError(workload.inverse_bands(), weights, bands, block)
-    truth = _by_definition(workload, C)
+    truth = np.square(workload.matrix() @ np.linalg.inv(_dense(C))).sum(axis=1)
     assert error(C)[0] == pytest.approx(weights @ truth, rel=1e-11)
     np.testing.assert_allclose(error.squared_errors(C), truth, rtol=1e-11)
 

@@ -47,10 +47,6 @@ def points(block: str) -> Sequence[dict]:
 # The search
 
 
-def whole_grid(lowest: int, highest: int) -> Grid:
-    return Grid(lowest, highest, float, math.ceil)
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.integers(-1000, 10**9), st.integers(1, 10**9), st.floats(0.01, 30), st.floats(0, 1e-2), st.integers(-2000, 2 * 10**9))
 def test_the_answer_of_a_search_meets_the_target_and_the_index_before_it_does_not(
@@ -67,7 +63,7 @@ def test_the_answer_of_a_search_meets_the_target_and_the_index_before_it_does_no
         costs[index] = math.exp(max(-700, min(700, steepness * (root - index) / size))) * (1 + rough)
         return costs[index]
 
-    found = first(cost, Line(lambda c: -math.log(c) * size / 3, 1.0), whole_grid(lowest, highest), start)
+    found = first(cost, Line(lambda c: -math.log(c) * size / 3, 1.0), Grid(lowest, highest, float, math.ceil), start)
     if found is None:
         assert costs[highest] > 1
     else:

@@ -20,7 +20,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.models import Mlp
-from recorded_runs import answer, require_ends
+from recorded_runs import answer, invoke, require_ends
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = """
@@ -79,9 +79,8 @@ def test_calibrate_then_account_meets_the_budget() -> None:
 
 
 @pytest.mark.parametrize("flag", ["--mechanism", "--strategy"])
-def test_a_refusal_leaves_the_output_for_programs_empty(capsys: pytest.CaptureFixture, flag: str) -> None:
-    require_ends(*"account --rounds 5 --delta 1e-5 --noise-multiplier 1 --json".split(), flag, "tre", expect=2)
-    assert capsys.readouterr().out == ""
+def test_a_refusal_leaves_the_output_for_programs_empty(flag: str) -> None:
+    assert invoke(*"account --rounds 5 --delta 1e-5 --noise-multiplier 1 --json".split(), flag, "tre", status=2) == ""
 
 
 # Configs
@@ -110,9 +109,8 @@ def rows(run: Path) -> list[dict]:
     return [json.loads(line, parse_constant=pytest.fail) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run_leaves_all_that_it_should(tiny: Path, capsys: pytest.CaptureFixture) -> None:
-    require_ends("train", str(tiny))
-    shown = capsys.readouterr().out
+def test_a_run_leaves_all_that_it_should(tiny: Path) -> None:
+    shown = invoke("train", str(tiny))
     run = Path("runs/tiny-1")
     assert re.match(r"\([\d.]+, 0\.001\)-differential privacy for each client \(add-or-remove-one relation\)", shown)
     assert "simulation, not for release" in shown.lower()
@@ -174,10 +172,9 @@ def test_every_mode_is_one_line_away(tiny: Path, changes: list[str]) -> None:
     assert answer("plan", "run/config.toml")["epsilon"] == planned["epsilon"]
 
 
-def test_acc_10_a_budget_to_stop_at_is_turned_into_rounds_before_the_first(tiny: Path, capsys: pytest.CaptureFixture) -> None:
+def test_acc_10_a_budget_to_stop_at_is_turned_into_rounds_before_the_first(tiny: Path) -> None:
     whole = answer("plan", str(tiny), "--set", "training.rounds=40")
-    require_ends("train", str(tiny), "--set", "training.rounds=40", "--set", "privacy.stop_epsilon=3", "--json", expect=3)
-    part = json.loads(capsys.readouterr().out)
+    part = answer("train", str(tiny), "--set", "training.rounds=40", "--set", "privacy.stop_epsilon=3", status=3)
     assert part["epsilon"] <= 3 < whole["epsilon"]
     assert 1 <= part["rounds"] < 40
     mechanism = Mechanism(Identity(40), PoissonSampling(5 / 30), 1.0)
@@ -206,15 +203,13 @@ def test_cra_13_ctrl_c_leaves_a_run_that_resumes_to_the_same_model(tiny: Path) -
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
-def test_a_finished_run_whose_release_is_damaged_promises_nothing(tiny: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_finished_run_whose_release_is_damaged_promises_nothing(tiny: Path) -> None:
     require_ends("train", str(tiny), "--out", "run")
     release = Path("run/state/releases/2.safetensors")
     content = bytearray(release.read_bytes())
     content[-1] ^= 1
     release.write_bytes(content)
-    capsys.readouterr()
-    require_ends("resume", "run", expect=2)
-    assert capsys.readouterr().out == ""
+    assert invoke("resume", "run", status=2) == ""
 
 
 def test_the_digits_example_learns_within_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

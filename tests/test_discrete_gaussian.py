@@ -237,15 +237,11 @@ def scripted(*given: list[int]) -> Callable[[int], np.ndarray]:
     return words
 
 
-def settling(bits: int) -> list[int]:
-    """640 bits as words of this processor, as their bytes are read."""
-    return np.frombuffer(bits.to_bytes(80, "big"), dtype="<u8").tolist()
-
-
 def drawn(words: list[int], more: list[int], table: module._Table) -> list[int]:
     """Numbers of words, and of what comes next, which settles the last ties first."""
     filled = more + [0] * (module._SETTLED - len(more))
-    bits = [word for number in filled for word in settling(number)]
+    # 640 bits each, as words of this processor, as their bytes are read.
+    bits = np.frombuffer(b"".join(number.to_bytes(80, "big") for number in filled), dtype="<u8").tolist()
     return module._drawn(scripted(words, bits), table, len(words)).tolist()
 
 

@@ -238,10 +238,6 @@ def test_a_resumed_run_cannot_be_told_that_it_began_by_itself(place: Path, capsy
 # --- other trainings ---
 
 
-def metrics(folder: Path) -> list[str]:
-    return (folder / "metrics.jsonl").read_text().splitlines()
-
-
 @pytest.mark.usefixtures("own_code")
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
 def test_a_run_whose_releases_went_is_extended_from_the_checkpoint_that_its_ledger_binds(

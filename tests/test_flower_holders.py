@@ -30,6 +30,7 @@ from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import Partial, proved
 from paillier_nodes import SIZE, agreed, dealt, grid_of, owner, shares_in, summed
+from refusals import limited
 
 Steps = npt.NDArray[np.int64]
 ONE, OTHER = np.arange(SIZE), np.array([7, -7, 0, 1000, -30000])
@@ -195,12 +196,9 @@ def test_res_4_a_holder_whose_disk_is_full_names_the_file_and_takes_the_same_aga
     one, two, three = (whole[f"contribution-{i}"] for i in range(3))
     to(grid, FIRST, {**told(agreement, "take", round=0, first=0), "contribution-0": one})
     more = {**told(agreement, "take", round=0, first=1), "contribution-0": two}
-    (kept,), limits = tmp_path.glob("*/holder-*/contributions-0"), resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (kept.stat().st_size + 9, limits[1]))
+    (kept,) = tmp_path.glob("*/holder-*/contributions-0")
+    with limited(resource.RLIMIT_FSIZE, kept.stat().st_size + 9):
         refused = to(grid, FIRST, more)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "the holder cannot; see its log" in refusal(refused)
     assert f"File too large: '{kept}'" in caplog.text
     assert to(grid, FIRST, more).content["paillier"]["taken"] == 2

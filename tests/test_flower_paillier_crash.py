@@ -49,18 +49,14 @@ def key() -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
     return threshold.deal(number(case["p"]), number(case["q"]), holders=2, threshold=2, min_contributions=2)
 
 
-def federation(folder: Path) -> LocalGrid:
-    app = hold(training_app(lambda model, _: {"w": model["w"] + np.float32(UPDATE * STEP)}, mods=[encrypting_mod]))
-    return LocalGrid(app, 2, lambda index: {"paillier-share": str(folder / f"holder-{index + 1}" / "share.json")})
-
-
 def rounds(folder: Path, count: int) -> ArrayRecord:
     """So many rounds of one start of all processes."""
     secagg = Paillier(key()[0], noise_by="holders")
     strategy = DPFedAvgFixed(
         FedAvg(), clip_norm=1.0, noise_multiplier=1e-6, num_sampled_clients=2, secagg=secagg, state=folder / "state"
     )
-    on = federation(folder)
+    app = hold(training_app(lambda model, _: {"w": model["w"] + np.float32(UPDATE * STEP)}, mods=[encrypting_mod]))
+    on = LocalGrid(app, 2, lambda index: {"paillier-share": str(folder / f"holder-{index + 1}" / "share.json")})
     arrays = strategy.resumed(START, on)
     for _ in range(count):
         messages = list(strategy.configure_train(1, arrays, ConfigRecord(), on))

@@ -344,26 +344,23 @@ def test_cra_19_evaluations_that_were_rolled_back_are_found_by_the_kept_list(tmp
     runs = [json.loads(line)["run"] for line in heads.read_bytes().splitlines()]
     ledgers = [read_chain(path / "ledger.jsonl") for path in (run, run / "evaluation")]
     assert [runs.count(ledger.hashes[0]) for ledger in ledgers] == [ROUNDS + 1, ROUNDS // 2 + 1]
-
-    def found() -> tuple[bool, str]:
-        return next((c.ok, c.detail) for c in verify(run, heads=heads, signer=public).checks if c.name == "heads")
-
-    assert found()[0]
-    assert "the last after 6 of 6 rounds and 3 of 3 evaluations" in found()[1]
+    kept = Kept(run, heads, key, public)
+    assert kept.ok()[0]
+    assert "the last after 6 of 6 rounds and 3 of 3 evaluations" in kept.ok()[1]
     (bare := tmp_path / "bare").write_text("\n".join(json.loads(line)["head"] for line in heads.read_bytes().splitlines()))
     assert verify(run, heads=bare).ok
     own = run / "evaluation/ledger.jsonl"
     whole, records = own.read_bytes(), [record["kind"] for record in ledgers[1].records]
     last = len(records) - 1 - records[::-1].index("begin")
     own.write_bytes(b"".join(whole.splitlines(keepends=True)[:last]))
-    assert not found()[0]
-    assert "is not in the ledger, which was rolled back" in found()[1]
+    assert not kept.ok()[0]
+    assert "is not in the ledger, which was rolled back" in kept.ok()[1]
     # Nor do the heads of one ledger pass for those of the other.
     own.write_bytes((run / "ledger.jsonl").read_bytes())
-    assert not found()[0]
+    assert not kept.ok()[0]
     own.unlink()
-    assert not found()[0]
-    assert "is of run" in found()[1]
+    assert not kept.ok()[0]
+    assert "is of run" in kept.ok()[1]
 
 
 def test_cra_19_a_required_hook_that_fails_stops_an_evaluation_before_it_leaves(tmp_path: Path) -> None:

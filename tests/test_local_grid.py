@@ -12,16 +12,13 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from flower_arms import record
 from hubbub.flower.local_grid import LocalGrid, received
 
 Model = dict[str, npt.NDArray[Any]]
 Behaviour = Callable[[Message, Context], Any]
 
 START: Model = {"weight": np.arange(6.0).reshape(2, 3), "bias": np.array([1.0, -1.0]), "scale": np.array(3.0)}
-
-
-def record(model: Model) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.asarray(value)) for name, value in model.items()})
 
 
 def client(behaviour: Behaviour) -> ClientApp:

@@ -123,20 +123,16 @@ def test_the_noise_reserved_fits_at_the_limit():
         plan.pack([0.0], noise=[0.5])
 
 
-def test_a_plaintext_that_is_doubled_or_missing_in_part_shows():
-    one = PLAN.pack(np.zeros(2 * PLAN.slots))
-    with pytest.raises(ValueError, match=r"plaintexts\[0\] holds 2 contributions, the last one 1"):
-        PLAN.unpack([2 * one[0], one[1]])
-    with pytest.raises(ValueError, match="no sum of 1 to max_clients"):
-        PLAN.unpack([one[0], 0])
-
-
-def test_plaintexts_out_of_order_or_of_another_size_show():
-    one = PLAN.pack(np.zeros(PLAN.slots + 1))
-    with pytest.raises(ValueError, match="not in order"):
-        PLAN.unpack(one[::-1])
-    with pytest.raises(ValueError, match="of one size"):
-        PLAN.unpack(added(PLAN.pack([0.0]), PLAN.pack([0.0, 0.0])))
+def test_plaintexts_that_are_doubled_missing_in_part_out_of_order_or_of_another_size_show():
+    one, two = PLAN.pack(np.zeros(2 * PLAN.slots))
+    for wrong, words in (
+        ([2 * one, two], r"plaintexts\[0\] holds 2 contributions, the last one 1"),
+        ([one, 0], "no sum of 1 to max_clients"),
+        (PLAN.pack(np.zeros(PLAN.slots + 1))[::-1], "not in order"),
+        (added(PLAN.pack([0.0]), PLAN.pack([0.0, 0.0])), "of one size"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            PLAN.unpack(wrong)
 
 
 def test_pai_4_slots_beyond_what_honest_clients_reach_are_refused():

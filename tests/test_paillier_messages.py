@@ -78,49 +78,50 @@ class Server:
         assert self.sum.total.integers == self.before
         return said
 
-    def still_reads(self) -> None:
-        """What was refused took nobody's place: the honest message of the same client is taken, and the sum is right."""
-        self.sum.add("c7", sent("c7", 0, 7))
-        opened = [Holder(share, AGREED).open(self.sum.request()) for share in SHARES[1:]]
-        total, liars = combined(self.sum, PUBLIC, opened)
-        assert liars == ()
-        assert total.tolist() == (steps(1) + steps(2) + steps(7)).tolist()
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """What it refuses takes nobody's place: the honest message of the same client is taken after it, and the sum is right."""
+    server = Server()
+    yield server
+    server.sum.add("c7", sent("c7", 0, 7))
+    opened = [Holder(share, AGREED).open(server.sum.request()) for share in SHARES[1:]]
+    total, liars = combined(server.sum, PUBLIC, opened)
+    assert liars == ()
+    assert total.tolist() == (steps(1) + steps(2) + steps(7)).tolist()
 
 
 # Damaged on the way.
 
 
-def test_messages_that_were_cut_off_or_grew_are_refused() -> None:
-    draw, server, whole = Draw(0), Server(), sent("c7", 0, 7)
+def test_messages_that_were_cut_off_or_grew_are_refused(server: Server) -> None:
+    draw, whole = Draw(0), sent("c7", 0, 7)
     for case in range(CASES):
         part = whole[: draw.randrange(1, len(whole))] if case % 2 else whole[draw.randrange(1, len(whole)) :]
         for hostile in (part, signed_anew(part), whole + draw.randbytes(draw.randrange(1, 300)), part + whole):
             server.refuses(hostile)
-    server.still_reads()
 
 
-def test_pai_9_messages_of_which_a_bit_was_changed_are_refused() -> None:
-    draw, server, whole = Draw(1), Server(), sent("c7", 0, 7)
+def test_pai_9_messages_of_which_a_bit_was_changed_are_refused(server: Server) -> None:
+    draw, whole = Draw(1), sent("c7", 0, 7)
     for _ in range(CASES):
         damaged = bytearray(whole)
         for _ in range(draw.choice([1, 1, 2, 10])):
             damaged[draw.randrange(len(whole))] ^= draw.randrange(1, 256)
         server.refuses(bytes(damaged))
-    server.still_reads()
 
 
-def test_pai_9_no_bit_of_the_header_can_be_changed_even_with_a_new_digest() -> None:
-    server, whole = Server(), sent("c7", 0, 7)
+def test_pai_9_no_bit_of_the_header_can_be_changed_even_with_a_new_digest(server: Server) -> None:
+    whole = sent("c7", 0, 7)
     for bit in range(8 * (HEAD + len("c7"))):
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << (bit % 8)
         server.refuses(signed_anew(bytes(changed)))
-    server.still_reads()
 
 
-def test_pai_9_a_number_added_on_the_way_is_seen() -> None:
+def test_pai_9_a_number_added_on_the_way_is_seen(server: Server) -> None:
     """Whoever multiplies a ciphertext by (1 + n)^Δ adds Δ to what it hides."""
-    draw, server, whole = Draw(9), Server(), sent("c7", 0, 7)
+    draw, whole = Draw(9), sent("c7", 0, 7)
     message = parsed(whole)
     for _ in range(CASES // 10):
         added = draw.randrange(1, N)
@@ -130,7 +131,6 @@ def test_pai_9_a_number_added_on_the_way_is_seen() -> None:
         size = width(512)
         start = HEAD + len("c7") + place * size
         server.refuses(whole[:start] + integers[place].to_bytes(size, "little") + whole[start + size :])
-    server.still_reads()
 
 
 def test_pai_9_what_a_forger_adds_under_a_new_digest_is_no_more_than_a_client_could_have_sent() -> None:
@@ -149,25 +149,23 @@ def test_pai_9_what_a_forger_adds_under_a_new_digest_is_no_more_than_a_client_co
             refusal(lambda server=server, opened=opened: combined(server.sum, PUBLIC, opened), SumNotOpenedError)
 
 
-def test_what_is_no_bytes_is_refused() -> None:
-    draw, server, whole = Draw(3), Server(), sent("c7", 0, 7)
+def test_what_is_no_bytes_is_refused(server: Server) -> None:
+    draw, whole = Draw(3), sent("c7", 0, 7)
     for _ in range(CASES):
         server.refuses(
             draw.choice([None, whole.hex(), bytearray(whole), memoryview(whole), [whole], 7, draw.random(), True, {}])
         )
-    server.still_reads()
 
 
 # Of another time, place or sender.
 
 
-def test_pai_8_messages_of_another_round_are_refused() -> None:
-    draw, server = Draw(4), Server()
+def test_pai_8_messages_of_another_round_are_refused(server: Server) -> None:
+    draw = Draw(4)
     old = sent("c7", 3, 7)
     assert "sent a message of round 4, this is round 1" in server.refuses(old)
     for _ in range(CASES):
         server.refuses(rewritten(old, round_index=draw.choice([draw.randrange(1, 9), draw.randrange(1, 2**63)])))
-    server.still_reads()
 
 
 def others_than_agreed() -> Iterator[Agreement]:
@@ -181,26 +179,24 @@ def others_than_agreed() -> Iterator[Agreement]:
 
 
 @pytest.mark.parametrize("agreement", list(others_than_agreed()))
-def test_pai_2_messages_of_another_run_key_or_packing_are_refused(agreement: Agreement) -> None:
-    draw, server = Draw(5), Server()
+def test_pai_2_messages_of_another_run_key_or_packing_are_refused(agreement: Agreement, server: Server) -> None:
+    draw = Draw(5)
     for _ in range(CASES // 9 + 1):
         numbers = np.array([draw.randrange(-(2**14) + 1, 2**14) for _ in range(agreement.size)], dtype=np.int64)
         said = server.refuses(agreement.contribution("c7", 0, numbers))
         assert "for another run, under another key, or packed in another way" in said
-    server.still_reads()
 
 
-def test_pai_8_messages_that_state_another_sender_are_refused() -> None:
-    draw, server = Draw(6), Server()
+def test_pai_8_messages_that_state_another_sender_are_refused(server: Server) -> None:
+    draw = Draw(6)
     names = ["c3", "c", "c77", " c7", "c7 ", "C7", "c7\0", "ｃ7", "server", "holder 1", "x" * 200, "\n", "'"]
     for _ in range(CASES):
         name = draw.choice([*names, draw.randbytes(4).hex()])
         assert "sent the message of" in server.refuses(rewritten(sent("c3", 0, 3), sender=name))
-    server.still_reads()
 
 
-def test_messages_of_another_kind_are_refused() -> None:
-    draw, server = Draw(7), Server()
+def test_messages_of_another_kind_are_refused(server: Server) -> None:
+    draw = Draw(7)
     for _ in range(CASES):
         data = rewritten(sent("c7", 0, 7), kind=draw.choice([Kind.NOISE, Kind.SUM]))
         assert "this is the place of a contribution" in server.refuses(data)
@@ -209,15 +205,14 @@ def test_messages_of_another_kind_are_refused() -> None:
         assert "which there is not" in server.refuses(signed_anew(bytes(wrong)))
     said = refusal(lambda: server.sum.add_noise("holder 1", rewritten(sent("c7", 0, 7), sender="holder 1")))
     assert said == "holder 1: sent a contribution: this is the place of a noise"
-    server.still_reads()
 
 
 # There before.
 
 
-def test_pai_8_messages_that_came_before_are_refused() -> None:
+def test_pai_8_messages_that_came_before_are_refused(server: Server) -> None:
     """As they are, under another name, in another order, one old ciphertext among fresh ones, or a fresh one twice."""
-    draw, server = Draw(8), Server()
+    draw = Draw(8)
     for _ in range(CASES):
         old = parsed(sent("c1", 0, 1)).integers
         fresh = list(parsed(sent("c7", 0, 7)).integers)
@@ -230,7 +225,6 @@ def test_pai_8_messages_that_came_before_are_refused() -> None:
         assert "has contributed to this round already" in refusal(
             lambda: server.sum.add("c1", draw.choice([sent("c1", 0, 1), sent("c1", 0, 9)]))
         )
-    server.still_reads()
 
 
 def test_pai_8_a_server_that_remembers_no_round_refuses_messages_of_all_rounds_before() -> None:
@@ -277,24 +271,22 @@ HOSTILE: dict[str, Callable[[Draw], int]] = {
 
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
-def test_messages_with_what_is_no_fresh_ciphertext_are_refused(make: Callable[[Draw], int]) -> None:
-    draw, server = Draw(10), Server()
+def test_messages_with_what_is_no_fresh_ciphertext_are_refused(make: Callable[[Draw], int], server: Server) -> None:
+    draw = Draw(10)
     for _ in range(CASES):
         integers = list(parsed(sent("c7", 0, 7)).integers)
         integers[draw.randrange(2)] = make(draw)
         server.refuses(rewritten(sent("c7", 0, 7), integers=integers))
-    server.still_reads()
 
 
-def test_messages_of_too_few_or_too_many_ciphertexts_are_refused() -> None:
-    draw, server = Draw(11), Server()
+def test_messages_of_too_few_or_too_many_ciphertexts_are_refused(server: Server) -> None:
+    draw = Draw(11)
     for _ in range(CASES):
         count = draw.choice([0, 1, 3, 4, draw.randrange(3, 40)])
         server.refuses(rewritten(sent("c7", 0, 7), integers=[draw.randrange(2, N * N) for _ in range(count)]))
     claimed = bytearray(sent("c7", 0, 7))
     claimed[43:47] = struct.pack("<I", 2**32 - 1)
     assert "at most 2 were agreed on" in server.refuses(signed_anew(bytes(claimed)))
-    server.still_reads()
 
 
 def test_more_clients_than_agreed_are_refused() -> None:
@@ -307,12 +299,10 @@ def test_more_clients_than_agreed_are_refused() -> None:
     assert len(server.sum.senders) == 16
 
 
-def test_a_sender_without_a_name_or_with_one_that_is_too_long_is_refused() -> None:
-    server = Server()
+def test_a_sender_without_a_name_or_with_one_that_is_too_long_is_refused(server: Server) -> None:
     for letters in (0, 201, 65_535):
         whole = sent("c7", 0, 7)
         head = bytearray(whole[:HEAD])
         head[41:43] = letters.to_bytes(2, "little")
         hostile = signed_anew(bytes(head) + b"c" * letters + whole[HEAD + 2 :])
         assert f"states a sender of {letters} bytes" in server.refuses(hostile)
-    server.still_reads()

@@ -25,6 +25,7 @@ from hubbub.secagg.proofs import Proof
 from hubbub.secagg.protocol import Agreement, Kind, Message, MessageFile
 from hubbub.secagg.threshold import Partial
 from paillier_nodes import owner as large
+from refusals import limited
 from small_keys import SAFE, SMALL_SAFE
 
 CASES = 1000
@@ -332,11 +333,10 @@ def test_res_4_a_contribution_that_a_full_disk_refuses_leaves_the_others_as_they
     taken = before * (8 + len(messages[0]))
     # The first messages are in memory, none or two of them, and go to the disk with the next one.
     monkeypatch.setattr("hubbub.secagg.protocol._IN_MEMORY", taken)
-    summing, limits = Aggregator(SHORT_AGREED, 0), resource.getrlimit(resource.RLIMIT_FSIZE)
+    summing = Aggregator(SHORT_AGREED, 0)
     for name, data in zip(names[:2], messages[:2], strict=True):
         summing.add(name, data)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * (8 + len(messages[0])) + 9, limits[1]))
+    with limited(resource.RLIMIT_FSIZE, 2 * (8 + len(messages[0])) + 9):
         for _ in range(2):
             with pytest.raises(
                 OSError, match=r"^\[Errno 27\] client 'c3': cannot be kept in .* for the holders: .* by TMPDIR$"
@@ -344,8 +344,6 @@ def test_res_4_a_contribution_that_a_full_disk_refuses_leaves_the_others_as_they
                 summing.add("c3", messages[2])
             assert summing.senders == ("c1", "c2")
             assert list(summing.request().contributions) == messages[:2]
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     summing.add("c3", messages[2])
     assert list(summing.request().contributions) == messages
 

@@ -57,11 +57,16 @@ class Count:
     refused: int = 0
 
 
-def fates(name: str, chances: int) -> Iterator[tuple[str, Choose]]:
-    yield "nothing", NOTHING
-    yield "everything", EVERYTHING
+def fates(image: Image, name: str, chances: int, tried: set[bytes]) -> Iterator[tuple[str, dict[Path, bytes | None]]]:
+    """What a loss of power may leave of a disk; of what was tried before, nothing."""
+    chosen: dict[str, Choose] = {"nothing": NOTHING, "everything": EVERYTHING}
     for number in range(chances):
-        yield f"chance {number}", random.Random(f"{name}, {number}").choice  # noqa: S311 # fates of a test
+        chosen[f"chance {number}"] = random.Random(f"{name}, {number}").choice  # noqa: S311 # fates of a test
+    for fate, choose in chosen.items():
+        left = image.left(choose)
+        if (content := hashlib.sha256(repr(sorted(left.items())).encode()).digest()) not in tried:
+            tried.add(content)
+            yield fate, left
 
 
 def power_lost(
@@ -73,14 +78,8 @@ def power_lost(
         if point % every:
             continue
         count.points += 1
-        tried = set()
-        for fate, choose in fates(f"{point}", chances):
-            left = image.left(choose)
+        for fate, left in fates(image, f"{point}", chances, set()):
             folder = scratch / "disk"
-            content = hashlib.sha256(repr(sorted(left.items())).encode()).digest()
-            if content in tried:
-                continue
-            tried.add(content)
             put(left, folder)
             try:
                 count.refused += not judged(case, folder, RUN, events, seed=9)
@@ -210,13 +209,9 @@ def test_cra_3_a_loss_of_power_while_a_model_is_written_leaves_none_that_passes_
         patch.setattr("hubbub._util.files.os", disk)
         begun.finish()
     model = (begun.folder / "model.safetensors").read_bytes()
-    tried = set()
+    tried = set[bytes]()
     for point, (image, _) in enumerate(Image.along(disk.log, start)):
-        for fate, choose in fates(f"{point}", 8):
-            left = image.left(choose)
-            if (content := hashlib.sha256(repr(sorted(left.items())).encode()).digest()) in tried:
-                continue
-            tried.add(content)
+        for fate, left in fates(image, f"{point}", 8, tried):
             put(left, tmp_path / "disk")
             folder = tmp_path / "disk" / RUN
             failed = {check.name for check in verify(folder).checks if not check.ok}

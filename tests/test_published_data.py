@@ -116,10 +116,6 @@ def jpeg(pixels: np.ndarray, kind: str = "JPEG") -> bytes:
     return out.getvalue()
 
 
-def joined(files: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    return np.frombuffer(b"".join(files), np.uint8), np.cumsum([0, *(len(file) for file in files)])
-
-
 def binary(rows: np.ndarray) -> bytes:
     """The published archive, by its description: six files of 10,000 rows, a label and then 3 × 1,024 pixels each."""
     out = io.BytesIO()
@@ -196,7 +192,7 @@ def test_the_published_archive_is_decoded_once_and_a_damaged_cache_is_made_again
 def test_images_in_jpeg_files_are_decoded_once_and_dealt_by_their_split(home: Path, small: int, tmp_path: Path) -> None:
     files = [jpeg(np.full((32, 32, 3), (number, 255 - number, 60), np.uint8)) for number in range(small)]
     split = np.random.default_rng(0).permutation(np.arange(small) < 20)
-    blob, offsets = joined(files)
+    blob, offsets = np.frombuffer(b"".join(files), np.uint8), np.cumsum([0, *map(len, files)])
     labels = np.arange(small, dtype=np.uint8) % 10
     arrays = {"blob": blob, "offsets": offsets, "labels": labels, "split": split.astype(np.uint8)}
     np.savez(tmp_path / "cifar10.npz", **arrays)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
+from scipy import optimize
 from scipy.special import ndtr
 
 from hubbub.accounting import Gaussian, PoissonSampled, epsilon
@@ -43,20 +44,11 @@ def best_densities(law: str, mean: float, mu: float) -> tuple[np.ndarray, np.nda
             g = 1 / mean
             return f * g / (1 - (1 - g) * s) ** 2
         if law == "logarithmic":
-            g = gamma_of(mean)
+            g = optimize.brentq(lambda g: (1 / g - 1) / math.log(1 / g) - mean, 1e-12, 1 - 1e-9, xtol=1e-15)
             return f * (1 - g) / ((1 - (1 - g) * s) * math.log(1 / g))
         return f * mean * np.exp(mean * (s - 1))
 
     return density(0.0), density(mu), float(step), math.exp(-mean) if law == "poisson" else 0.0
-
-
-def gamma_of(mean: float) -> float:
-    """Of the logarithmic law with that mean, by halving."""
-    low, high = 1e-12, 1 - 1e-9
-    for _ in range(200):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if (1 / middle - 1) / math.log(1 / middle) > mean else (low, middle)
-    return low
 
 
 def loss_beyond(one: np.ndarray, other: np.ndarray, step: float, nothing: float, eps: float) -> float:

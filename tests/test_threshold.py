@@ -119,7 +119,9 @@ def test_a_proof_is_bound_to_everything_that_it_speaks_of():
 def test_a_response_does_not_tell_the_share():
     """The tcpaillier mistake: a mask shorter than challenge times share, so that response // challenge is the share."""
     lengths = set()
-    for share in (SHARES[0], threshold.KeyShare(*small_share())):
+    # To a share of a single bit the response must be as long as to any other.
+    small, _ = _shared_out(PUBLIC.n, (P - 1) // 2 * ((Q - 1) // 2), [1], PUBLIC.base, 2)
+    for share in (SHARES[0], threshold.KeyShare(small, 1, 1)):
         secret = share.public.delta * share.secret
         for _ in range(20):
             proof = share.partial(5).proof
@@ -131,12 +133,6 @@ def test_a_response_does_not_tell_the_share():
     # Whatever the share, a uniform mask of 3·512 + 640 bits is seen, less a few leading zeros (2^-40 that one is shorter).
     assert min(lengths) > 2176 - 46
     assert max(lengths) <= 2177
-
-
-def small_share():
-    """A share of a single bit: its response must be as long as any other."""
-    public, _ = _shared_out(PUBLIC.n, (P - 1) // 2 * ((Q - 1) // 2), [1], PUBLIC.base, 2)
-    return public, 1, 1
 
 
 # What is refused.

@@ -184,15 +184,12 @@ def gauges(path: Path) -> dict[str, float]:
     return found
 
 
-def logged(folder: Path, settings: str = CONFIG, **environment: str) -> subprocess.CompletedProcess[str]:
-    (folder / "run.toml").write_text(settings)
-    command = [sys.executable, "-m", "hubbub", "train", "run.toml", "--out", "run", "--json"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **environment})
-
-
 @pytest.mark.slow
 def test_a_run_leaves_gauges_and_lines_of_what_is_public_alone(tmp_path: Path) -> None:
-    done = logged(tmp_path, HUBBUB_LOG="json")
+    (tmp_path / "run.toml").write_text(CONFIG)
+    command = [sys.executable, "-m", "hubbub", "train", "run.toml", "--out", "run", "--json"]
+    environment = {**os.environ, "HUBBUB_LOG": "json"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     shown = gauges(tmp_path / "run" / "metrics.prom")

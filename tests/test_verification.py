@@ -131,10 +131,6 @@ def moved_off_the_lattice(run: Path) -> None:
     rewritten(run, change)
 
 
-def forged(change: Callable[[list[dict]], None]) -> Callable[[Path], None]:
-    return lambda run: rewritten(run, change)
-
-
 def join_again(run: Path) -> None:
     """A client of the first round in the second, too."""
     file = run / "ledger.cohorts"
@@ -147,7 +143,7 @@ def join_again(run: Path) -> None:
 
 def promising(**changes: float) -> Callable[[Path], None]:
     """A promise whose mechanism is said to be another."""
-    return forged(lambda records: records[0].update(mechanism=records[0]["mechanism"] | changes))
+    return lambda run: rewritten(run, lambda records: records[0].update(mechanism=records[0]["mechanism"] | changes))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {

@@ -153,10 +153,6 @@ def _twice(update: torch.Tensor, lattice: Lattice) -> torch.Tensor:
     return _rounded(update * (2 * lattice.clip_norm / float(update.norm())), lattice)
 
 
-def _weighted(update: torch.Tensor, lattice: Lattice) -> torch.Tensor:
-    return lattice.encode(update)[0] * 1000
-
-
 def _sum_clipped(patch: pytest.MonkeyPatch) -> None:
     _clips(_rounded)(patch)
     right = SimulatedPopulation.collect
@@ -197,7 +193,7 @@ TWINS = [
     Twin("the norm is the largest entry", "clopper_pearson", _clips(_by_the_largest)),
     Twin("twice the clip norm", "present_mean", _clips(_twice)),
     Twin("the sum is clipped, not the updates", "present_mean", _sum_clipped),
-    Twin("weights that clients name", "clopper_pearson", _clips(_weighted)),
+    Twin("weights that clients name", "clopper_pearson", _clips(lambda update, lattice: lattice.encode(update)[0] * 1000)),
     Twin("a duplicate reply", "present_mean", _replies(2)),
     Twin("a reply that comes five times", "gaussian_bound", _replies(5)),
     Twin("a wrong denominator: noise for those asked, divided by the fifth that answered", "null_deviation", _noise(0.2)),

@@ -113,17 +113,9 @@ def _opens(add: Callable[[LatticeSum, torch.Tensor], torch.Tensor]) -> Callable[
     return lambda patch: patch.setattr(LatticeSum, "open", add)
 
 
-def _plain(total: LatticeSum, row: torch.Tensor) -> torch.Tensor:
-    return total.total * total.lattice.step + row
-
-
 def _numpy(total: LatticeSum, row: torch.Tensor) -> torch.Tensor:
     drawn = np.random.default_rng(int(row[0].abs() * 2**40)).normal(scale=NOISE * CLIP_NORM, size=len(row))
     return total.total * total.lattice.step + torch.from_numpy(drawn)
-
-
-def _half(total: LatticeSum, row: torch.Tensor) -> torch.Tensor:
-    return total.lattice.release(total.total, row / 2)
 
 
 def _longer(patch: pytest.MonkeyPatch) -> None:
@@ -134,9 +126,9 @@ def _longer(patch: pytest.MonkeyPatch) -> None:
 
 STATISTICS = {each.__name__: each for each in (certain, likely)}
 TWINS = [
-    Twin("a release in float64", "certain", _opens(_plain)),
+    Twin("a release in float64", "certain", _opens(lambda total, row: total.total * total.lattice.step + row)),
     Twin("a release in float64 with noise of NumPy", "certain", _opens(_numpy)),
-    Twin("half of the noise, on the lattice", "likely", _opens(_half)),
+    Twin("half of the noise, on the lattice", "likely", _opens(lambda total, row: total.lattice.release(total.total, row / 2))),
     Twin("twice the clip norm, on the lattice", "likely", _longer),
 ]
 
