@@ -102,10 +102,8 @@ def watch(
 ) -> Watched:
     """Train a copy of a model with the canaries among the clients, under new keys, and observe the releases.
 
-    Args:
-        honest: Gives the contributions of the others in the clear; may be the population itself.
-        absent: Clip norms that an absent canary contributes: 0, or −1 under replace-one.
-        rows: Rows of noise in each sum, if each key holder adds one.
+    ``honest``, which may be the population itself, gives the contributions of the others in the clear. An absent canary
+    contributes ``absent`` clip norms: 0, or −1 under replace-one. There are ``rows`` of noise in each sum.
     """
     observer = _Observer(plan, population, honest, canaries, absent, rows)
     try:

@@ -226,16 +226,11 @@ class PrivateStrategy(Strategy):
     def _open(self, arrays: ArrayRecord, grid: Grid) -> PrivateRun:
         """The open run; opened by the first call, later compared with the model."""
         layout = Layout.of(arrays)
-        if self._run is None:
-            run = PrivateRun(self.strategy, self.mechanism, self._clipping, self._options, layout, *self._fixed(grid))
-            run.resume(arrays, grid)
-            self._run = run
-        if layout != self._run.layout:
-            raise ConfigError("initial_arrays: are another model's than this run has trained; start a new run for it")
-        return self._run
-
-    def _fixed(self, grid: Grid) -> tuple[float, Identity]:
-        """The divisor of sums and how clients are identified: as recorded, as stated, or by the connected nodes."""
+        if self._run is not None:
+            if layout != self._run.layout:
+                raise ConfigError("initial_arrays: are another model's than this run has trained; start a new run for it")
+            return self._run
+        # The divisor of sums and how clients are identified: as recorded, as stated, or by the connected nodes.
         before = recorded(self._options.folder)[1].get("settings", {})
         stated = self._options.expected_cohort_size or self._options.num_sampled_clients or before.get("expected_cohort_size")
         # If keys are not enforced, a client may have one or not.
@@ -251,7 +246,10 @@ class PrivateStrategy(Strategy):
                     stated,
                     len(nodes),
                 )
-        return float(stated), identity
+        run = PrivateRun(self.strategy, self.mechanism, self._clipping, self._options, layout, float(stated), identity)
+        run.resume(arrays, grid)
+        self._run = run
+        return run
 
     def _rounds_left(self, wanted: int) -> int:
         """The number of rounds that may still be begun, at most ``wanted``."""

@@ -59,7 +59,17 @@ class Holder:
         self.agreement = agreement
         self._key = key
         self._path = None if folder is None else folder / "opened.json"
-        self._done = self._kept()
+        # The record of earlier starts.
+        self._done = _Done()
+        if self._path is None or not self._path.exists():
+            return
+        with refusing(self._path, "cannot be read", "give this holder a folder of its own"):
+            stored = strict_json.loads(files.read(self._path, at_most=_LARGEST))
+            if stored["agreement"] != agreement.digest.hex():
+                raise ValueError("it is another run's")
+            rounds = [integer(name, stored[name], at_least=least) for name, least in (("next_round", 0), ("noise_round", -1))]
+            request, noise = ("" if stored[name] == "" else checks.digest(name, stored[name]) for name in ("request", "noise"))
+            self._done = _Done(rounds[0], request, rounds[1], noise)
 
     @property
     def number(self) -> int:
@@ -134,18 +144,6 @@ class Holder:
                 add(stated.sender, data)
         summing.require_complete()
         return summing.total
-
-    def _kept(self) -> _Done:
-        """The record of earlier starts."""
-        if self._path is None or not self._path.exists():
-            return _Done()
-        with refusing(self._path, "cannot be read", "give this holder a folder of its own"):
-            stored = strict_json.loads(files.read(self._path, at_most=_LARGEST))
-            if stored["agreement"] != self.agreement.digest.hex():
-                raise ValueError("it is another run's")
-            rounds = [integer(name, stored[name], at_least=least) for name, least in (("next_round", 0), ("noise_round", -1))]
-            request, noise = ("" if stored[name] == "" else checks.digest(name, stored[name]) for name in ("request", "noise"))
-            return _Done(rounds[0], request, rounds[1], noise)
 
     def _remember(self, done: _Done) -> None:
         """Keep the record, on disk first."""

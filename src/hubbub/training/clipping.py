@@ -131,12 +131,9 @@ _Norm = TypeVar("_Norm", float, float | None)
 
 @dataclass(frozen=True)
 class ClipNorms:
-    """The clip norm of each round.
+    """The clip norm of each round: a number, or by a rule by which it moves; ``None`` for updates of any norm.
 
-    Args:
-        clipping: A clip norm, the rule by which it moves, or ``None`` for updates of any norm.
-        noise_multiplier: Of a client's whole contribution; needed for adaptive clipping, which splits it.
-        expected_cohort_size: The public number that sums are divided by.
+    The noise multiplier is that of a client's whole contribution, which adaptive clipping splits.
 
     Example:
         >>> norms = ClipNorms(AdaptiveClipping(initial_clip_norm=2.0), noise_multiplier=1.0, expected_cohort_size=100)

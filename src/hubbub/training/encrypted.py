@@ -102,7 +102,15 @@ class HolderNoise:
             self._stream = NoiseStream(mechanism, dim, source=SimulationSource(seed))
             self._next, self._first_rows = 0, list[int]()
             return
-        self._next, self._first_rows = self._kept()
+        self._next, self._first_rows = 0, []
+        path = None if folder is None else folder / "noise.json"
+        if path is not None and path.exists():
+            with refusing(path, "cannot be read", then="restore this holder's folder from a copy"):
+                told = strict_json.loads(files.read(path, at_most=_LARGEST))
+                if told["sampler"] != sampler():
+                    raise ValueError("its noise cannot be drawn again bit for bit with this processor, torch or hubbub")
+                self._first_rows = [integer("first_rows", row, at_least=0) for row in told["first_rows"]]
+                self._next = integer("next_round", told["next_round"], at_least=0)
         keys = Path(str(folder)) / "keys"
         epochs = [(first, secret_key(keys / f"epoch-{number}")) for number, first in enumerate(self._first_rows)]
         source = IncarnationSource(epochs)
@@ -132,18 +140,6 @@ class HolderNoise:
         self._next = round_index + 1
         self._remember()
         return self._stream.next_row()
-
-    def _kept(self) -> tuple[int, list[int]]:
-        """The next round and the first row of each earlier incarnation."""
-        path = None if self._folder is None else self._folder / "noise.json"
-        if path is None or not path.exists():
-            return 0, []
-        with refusing(path, "cannot be read", then="restore this holder's folder from a copy"):
-            told = strict_json.loads(files.read(path, at_most=_LARGEST))
-            if told["sampler"] != sampler():
-                raise ValueError("its noise cannot be drawn again bit for bit with this processor, torch or hubbub")
-            first_rows = [integer("first_rows", row, at_least=0) for row in told["first_rows"]]
-            return integer("next_round", told["next_round"], at_least=0), first_rows
 
     def _remember(self) -> None:
         """Put on disk which rows were drawn, and from which start on."""
