@@ -16,16 +16,6 @@ import numpy.typing as npt
 from hubbub._util.checks import Array, non_negative, numbers_within, open_unit, scale
 from hubbub._util.roots import bracket, grown
 
-__all__ = [
-    "bun_steinke_epsilon_from_zcdp",
-    "delta_from_rdp",
-    "delta_from_zcdp",
-    "epsilon_from_rdp",
-    "epsilon_from_zcdp",
-    "require_orders",
-    "split_noise_multiplier",
-]
-
 # A smaller ρ counts as this one: its square root still is a number of full precision.
 _LEAST_RHO = 1e-290
 

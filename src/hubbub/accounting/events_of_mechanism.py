@@ -42,8 +42,6 @@ from hubbub.mechanism.participation import (
 from hubbub.mechanism.sensitivity import bands_of, is_triangular
 from hubbub.mechanism.strategies import Strategy, own
 
-__all__ = ["covered_relations", "default_relation", "mechanism_events", "one_release", "shares_of", "stated_relation"]
-
 # No event has less: what costs less costs this.
 _LEAST_MU_SQUARED = Fraction(1, 10**24)
 

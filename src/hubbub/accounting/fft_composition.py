@@ -22,8 +22,6 @@ from hubbub.accounting.pairs import Loss
 
 ComplexArray = npt.NDArray[np.complex128]
 
-__all__ = ["Composed", "composed"]
-
 _MOST_POINTS = 2**20
 # Above this many points two stages are cheaper than one.
 _ONE_STAGE = 2**16

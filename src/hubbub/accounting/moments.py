@@ -20,8 +20,6 @@ import numpy as np
 from hubbub._util.checks import Array
 from hubbub.accounting.pairs import Blend, Law, LossLaw, Pair
 
-__all__ = ["log_excess", "log_expm1"]
-
 # Standard deviations from the outermost Gaussian beyond which nothing counts: e^(-12²/2) < 1e-31.
 _REACH = 12.0
 _LOG_ERROR = 40.0

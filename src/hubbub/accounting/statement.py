@@ -30,8 +30,6 @@ from hubbub.accounting.wording import EACH_RUN, Assumption, compared, count
 from hubbub.errors import BudgetError
 from hubbub.mechanism import NoiseBy
 
-__all__ = ["PrivacyGuarantee", "Restated", "RunFacts", "library_versions", "no_less", "rounded_up", "zcdp_standing"]
-
 _CURVE = (1e-3, 1e-5, 1e-6, 1e-8, 1e-10, 1e-12)
 _RELATIONS = {
     "zero-out": "the data of one {unit} count as nothing, while all cohorts stay the same",

@@ -22,27 +22,6 @@ from hubbub.mechanism.participation import (
 )
 from hubbub.mechanism.strategies import Identity, own
 
-__all__ = [
-    "EACH_RUN",
-    "FIXED_RUNS",
-    "HOLDERS_ADD",
-    "UNITS",
-    "Assumption",
-    "assumptions",
-    "cohort_words",
-    "cohorts_of",
-    "compared",
-    "count",
-    "crude_delta",
-    "describe",
-    "not_covered",
-    "one_unit",
-    "require_text",
-    "require_words",
-    "stopped",
-    "words_from_record",
-]
-
 
 def not_covered(
     privacy_unit: str, participations: Sequence[Participation | None], neighboring_relation: NeighboringRelation

@@ -10,8 +10,6 @@ import numpy as np
 
 from hubbub._util.checks import Array
 
-__all__ = ["FixedPoint", "fixed_point"]
-
 # A step with more than this many times the least residual so far is undone.
 _MOST_GROWTH = 4.0
 # The number of earlier points in a mixture.

@@ -19,8 +19,6 @@ from scipy.linalg.lapack import dtrtri
 
 from hubbub._util.checks import Array
 
-__all__ = ["BandedError", "Weigh"]
-
 # Of an error, what rounding may take from it.
 _LOST = 1e-9
 

@@ -14,8 +14,6 @@ from hubbub.factorization.diagonal import Classes, Effort, alone, maximize
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, require_pattern
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["classes_of", "lower_bound", "toeplitz_bound"]
-
 # Enough for a relative 1e-4 of the best bound of this kind without momentum.
 _QUICK = Effort(residual=0.03, evaluations=5, poles=1e-5)
 # Momentum converges more slowly; this reaches about 1e-3.

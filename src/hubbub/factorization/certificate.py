@@ -25,8 +25,6 @@ from hubbub._util.checks import Array
 from hubbub.mechanism.strategies.banded import Banded
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["MOST_ROUNDS", "bound_on_norm", "lower_bound"]
-
 # Beyond, the proof takes minutes and gigabytes.
 MOST_ROUNDS = 5000
 

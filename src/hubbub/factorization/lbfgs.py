@@ -15,8 +15,6 @@ import numpy as np
 
 from hubbub._util.checks import Array
 
-__all__ = ["Minimum", "minimize"]
-
 # The value at a point, and the gradient in its shape. A value that is not finite is outside of the domain.
 ValueAndGradient = Callable[[Array], tuple[float, Array]]
 

@@ -11,8 +11,6 @@ from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["Objective", "Optimized", "on_one_thread"]
-
 Objective = Literal["mean", "max"]
 # Relative to the error.
 _ROUNDING = 1e-6

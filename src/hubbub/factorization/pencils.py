@@ -22,8 +22,6 @@ from scipy.special import ellipj, ellipkm1
 
 from hubbub._util.checks import Array
 
-__all__ = ["Poles", "column_gram", "inverse_diagonal", "inverse_root_poles", "pivots", "rounding", "row_gram", "unshifted"]
-
 # Ripples are evaluated on this many points each, which finds their height to 0.1 %.
 _POINTS = 40
 _LEAST_RATIO = 1e-22

@@ -17,8 +17,6 @@ from hubbub.errors import DataError
 from hubbub.mechanism.strategies.dense import Dense, load
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["TOLERANCE", "cooldown", "decoder_difference", "learning_rates", "verified"]
-
 # The largest |B·C − A| relative to A's largest entry: met by matrices in float32, not by those of another workload.
 TOLERANCE = 1e-6
 

@@ -14,8 +14,6 @@ from typing import Any
 from hubbub._util import files, strict_json
 from hubbub.errors import LedgerError
 
-__all__ = ["Chain", "read_chain", "record_hash"]
-
 _GENESIS = "0" * 64
 _LONGEST = 2**32
 _BEFORE, _BETWEEN, _AFTER = b'{"body":', b',"hash":"', b'"}'

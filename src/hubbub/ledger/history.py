@@ -11,8 +11,6 @@ from hubbub.errors import LedgerError
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.participations import Participations, blocks_behind, read_cohorts, whole_block
 
-__all__ = ["Epoch", "History", "Round", "published_files"]
-
 # A file of the run's folder, never one outside it.
 _NAME = re.compile(r"(state/)?[A-Za-z]+\.[a-z]+")
 

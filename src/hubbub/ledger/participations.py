@@ -23,8 +23,6 @@ from hubbub._util import files
 from hubbub.errors import LedgerError
 from hubbub.mechanism.participation import Participation
 
-__all__ = ["TAG_BYTES", "Listed", "Participations", "blocks_behind", "cohorts_path", "read_cohorts", "whole_block"]
-
 TAG_BYTES = 8
 _LONGEST = 2**34
 _HEADER = struct.Struct("<3I")

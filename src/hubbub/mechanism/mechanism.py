@@ -26,8 +26,6 @@ from hubbub.mechanism.sensitivity import Sensitivity, is_triangular, of_matrix
 from hubbub.mechanism.strategies import OWN, Identity
 from hubbub.mechanism.strategies.strategy import Strategy, WithLeadingPart
 
-__all__ = ["MOST_STDDEV", "Mechanism", "NoiseBy", "NoiseShares", "whole_share"]
-
 # The largest standard deviation of a noise share, in steps of its lattice.
 MOST_STDDEV = 2**28
 

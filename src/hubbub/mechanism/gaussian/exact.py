@@ -22,8 +22,6 @@ from scipy.special import erfcinv, erfcx, erfinv
 from hubbub._util.checks import non_negative, open_unit, positive, scale
 from hubbub._util.roots import newton, pushed
 
-__all__ = ["delta", "epsilon", "log_delta", "mills_ratio", "mills_ratio_and_difference", "noise", "noise_multiplier"]
-
 _ROOT_HALF = math.sqrt(0.5)
 _ROOT_HALF_PI = math.sqrt(math.pi / 2)
 # From here on series come from the fraction: below it converges slowly, above it 1 − x·R loses digits.

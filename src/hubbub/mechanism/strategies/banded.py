@@ -17,8 +17,6 @@ from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies.matrices import require_invertible
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round, substituted
 
-__all__ = ["Banded", "from_matrix"]
-
 
 @dataclass(frozen=True, eq=False)
 class Banded:

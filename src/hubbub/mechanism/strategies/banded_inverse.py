@@ -20,8 +20,6 @@ from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["BandedInverse", "square_root", "square_root_of"]
-
 # Beyond this ratio of its entries, C is of no use in float64.
 _LARGEST = 1e50
 

@@ -15,8 +15,6 @@ from hubbub.mechanism.sensitivity import Sensitivity, bands_of, of_matrix
 from hubbub.mechanism.strategies.matrices import checked_triangular, gram_root, triangular_form
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_round, substituted
 
-__all__ = ["Dense", "from_gram", "from_matrix", "load"]
-
 
 @dataclass(frozen=True, eq=False)
 class Dense:

@@ -24,8 +24,6 @@ from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
 from hubbub.mechanism.strategies.matrices import gram_root
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round, substituted
 
-__all__ = ["DECODERS", "Fourier"]
-
 DECODERS = ("optimal", "circulant")
 
 

@@ -13,8 +13,6 @@ from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 
-__all__ = ["Identity"]
-
 
 @dataclass(frozen=True)
 class Identity:

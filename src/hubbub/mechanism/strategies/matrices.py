@@ -24,26 +24,6 @@ from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participa
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.workloads import Workload
 
-__all__ = [
-    "binomial",
-    "checked_triangular",
-    "columns_at",
-    "columns_at_transposed",
-    "correlate",
-    "divide",
-    "first_column",
-    "gram_root",
-    "inverse",
-    "matrix",
-    "multiply",
-    "require_equal_rates",
-    "require_invertible",
-    "root_series",
-    "sensitivity",
-    "transposed_divide",
-    "triangular_form",
-]
-
 # The inverse would overflow below this.
 _LEAST_DIAGONAL = 1e-100
 # Up to this many rounds the bounds from the Gram matrix are tried too: O(rounds²·participations) time.

@@ -19,8 +19,6 @@ from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies.matrices import require_invertible
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 
-__all__ = ["Recursion", "Semiseparable", "column_norms"]
-
 # The relative rounding error of one operation.
 _ROUNDOFF = 2.0**-53
 # If more than this cancels in a column norm, it is computed from the matrix.
