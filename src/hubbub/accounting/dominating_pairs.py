@@ -93,7 +93,13 @@ class MixturePair(LossPair):
         wanted = losses[taken]
         if not len(wanted):
             return answer
-        grid = self._grid(float(wanted[0]), float(wanted[-1]), min(8 * len(wanted), 2048))
+        # Points between which all of them are taken.
+        low, high = np.array([-1.0]), np.array([1.0])
+        while self.losses(high)[0] < float(wanted[-1]):
+            high *= 2
+        while self.losses(low)[0] > float(wanted[0]) and low[0] > -_FARTHEST:
+            low *= 2
+        grid = np.linspace(low[0], high[0], min(8 * len(wanted), 2048))
         at = np.clip(np.searchsorted(self.losses(grid), wanted), 1, len(grid) - 1)
         low, high = grid[at - 1], grid[at]
         found = (low + high) / 2
@@ -112,15 +118,6 @@ class MixturePair(LossPair):
                 break
         answer[taken] = found
         return answer
-
-    def _grid(self, lowest: float, highest: float, points: int) -> Array:
-        """Points between which the losses from ``lowest`` to ``highest`` are taken."""
-        low, high = np.array([-1.0]), np.array([1.0])
-        while self.losses(high)[0] < highest:
-            high *= 2
-        while self.losses(low)[0] > lowest and low[0] > -_FARTHEST:
-            low *= 2
-        return np.linspace(low[0], high[0], points)
 
     def extremes(self, log_tail: float) -> tuple[float, float]:
         """The losses that the first law of the direction leaves with mass e^log_tail above, and e^-40 below."""
