@@ -7,6 +7,7 @@ computed again.
 
 import argparse
 import json
+import os
 import re
 import tempfile
 import time
@@ -83,12 +84,14 @@ def one_run(settings: Settings, data: str | None, device: str) -> Record:
 
     Args:
         settings: As of ``hubbub train --set``.
-        data: A file or folder, where the data set needs one.
+        data: A file or folder, where the data set needs one; the setting ``data.path`` is a name in it.
         device: Where gradients are computed. Noise comes from the processor: the same on every machine.
     """
     if device == "cpu":
         torch.set_num_threads(1)
     started = time.process_time()
+    if (name := settings.get("data.path")) is not None:
+        data = str(Path(data or os.environ.get("HUBBUB_DATA", "")) / name)
     run = build(resolve(layer({**settings, "training.device": device, "data.path": data})), allow_import=True)
     model = run.model.to(device)
     accuracies: dict[str, float] = {}
