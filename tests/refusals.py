@@ -4,7 +4,8 @@ import contextlib
 import hashlib
 import io
 import resource
-from collections.abc import Iterator, Sequence
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from recorded_runs import hubbub
@@ -46,6 +47,16 @@ def limited(what: int, most: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(what, before)
+
+
+@contextlib.contextmanager
+def traced() -> Iterator[Callable[[], tuple[int, int]]]:
+    """What is allocated from here on, in bytes: now, and at most."""
+    tracemalloc.start()
+    try:
+        yield tracemalloc.get_traced_memory
+    finally:
+        tracemalloc.stop()
 
 
 @contextlib.contextmanager

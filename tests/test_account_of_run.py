@@ -12,11 +12,6 @@ COMMANDS = {"account": ["account"], "calibrate": ["calibrate", "--epsilon", "3"]
 each_command = pytest.mark.parametrize("command", COMMANDS)
 
 
-@pytest.fixture
-def earlier(tmp_path: Path) -> Path:
-    return recorded(tmp_path / "earlier", EVEN, THREE, secret=1, close=True)
-
-
 def stated(command: str, run: Path, *more: str) -> tuple[str, dict]:
     """What a command prints of a run for people, and what it prints for programs."""
     words = [*COMMANDS[command], "--mechanism", run, "--delta", "1e-5", *more]
@@ -34,7 +29,8 @@ def test_the_unit_of_a_run_and_that_it_is_a_simulation_are_stated(tmp_path: Path
 
 
 @each_command
-def test_the_cost_of_earlier_runs_is_in_that_of_a_run(tmp_path: Path, earlier: Path, command: str) -> None:
+def test_the_cost_of_earlier_runs_is_in_that_of_a_run(tmp_path: Path, command: str) -> None:
+    earlier = recorded(tmp_path / "earlier", EVEN, THREE, secret=1, close=True)
     promise = replace(BAND, earlier=charges(earlier))
     run = recorded(tmp_path / "run", promise, THREE)
     text, found = stated(command, run)

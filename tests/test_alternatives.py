@@ -163,14 +163,9 @@ def test_the_word_default_takes_a_setting_back_and_nothing_at_all_is_still_refus
 # On the command line
 
 
-@pytest.fixture
-def toml(tmp_path: Path) -> Path:
-    path = tmp_path / "my run.toml"
-    path.write_text(configs.dump(settings(RUNS["fixed epochs"])))
-    return path
-
-
-def test_the_command_that_is_printed_runs_what_was_recommended(toml: Path) -> None:
+def test_the_command_that_is_printed_runs_what_was_recommended(tmp_path: Path) -> None:
+    toml = tmp_path / "my run.toml"
+    toml.write_text(configs.dump(settings(RUNS["fixed epochs"])))
     typed = ["--set", "privacy.noise_multiplier=2.5", "--set", "training.rounds=14"]
     told = json.loads(invoke("plan", str(toml), *typed, "--json"))
     best = next(one for one in told["neighbours"] if one["recommended"])

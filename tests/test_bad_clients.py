@@ -3,7 +3,6 @@
 import itertools
 import math
 import random
-import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -41,6 +40,7 @@ from hubbub.flower import DPFedAvgAdaptive, GridPopulation, LocalGrid, clipping_
 from hubbub.flower.arrays import Layout
 from hubbub.noise.lattice import Lattice
 from hubbub.training.clipping import clip
+from refusals import traced
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -225,27 +225,20 @@ def test_cli_8_an_array_of_another_size_is_refused_by_its_header_and_not_copied(
     huge = Array(np.zeros(2**23))
     layout = Layout.of(record(MODEL))
     replies = [ArrayRecord({**record(MODEL), "w": huge}), ArrayRecord({**record(MODEL), "more": huge})]
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         for reply in replies:
             with pytest.raises(ValueError, match=r"the model's float16 or float32 or float64 \(2, 3\)|which the model has not"):
                 layout.views(reply)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        _, peak = memory()
     assert peak < 2**20 < len(huge.data)
 
 
 def test_cli_8_answers_without_end_fill_neither_memory_nor_log() -> None:
     strategy, federation = fixed(), Federation(CLIENTS, trained)
     replies = federation.ask(strategy, MODEL)
-    tracemalloc.start()
-    try:
-        with logged() as lines:
-            arrays, _ = strategy.aggregate_train(1, itertools.chain(replies, itertools.repeat(replies[3], 10**5)))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    with traced() as memory, logged() as lines:
+        arrays, _ = strategy.aggregate_train(1, itertools.chain(replies, itertools.repeat(replies[3], 10**5)))
+        _, peak = memory()
     assert arrays is not None
     assert b"".join(array.data for array in arrays.values()) == outcome(fixed, None)[0]
     assert peak < 2**21

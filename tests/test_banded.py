@@ -30,15 +30,6 @@ def _random(rounds: int, bands: int, seed: int) -> Array:
     return np.asarray(C * (np.add.outer(np.arange(rounds), np.arange(bands)) < rounds))
 
 
-def _dense(C: Array) -> Array:
-    rounds, bands = C.shape
-    matrix = np.zeros((rounds, rounds))
-    for j in range(rounds):
-        for d in range(min(bands, rounds - j)):
-            matrix[j + d, j] = C[j, d]
-    return matrix
-
-
 def _workload(rounds: int, momentum: float, seed: int | None) -> Workload:
     rates = None if seed is None else np.random.default_rng(seed).uniform(0.2, 1.5, rounds)
     return workloads.momentum(rounds, momentum, rates)
@@ -53,7 +44,8 @@ def test_the_error_is_that_of_the_definition(rounds: int, bands: int, momentum: 
     workload, C = _workload(rounds, momentum, 1), _random(rounds, bands, 2)
     weights = np.random.default_rng(3).uniform(0, 1, rounds)
     error = BandedError(workload.inverse_bands(), weights, bands, block)
-    truth = np.square(workload.matrix() @ np.linalg.inv(_dense(C))).sum(axis=1)
+    dense = sum(np.diag(C[: rounds - d, d], -d) for d in range(bands))
+    truth = np.square(workload.matrix() @ np.linalg.inv(dense)).sum(axis=1)
     assert error(C)[0] == pytest.approx(weights @ truth, rel=1e-11)
     np.testing.assert_allclose(error.squared_errors(C), truth, rtol=1e-11)
 

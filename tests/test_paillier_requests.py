@@ -5,7 +5,6 @@ The holder opens nothing, remembers nothing of it, and opens the honest sum of t
 
 import random
 import resource
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -25,7 +24,7 @@ from hubbub.secagg.proofs import Proof
 from hubbub.secagg.protocol import Agreement, Kind, Message, MessageFile
 from hubbub.secagg.threshold import Partial
 from paillier_nodes import owner as large
-from refusals import limited
+from refusals import limited, traced
 from small_keys import SAFE, SMALL_SAFE
 
 CASES = 1000
@@ -155,13 +154,12 @@ def test_for_the_owner_of_the_whole_key_the_server_keeps_one_sum_and_no_contribu
     first = Message.from_bytes(agreed.contribution("c0", 0, np.zeros(2000, dtype=np.int64)), 2048, "c0", at_most=99)
     size = len(first.to_bytes(2048))
     held = []
-    tracemalloc.start()
-    for i in range(60):
-        integers = [c * pow(shift, i, public.n_square) % public.n_square for c in first.integers]
-        server.add(f"c{i}", replace(first, sender=f"c{i}", integers=integers).to_bytes(2048))
-        del integers
-        held.append(tracemalloc.get_traced_memory()[0])
-    tracemalloc.stop()
+    with traced() as memory:
+        for i in range(60):
+            integers = [c * pow(shift, i, public.n_square) % public.n_square for c in first.integers]
+            server.add(f"c{i}", replace(first, sender=f"c{i}", integers=integers).to_bytes(2048))
+            del integers
+            held.append(memory()[0])
     # A digest of each ciphertext, in a set, takes less than a third of it.
     assert held[-1] - held[9] < 50 * size / 3
 
@@ -271,21 +269,18 @@ def test_contributions_are_on_disk_and_are_read_again_in_their_order(monkeypatch
     agreed = Agreement(key, plan, size=200 * plan.slots, run="a run", server_noise=False)
     held = Agreement(key, plan, agreed.size, "a run", server_noise=False, whole_key=True)
     messages = {f"c{i}": agreed.contribution(f"c{i}", 0, np.full(agreed.size, i)) for i in range(12)}
-    tracemalloc.start()
-    try:
-        peaks = []
+    peaks = []
+    with traced() as memory:
         for keeping in (agreed, held):
             summing = Aggregator(keeping, 0)
-            before = tracemalloc.get_traced_memory()[0]
+            before = memory()[0]
             for name, data in messages.items():
                 # Made anew, as a message that arrives is.
                 parsed = Message.from_bytes(data, 2048, name, at_most=200)
                 summing.add(name, replace(parsed, agreement=keeping.digest).to_bytes(2048))
-            peaks.append(tracemalloc.get_traced_memory()[0] - before)
+            peaks.append(memory()[0] - before)
             if keeping is agreed:
                 assert list(summing.request().contributions) == list(messages.values())
-    finally:
-        tracemalloc.stop()
     # As little as for the owner of a whole key, for whom nothing is kept; twelve messages are 1.2 MB.
     assert peaks[0] - peaks[1] < 150_000
 
