@@ -29,9 +29,8 @@ from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.experiment import engine, tracking
+from hubbub.experiment import engine
 from hubbub.experiment.build import build, client_side, data_of
-from hubbub.experiment.engine.apps import require_engine
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain
@@ -94,7 +93,10 @@ class How:
         """The settings of all layers, replaced by those of the flags."""
         named = {"engine": self.engine, "plan": self.plan, "nproc": self.nproc}
         config = configs.resolve(*layers, {"training": {key: value for key, value in named.items() if value is not None}})
-        require_engine(config.training.engine)
+        if config.training.engine == "flower":
+            from hubbub.experiment.engine.apps import require_engine
+
+            require_engine(config.training.engine)
         return config
 
     def require_trackers(self) -> None:
@@ -104,6 +106,8 @@ class How:
         for extra, wanted in self._trackers().items():
             if not str(wanted):
                 raise ConfigError(f"--{extra} = '': name where to")
+            from hubbub.experiment import tracking
+
             tracking.require(extra)
         if self.tensorboard is not None:
             place = next((at for at in (self.tensorboard, *self.tensorboard.parents) if os.path.lexists(at)), Path())
@@ -120,6 +124,8 @@ class How:
         if not (named := self._trackers()):
             yield lambda _: None
             return
+        from hubbub.experiment import tracking
+
         stack = ExitStack()
         try:
             writers: dict[str, tracking.Write] = {}

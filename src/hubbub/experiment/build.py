@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,12 +17,14 @@ from hubbub.experiment.config import DATASETS, MODELS, Config
 from hubbub.experiment.planner import made, planned
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.promise import Extends
-from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, SimulatedPopulation
-from hubbub.training.encryption import Encryption
+from hubbub.training import Execution, LocalTraining, RunPlan, SimulatedPopulation
 from hubbub.training.ranks import Ranks
-from hubbub.training.run_folder.state import Start
 from hubbub.training.simulation.functional import FlatModel
-from hubbub.training.warm_start import extending
+
+if TYPE_CHECKING:
+    from hubbub.training import ExamplePopulation
+    from hubbub.training.encryption import Encryption
+    from hubbub.training.run_folder.state import Start
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +32,7 @@ class ClientSide:
     """The part of a run that its clients know: their data, and the model before the first round."""
 
     dataset: Dataset
-    population: SimulatedPopulation | ExamplePopulation
+    population: "SimulatedPopulation | ExamplePopulation"
     model: nn.Module
     examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
@@ -41,15 +43,15 @@ class Run(ClientSide):
 
     config: Config
     plan: RunPlan
-    start: Start | None = None
+    start: "Start | None" = None
 
     @property
-    def encryption(self) -> Encryption | None:
+    def encryption(self) -> "Encryption | None":
         """The terms of encrypted sums; ``None`` if updates are not encrypted."""
         return encryption_of(self.config, self.plan.expected_cohort_size)
 
 
-def clients_of(population: SimulatedPopulation | ExamplePopulation) -> SimulatedPopulation:
+def clients_of(population: "SimulatedPopulation | ExamplePopulation") -> SimulatedPopulation:
     """A population as clients that train."""
     if not isinstance(population, SimulatedPopulation):
         raise ConfigError('privacy.unit = "example": no client trains here; say unit = "client"')
@@ -88,6 +90,8 @@ def build(
 
         extends, start = start_from(config, plan, side.model, len(side.population.clients))
     if extends is not None:
+        from hubbub.training.warm_start import extending
+
         plan = extending(plan, extends)
     return Run(**vars(side), config=config, plan=plan, start=start)
 
@@ -145,6 +149,8 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
         # Of several GPUs of a machine each rank has its own.
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)) % torch.cuda.device_count())
     if config.privacy.unit == "example":
+        from hubbub.training import ExamplePopulation
+
         everything = dataset.train_inputs.to(execution.device), dataset.train_targets.to(execution.device)
         examples_of = ExamplePopulation(*everything, F.cross_entropy, lattice=lattice, seed=training.seed, ranks=ranks)
         return ClientSide(dataset, examples_of, model)

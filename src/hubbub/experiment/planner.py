@@ -5,7 +5,7 @@ import importlib
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hubbub.accounting.calibrate import calibrate
 from hubbub.accounting.runs import RunCharge
@@ -28,8 +28,10 @@ from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.workloads import Workload
 from hubbub.training.cohorts import require_feasible
-from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
+
+if TYPE_CHECKING:
+    from hubbub.training.encryption import Encryption
 
 # What no guarantee covers if the operator measures single clients.
 _FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
@@ -123,7 +125,7 @@ def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *ar
         raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error})") from error
 
 
-def _settings(config: Config, encryption: Encryption | None) -> dict[str, Any]:
+def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]:
     """The settings that decide a client's update; all others are in the plan, or change nothing."""
     settings = {
         "training.validation": config.training.validation,

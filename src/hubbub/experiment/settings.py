@@ -3,6 +3,7 @@
 import importlib.util
 import math
 from dataclasses import asdict, fields
+from typing import TYPE_CHECKING
 
 from hubbub.accounting.calibrate import calibrate
 from hubbub.errors import ConfigError
@@ -24,8 +25,10 @@ from hubbub.mechanism.participation import (
 )
 from hubbub.mechanism.private_evaluation import Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.training.clipping import AdaptiveClipping, Clipping
-from hubbub.training.encryption import Encryption
 from hubbub.training.plan import ServerOptimizer
+
+if TYPE_CHECKING:
+    from hubbub.training.encryption import Encryption
 
 # The default share of private evaluations in the ρ of the budget.
 _SHARE = 0.05
@@ -223,7 +226,7 @@ def clipping_of(config: Config) -> Clipping | None:
         raise ConfigError(f"privacy.clip_norm: {error}") from error
 
 
-def encryption_of(config: Config, expected: float) -> Encryption | None:
+def encryption_of(config: Config, expected: float) -> "Encryption | None":
     """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted."""
     secagg = config.secagg
     if secagg.scheme == "none":
@@ -241,6 +244,8 @@ def encryption_of(config: Config, expected: float) -> Encryption | None:
         raise ConfigError(f'secagg.clip = {secagg.clip}: is for privacy.mode = "none"; here privacy.clip_norm bounds updates')
     if secagg.noise_by != "server" and config.privacy.mode == "none":
         raise ConfigError(f'secagg.noise_by = {secagg.noise_by!r}: with privacy.mode = "none" there is no noise; leave it out')
+    from hubbub.training.encryption import Encryption
+
     return Encryption(
         key_bits=secagg.key_bits,
         bits=secagg.bits,

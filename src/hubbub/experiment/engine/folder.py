@@ -39,7 +39,6 @@ from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from hubbub.training.run_folder.state import CHECKPOINT
-from hubbub.training.warm_start import register, require_new
 
 # Computed from clients' updates: for the operator alone.
 PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fraction", "train_loss")
@@ -96,12 +95,16 @@ class RunInFolder:
 
     def _write_start(self) -> None:
         if self.run.start:
+            from hubbub.training.warm_start import require_new
+
             require_new(self._extended, self.folder)
             self.run.start.write(self.folder)
 
     def _register(self) -> None:
         """Record in the finished run's folder that this run extends it, before the first round."""
         if self.run.start:
+            from hubbub.training.warm_start import register
+
             register(self._extended, self.folder, [run.first for run in self.run.plan.earlier])
 
     @property
