@@ -53,7 +53,8 @@ class Task:
         layer = tomllib.loads((FOLDER / self.file).read_text())
         own = {} if layer["privacy"]["epsilon"] == epsilon else spent(epsilon)
         changes = {**own, **self.changes[epsilon]}.items()
-        flags = "".join(f" --set {key}={value if isinstance(value, str) else format(value, 'g')}" for key, value in changes)
+        words = {key: "default" if value is None else value for key, value in changes}
+        flags = "".join(f" --set {key}={value if isinstance(value, str) else format(value, 'g')}" for key, value in words.items())
         return f"`{self.file}{flags}`"
 
 
@@ -64,7 +65,8 @@ def spent(epsilon: float) -> Settings:
 
 CENTRAL, FEDERATED = "MNIST, each image a unit", "MNIST, 1,000 clients"
 LOSSLESS = {"data.path": "cifar-10-batches-bin"}
-BUFFERS = {"privacy.strategy": "blt", "privacy.bands": "default"}
+# A setting that is None takes its default.
+BUFFERS = {"privacy.strategy": "blt", "privacy.bands": None}
 TASKS = (
     Task(
         CENTRAL, "DP-SGD, Poisson", "mnist.toml",
