@@ -9,6 +9,8 @@ import runpy
 import shlex
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -114,6 +116,10 @@ def test_pages_name_every_data_set_model_and_mod() -> None:
     assert [name for name in flower.__all__ if name.endswith("_mod") and name not in federations] == []
 
 
+# Who reads names of the package: folders and kinds of files.
+READERS = [("src", "py"), ("tests", "py"), ("notebooks", "ipynb"), ("examples", "py"), ("benchmarks", "py"), ("scripts", "py")]
+
+
 def offered(tree: ast.Module) -> set[str]:
     """The functions, classes and constants of a module whose names have no underscore."""
     found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -123,9 +129,8 @@ def offered(tree: ast.Module) -> set[str]:
 
 
 def test_every_public_module_lists_what_it_offers_or_all_of_its_names_are_read_elsewhere() -> None:
-    words = {
-        file: set(re.findall(r"\w+", file.read_text())) for file in [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py")]
-    }
+    texts = (file for folder, kind in READERS for file in ROOT.glob(f"{folder}/**/*.{kind}"))
+    words = {file: set(re.findall(r"\w+", file.read_text())) for file in texts}
     for file in (ROOT / "src" / "hubbub").rglob("*.py"):
         text = file.read_text()
         if file.name.startswith("_") or "_util" in file.parts:
@@ -136,6 +141,28 @@ def test_every_public_module_lists_what_it_offers_or_all_of_its_names_are_read_e
         else:
             read = set[str]().union(*(found for other, found in words.items() if other != file))
             assert offered(ast.parse(text)) <= read, file
+
+
+def code_of(file: Path) -> str:
+    """The Python in a file or in a notebook."""
+    if file.suffix == ".py":
+        return file.read_text()
+    cells = (cell["source"] for cell in json.loads(file.read_text())["cells"] if cell["cell_type"] == "code")
+    return "\n".join("".join(lines) for lines in cells)
+
+
+def test_what_notebooks_examples_and_benchmarks_import_is_there() -> None:
+    files = [file for folder, kind in READERS[2:] for file in ROOT.glob(f"{folder}/**/*.{kind}")]
+    found = [
+        (file, node.module, alias.name)
+        for file in files
+        for node in ast.walk(ast.parse(code_of(file)))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "hubbub"
+        for alias in node.names
+    ]
+    assert len(found) > 100
+    for file, module, name in found:
+        assert hasattr(import_module(module), name) or find_spec(f"{module}.{name}"), (file, name)
 
 
 def test_the_project_names_no_path_of_a_machine() -> None:

@@ -80,14 +80,14 @@ def limited() -> Iterator[None]:
     def ring(*ignored: object) -> None:
         raise Hung
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
-    try:
-        with little_memory(MEMORY):
+    with little_memory(MEMORY):
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        try:
             yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
 
 
 def _ugly(outcome: Outcome) -> Iterator[str]:

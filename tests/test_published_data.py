@@ -171,9 +171,10 @@ def test_the_published_archive_is_decoded_once_and_a_damaged_cache_is_made_again
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(content[:-1])
     with pytest.raises(DataError, match=r"neither cifar10\.npz nor the published"):
         cifar10.load(str(tmp_path))
-    # Unpacked, it is taken before the archive, and its files are the published ones.
+    # Unpacked, it is taken where there is no archive, and its files are the published ones.
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         archive.extractall(tmp_path, filter="data")
+    (tmp_path / "cifar-10-binary.tar.gz").unlink()
     unpacked = tmp_path / "cifar-10-batches-bin"
     digests = {
         name: hashlib.md5((unpacked / name).read_bytes(), usedforsecurity=False).hexdigest() for name in cifar10._BATCHES
@@ -181,9 +182,12 @@ def test_the_published_archive_is_decoded_once_and_a_damaged_cache_is_made_again
     monkeypatch.setattr(cifar10, "_BATCHES", {name: digests[name] for name in cifar10._BATCHES})
     check(str(tmp_path))
     check(str(unpacked))
-    (unpacked / "test_batch.bin").unlink()
-    with pytest.raises(DataError, match=r"test_batch\.bin: is missing; unpack the archive again"):
-        cifar10.load(str(tmp_path))
+    for name in ("test_batch.bin", "data_batch_1.bin"):
+        content = (unpacked / name).read_bytes()
+        (unpacked / name).unlink()
+        with pytest.raises(DataError, match=rf"{name}: is missing; unpack the archive again"):
+            cifar10.load(str(tmp_path))
+        (unpacked / name).write_bytes(content)
     (unpacked / "test_batch.bin").write_bytes((unpacked / "data_batch_1.bin").read_bytes())
     with pytest.raises(DataError, match=r"test_batch\.bin: is not the published test_batch\.bin"):
         cifar10.load(str(tmp_path))

@@ -53,9 +53,16 @@ class Task:
         layer = tomllib.loads((FOLDER / self.file).read_text())
         own = {} if layer["privacy"]["epsilon"] == epsilon else spent(epsilon)
         changes = {**own, **self.changes[epsilon]}.items()
-        words = {key: "default" if value is None else value for key, value in changes}
-        flags = "".join(f" --set {key}={value if isinstance(value, str) else format(value, 'g')}" for key, value in words.items())
+        words = {
+            key: "default" if value is None else value if isinstance(value, str) else f"{value:g}" for key, value in changes
+        }
+        flags = "".join(f" --set {key}={word}" for key, word in words.items())
         return f"`{self.file}{flags}`"
+
+
+def _word(value: object) -> str:
+    """A setting as the command takes it."""
+    return "default" if value is None else value if isinstance(value, str) else f"{value:g}"
 
 
 def spent(epsilon: float) -> Settings:

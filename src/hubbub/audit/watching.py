@@ -5,7 +5,7 @@ orthogonal, reach all layers, and take the memory of one row.
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -216,7 +216,11 @@ class _Observer(Population):
 class _WatchedSum:
     def __init__(self, total: Sum, report: Callable[[torch.Tensor], None]) -> None:
         self._total, self._report = total, report
-        self.lattice, self.statistics, self.digest = total.lattice, total.statistics, total.digest
+        self.lattice, self.digest = total.lattice, total.digest
+
+    @property
+    def statistics(self) -> Mapping[str, float]:
+        return self._total.statistics
 
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
         release = self._total.open(row)

@@ -325,19 +325,21 @@ def _all_compared(
                 seconds = time.process_time() - started
                 errors = {str(answer.objective): answer.root_squared_error}
                 if not many:
-                    curves[family.name] = roots = setting.root_errors(answer.strategy)
+                    roots = setting.root_errors(answer.strategy)
                     errors = {"mean": math.sqrt(float((roots**2).mean())), "max": float(roots.max())}
-                exact = answer.strategy.sensitivity(setting.participation).exact
+                exact, kept = answer.strategy.sensitivity(setting.participation).exact, memory_rows(answer.strategy)
             except (HubbubError, ValueError) as error:
                 left_out[family.name] = printable(" ".join(str(error).split()), _LONGEST)
                 continue
+            if not many:
+                curves[family.name] = roots
             rows.append(
                 {
                     "family": family.name,
                     "root_mean_squared_error": errors.get("mean"),
                     "root_max_squared_error": errors.get("max"),
                     "sensitivity_exact": exact,
-                    "memory_rows": memory_rows(answer.strategy),
+                    "memory_rows": kept,
                     "cpu_seconds": seconds,
                 }
             )

@@ -58,13 +58,13 @@ def _arrays(path: str | None) -> dict[str, Numbers]:
     place = named(path)
     if place is None:
         return _cached("published", lambda: _from_binary(_PUBLISHED.downloaded(_INSTEAD)))
-    for folder in (place, place / _FOLDER):
-        if (folder / next(iter(_BATCHES))).is_file():
-            batches = [PublishedFile(name, digest) for name, digest in _BATCHES.items()]
-            return _from_batches([batch.read(folder / batch.name, "unpack the archive again") for batch in batches])
     files = [place / "cifar10.npz", place / _PUBLISHED.name] if place.is_dir() else [place]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
+        for folder in (place, place / _FOLDER):
+            if any((folder / name).is_file() for name in _BATCHES):
+                batches = [PublishedFile(name, digest) for name, digest in _BATCHES.items()]
+                return _from_batches([batch.read(folder / batch.name, "unpack the archive again") for batch in batches])
         raise DataError(f"{files[0]}: {what(files[0])}; {_INSTEAD}, or leave both out to download CIFAR-10")
     try:
         content = file.read_bytes()

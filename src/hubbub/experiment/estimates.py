@@ -271,7 +271,12 @@ def noise_levels(workload: Workload, strategy: Strategy) -> _NoiseLevels | None:
 
 
 def _models(workload: Workload, releases: Array) -> Array:
-    """A times a matrix, ``(rounds, columns)``: the models of the optimizer, of the releases of each column."""
+    """A times a matrix, ``(rounds, columns)``: the models of the optimizer, of the releases of each column.
+
+    Example:
+        >>> _models(Workload(3, momentum=0.5, learning_rates=(1.0, 1.0, 2.0)), np.ones((3, 1))).ravel()
+        array([1. , 2.5, 6. ])
+    """
     rates = np.ones(workload.rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates)
     # Each buffer minus β times the buffer before it is the release of its round.
     buffers = solve_banded((1, 0), [[1.0], [-workload.momentum]] * np.ones(workload.rounds), releases)

@@ -16,7 +16,19 @@ __all__ = ["draw", "markdown", "write"]
 
 
 def write(folder: Path) -> None:
-    """Write ``report.png``, ``report.md`` and ``report.html`` into the folder of a run."""
+    """Write ``report.png``, ``report.md`` and ``report.html`` into the folder of a run.
+
+    Example:
+        >>> import tempfile, torch, hubbub
+        >>> mechanism = hubbub.calibrate(rounds=2, participation=hubbub.PoissonSampling(0.5), epsilon=4.0, delta=1e-5)
+        >>> clients = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long)) for _ in range(20)]
+        >>> population = hubbub.SimulatedPopulation(clients, torch.nn.functional.cross_entropy)
+        >>> store = hubbub.RunStore(Path(tempfile.mkdtemp()) / "run")
+        >>> results = list(hubbub.train(hubbub.Plan(mechanism, 1.0, 1e-5), population, torch.nn.Linear(3, 2), store))
+        >>> write(store.folder)
+        >>> sorted(file.name for file in store.folder.glob("report.*"))
+        ['report.html', 'report.md', 'report.png']
+    """
     run = summary(folder)
     write_atomic(folder / "report.png", draw(run))
     write_atomic(folder / "report.md", markdown(run).encode())

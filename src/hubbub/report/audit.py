@@ -37,16 +37,12 @@ _PRESENT, _ABSENT = SERIES[1], SERIES[0]
 _ABOVE: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}
 
 
-@styled
 def write_audit(folder: Path, name: str, found: _Found) -> None:
     """Write ``audit.json``, ``audit.png`` and ``audit.md`` into a folder."""
     make_folder(folder)
     write_atomic(folder / "audit.json", strict_json.canonical(found))
-    made = canvas(8, 6.5)
-    above, below = made.subplots(2, 1, height_ratios=(2, 3))
-    draw_bounds(above, found)
-    draw_scores(below, found)
-    write_atomic(folder / "audit.png", png(made, f"Audit of {name}: {found['verdict']}"))
+    # The findings are on disk before a picture can fail.
+    write_atomic(folder / "audit.png", _picture(name, found))
     write_atomic(folder / "audit.md", _markdown(name, found).encode())
 
 
@@ -108,6 +104,15 @@ def _check(one: _Found) -> str:
     low, high = one["low"], one["high"]
     allowed = f"{high:.4g}" if low == high else f"at most {high:.4g}" if not low else f"{low:.4g} to {high:.4g}"
     return f"| {one['name']} | {one['value']:.4g} | {allowed} | {'passed' if one['passed'] else '**FAILED**'} |"
+
+
+@styled
+def _picture(name: str, found: _Found) -> bytes:
+    made = canvas(8, 6.5)
+    above, below = made.subplots(2, 1, height_ratios=(2, 3))
+    draw_bounds(above, found)
+    draw_scores(below, found)
+    return png(made, f"Audit of {name}: {found['verdict']}")
 
 
 def draw_bounds(axes: Any, found: _Found) -> str:

@@ -75,7 +75,7 @@ def draw_matrices(title: str, answer: "Optimized[Strategy]", roots: Array) -> by
     panels = (("A, the workload", A), (f"B = A·{inverse}", A @ N), ("C, the strategy", C), (f"{inverse}, the noise", N))
     for place, (name, matrix) in enumerate(panels):
         axes = figure.add_subplot(grid[place // 2, place % 2])
-        _signed_image(figure, axes, matrix)
+        signed_image(figure, axes, matrix)
         axes.set_title(f"{name}   {matrix.shape[0]:,} × {matrix.shape[1]:,}", loc="left", fontsize=10)
     axes = figure.add_subplot(grid[2, :])
     rounds, root, bound = np.arange(1, len(roots) + 1), answer.root_squared_error, math.sqrt(answer.lower_bound)
@@ -105,11 +105,11 @@ def _largest_by_block(matrix: Array, most: int) -> Array:
     return found
 
 
-def _signed_image(figure: Any, axes: Any, matrix: Array) -> None:
+def signed_image(figure: Any, axes: Any, matrix: Array, most: int = _MOST_DOTS) -> None:
     """Draw a matrix with a color for each sign, by the logarithm of its entries' size, and a color bar."""
     from matplotlib.colors import SymLogNorm
 
-    shown = _largest_by_block(matrix, _MOST_DOTS)
+    shown = _largest_by_block(matrix, most)
     top = float(np.abs(shown).max())
     norm = SymLogNorm(linthresh=top * 10.0**-_DECADES, vmin=-top, vmax=top, base=10)
     extent = (0, matrix.shape[1], matrix.shape[0], 0)

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import signal
-import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from typing import Any, ClassVar, Self
 
 import gmpy2
 from gmpy2 import mpz
 
 from hubbub._util.checks import integer, shown
+from hubbub._util.processes import follow_parent
 from hubbub.secagg.integers import MOST_WORKERS, flatten, where, whole
 from hubbub.secagg.primes import ROUNDS
 from hubbub.secagg.randomizers import full_randomizers, short_randomizers
@@ -128,7 +126,7 @@ class PublicKey:
         size = min(share, _TASK)
         tasks = [plain[i : i + size] for i in range(0, len(plain), size)]
         # They get the public key and the numbers through pipes, and draw their own randomness.
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_follow_parent)
+        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=follow_parent)
         try:
             return Ciphertext(self, shape, tuple(c for made in pool.map(partial(_hidden, self), tasks) for c in made))
         except BrokenProcessPool:
@@ -303,19 +301,6 @@ class Ciphertext:
 def width(key_bits: int) -> int:
     """The bytes of one ciphertext under a key of that many bits."""
     return -(-2 * key_bits // 8)
-
-
-def _follow_parent() -> None:
-    """Leave an interrupt to the process that waits, and end when that is gone: the initializer of a pool of processes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-
-    def end_with_it() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=end_with_it, daemon=True).start()
 
 
 def _hidden(public: PublicKey, plain: list[int]) -> list[mpz]:

@@ -160,11 +160,6 @@ def adversarial_update(adversary: Adversary, model: nn.Module, round_index: int)
     return update.detach()
 
 
-def _digest(total: "LatticeSum | PlainSum", key: bytes) -> str:
-    """An HMAC of the sum."""
-    return hmac.new(key, total.total.cpu().numpy().tobytes(), hashlib.sha256).hexdigest()
-
-
 @dataclass(frozen=True)
 class LatticeSum:
     """A sum of clipped updates in whole steps of a lattice, independent of the order of its terms.
@@ -191,7 +186,9 @@ class LatticeSum:
         if self.total.dtype != torch.int64 or self.total.ndim != 1:
             raise ValueError(f"total has shape {tuple(self.total.shape)} and {self.total.dtype}: must be one vector of int64")
 
-    digest = _digest
+    def digest(self, key: bytes) -> str:
+        """An HMAC of the sum."""
+        return _digest(key, self.total)
 
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
         """The sum plus a row of noise, rounded to the lattice, ``(dim,)`` float64."""
@@ -218,7 +215,9 @@ class PlainSum:
     # The last bits of a sum in floating point reveal its terms.
     lattice: ClassVar[None] = None
 
-    digest = _digest
+    def digest(self, key: bytes) -> str:
+        """An HMAC of the sum."""
+        return _digest(key, self.total)
 
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
         """The sum plus a row of noise, ``(dim,)`` float64."""
@@ -245,6 +244,10 @@ class NoSum:
     def open(self, row: torch.Tensor | None) -> NoReturn:
         """Refused."""
         raise self.fault
+
+
+def _digest(key: bytes, total: torch.Tensor) -> str:
+    return hmac.new(key, total.cpu().numpy().tobytes(), hashlib.sha256).hexdigest()
 
 
 def lattice_of(clip_norm: float, split: CountSplit | None = None, bits: int = 24) -> Lattice:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -306,7 +306,7 @@ class Plan:
                     "rounds, or say expected_cohort_size"
                 )
         # Every field of this plan is one of the full plan.
-        own = {**vars(self), "expected_cohort_size": size}
+        own = {part.name: getattr(self, part.name) for part in fields(Plan)} | {"expected_cohort_size": size}
         return RunPlan(rounds=rounds, participation=participation, further=further, **own)
 
 

@@ -86,8 +86,11 @@ class Stacks:
                 except RuntimeError as error:
                     # Such as a checkpointed forward that is repeated in the backward pass, outside of vmap.
                     raise NotStackableError(f"{type(error).__name__}: {error}") from error
+            losses = losses.detach()
+            # A step and the next forward pass need its memory.
+            del output
             stepper.step(gradients, feed.rates(step), [i for i, count in enumerate(counts[: len(jobs)]) if not count])
-            total += losses.detach()
+            total += losses
         with torch.no_grad():
             updates = torch.cat([difference(p, start[name]).reshape(self.clients, -1) for name, p in own.items()], dim=1)
         for job, update, loss, steps in zip(jobs, updates, total.tolist(), feed.own_steps, strict=False):
