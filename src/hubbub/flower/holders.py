@@ -64,7 +64,7 @@ class HolderFolder:
                 raise ValueError(f"round {round_index + 1}: the run promised to have {promise.rounds}")
             if action == NOISE:
                 return self._noise(folder, holder, promise, round_index, record)
-            if action in {TAKE, OPEN}:
+            if action in (TAKE, OPEN):
                 contributions = _taken(folder, agreement, content, round_index)
                 if action == TAKE:
                     return ConfigRecord({"taken": len(contributions)})
