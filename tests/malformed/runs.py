@@ -140,8 +140,17 @@ def forged_records(run: Run) -> Iterator[Case]:
                 continue
             # A stated number may be wrong in the type or in the value; that of another name then no longer fits.
             other = ("stddev", "epsilon", "l2_sensitivity") if path[0] == "mechanism" else ()
-            # Where no round begins, the metrics show it first; of a head that never was the checkpoint tells.
-            field: Word = (path[-1], f"line {index + 1}", "metrics.jsonl", "clipped", "checkpoint.json", *path, *other)
+            # Where no round begins, the metrics show it first; of a head that never was the checkpoint or the noise tells.
+            field: Word = (
+                path[-1],
+                f"line {index + 1}",
+                "metrics.jsonl",
+                "clipped",
+                "checkpoint.json",
+                "noise.sealed",
+                *path,
+                *other,
+            )
             damage = forged([*bodies[:index], canonical(record), *bodies[index + 1 :]])
             yield Case(f"{kind}: {what}", (VERIFY, RESUME), (("ledger", "promise"), field), damage)
         for what, odd in laws.of_json(bodies[index]):
