@@ -29,7 +29,7 @@ from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verdict, verify
 from recorded_runs import answer, hubbub, invoke, require_noticed, rewritten, trained, unproved
 from refusals import refused
-from small_runs import until
+from small_runs import linear, population, until
 
 CONFIG = """
 [training]
@@ -80,11 +80,8 @@ def test_acc_7_verification_changes_nothing(run: Path) -> None:
 
 
 def test_a_run_that_goes_on_while_it_is_read_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clients = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long)) for _ in range(20)]
     plan = Plan(Mechanism(Identity(6), PoissonSampling(0.5), noise_multiplier=1.0), clip_norm=1.0, delta=1e-5)
-    population = SimulatedPopulation(clients, torch.nn.functional.cross_entropy)
-    rounds = train(plan, population, torch.nn.Linear(3, 2), RunStore(tmp_path / "run"))
-    next(rounds)
+    rounds = train(plan, population(), linear(), RunStore(tmp_path / "run"))
     next(rounds)
     # Between the ledger and the releases, a round.
     monkeypatch.setattr(verdict, "spent", lambda *read: (next(rounds, None), spent(*read))[1])
