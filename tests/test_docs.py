@@ -116,7 +116,6 @@ def test_pages_name_every_data_set_model_and_mod() -> None:
     assert [name for name in flower.__all__ if name.endswith("_mod") and name not in federations] == []
 
 
-# Who reads names of the package: folders and kinds of files.
 READERS = [("src", "py"), ("tests", "py"), ("notebooks", "ipynb"), ("examples", "py"), ("benchmarks", "py"), ("scripts", "py")]
 
 
@@ -144,7 +143,6 @@ def test_every_public_module_lists_what_it_offers_or_all_of_its_names_are_read_e
 
 
 def code_of(file: Path) -> str:
-    """The Python in a file or in a notebook."""
     if file.suffix == ".py":
         return file.read_text()
     cells = json.loads(file.read_text())["cells"]
@@ -153,15 +151,10 @@ def code_of(file: Path) -> str:
 
 def test_what_notebooks_examples_and_benchmarks_import_is_there() -> None:
     files = [file for folder, kind in READERS[2:] for file in ROOT.glob(f"{folder}/**/*.{kind}")]
-    found = [
-        (file, node.module, alias.name)
-        for file in files
-        for node in ast.walk(ast.parse(code_of(file)))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "hubbub"
-        for alias in node.names
-    ]
+    nodes = [node for file in files for node in ast.walk(ast.parse(code_of(file))) if isinstance(node, ast.ImportFrom)]
+    found = {(node.module, name.name) for node in nodes if str(node.module).split(".")[0] == "hubbub" for name in node.names}
     assert len(found) > 100
-    assert not [one for one in found if not (hasattr(import_module(one[1]), one[2]) or find_spec(f"{one[1]}.{one[2]}"))]
+    assert not [one for one in found if not (hasattr(import_module(one[0]), one[1]) or find_spec(".".join(one)))]
 
 
 def test_the_project_names_no_path_of_a_machine() -> None:

@@ -105,14 +105,10 @@ def test_a_plan_is_the_run_plan_that_says_everything(participation: Participatio
     assert by_default.promise().after(ROUNDS, 1e-6).epsilon == long.promise().after(ROUNDS, 1e-6).epsilon
 
 
-@dataclasses.dataclass(frozen=True)
-class Noted(hubbub.Plan):
-    note: str = "mine"
-
-
 def test_a_plan_with_a_field_of_ones_own_trains_as_any_other() -> None:
+    noted = dataclasses.make_dataclass("Noted", [("note", str, "mine")], bases=(hubbub.Plan,), frozen=True)
     mechanism = Mechanism(Identity(ROUNDS), hubbub.PoissonSampling(0.2), 1.5)
-    assert Noted(mechanism, 0.7, 1e-6).for_clients(CLIENTS) == hubbub.Plan(mechanism, 0.7, 1e-6).for_clients(CLIENTS)
+    assert noted(mechanism, 0.7, 1e-6).for_clients(CLIENTS) == hubbub.Plan(mechanism, 0.7, 1e-6).for_clients(CLIENTS)
 
 
 def test_a_divisor_that_was_made_of_the_clients_is_an_assumption_of_the_statement() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.report.audit import read_audit, with_audit
+from hubbub.report.audit import read_audit, with_audit, write_audit
 from hubbub.report.page import page
 from hubbub.report.summary import summary
 from recorded_runs import SMALL, hubbub, trained
@@ -32,6 +33,13 @@ def changed(audited: Path, folder: Path, change: Callable[[dict[str, Any]], obje
     folder.mkdir()
     (folder / "audit.json").write_text(json.dumps(found))
     return folder / "audit.json"
+
+
+def test_findings_are_on_disk_before_a_picture_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError):
+        write_audit(tmp_path, "run", {"verdict": "holds"})
+    assert json.loads((tmp_path / "audit.json").read_text()) == {"verdict": "holds"}
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from hubbub.cli.training import new_folder
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
-from hubbub.experiment.engine.apps import require_engine
 from hubbub.experiment.engine.folder import RunInFolder, resolved
+from hubbub.experiment.settings import require_engine
 from hubbub.report.audit import audit_rows, write_audit
 from hubbub.training.aggregate import Population
 
@@ -39,7 +39,7 @@ def audit(
         layers.append({"training": {"engine": engine}})
     # Canaries are added in this process; the number of processes changes no bit of a sum.
     config = configs.resolve(*layers, {"privacy": {"noise": "secure"}, "training": {"nproc": 1}})
-    require_engine(config.training.engine)
+    require_engine(config)
     # The settings of a run are runs/NAME/config.toml.
     name = file.absolute().parent.name if file.name == "config.toml" else file.stem
     folder = new_folder(out, "audits", name)

@@ -32,6 +32,7 @@ from hubbub.experiment import config as configs
 from hubbub.experiment import engine
 from hubbub.experiment.build import build, client_side, data_of
 from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.experiment.settings import require_engine
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain
 from hubbub.training import RunPlan
@@ -93,10 +94,7 @@ class How:
         """The settings of all layers, replaced by those of the flags."""
         named = {"engine": self.engine, "plan": self.plan, "nproc": self.nproc}
         config = configs.resolve(*layers, {"training": {key: value for key, value in named.items() if value is not None}})
-        if config.training.engine == "flower":
-            from hubbub.experiment.engine.apps import require_engine
-
-            require_engine(config.training.engine)
+        require_engine(config)
         return config
 
     def require_trackers(self) -> None:

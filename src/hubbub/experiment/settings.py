@@ -226,6 +226,12 @@ def clipping_of(config: Config) -> Clipping | None:
         raise ConfigError(f"privacy.clip_norm: {error}") from error
 
 
+def require_engine(config: Config) -> None:
+    """Refuse to continue if the engine is Flower and not installed."""
+    if config.training.engine == "flower" and importlib.util.find_spec("flwr") is None:
+        raise ConfigError("training.engine = 'flower': Flower is not installed; pip install 'hubbub[flower]'")
+
+
 def encryption_of(config: Config, expected: float) -> "Encryption | None":
     """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted."""
     secagg = config.secagg

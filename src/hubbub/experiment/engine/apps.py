@@ -1,6 +1,5 @@
 """Flower apps as files: the app of a run, and an example to start from."""
 
-import importlib.util
 import keyword
 import re
 import sys
@@ -19,12 +18,6 @@ _EXAMPLE = "flower_quickstart"
 _SUFFIX = ".template"
 # Packages that the example imports.
 _TAKEN = ("flwr", "hubbub", "numpy", "sklearn", "torch")
-
-
-def require_engine(engine: str) -> None:
-    """Refuse to continue if the engine is Flower and not installed."""
-    if engine == "flower" and importlib.util.find_spec("flwr") is None:
-        raise ConfigError("training.engine = 'flower': Flower is not installed; pip install 'hubbub[flower]'")
 
 
 def write_run_app(folder: Path, config: str, *, allow_import: bool) -> None:

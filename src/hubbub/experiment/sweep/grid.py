@@ -18,8 +18,8 @@ from hubbub.errors import ConfigError, HubbubError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build, client_side
 from hubbub.experiment.config import Config, Layer, overrides
-from hubbub.experiment.engine.apps import require_engine
 from hubbub.experiment.planner import planned
+from hubbub.experiment.settings import require_engine
 
 # Cells that differ in the seed alone are repetitions of one point.
 SEED = "training.seed"
@@ -141,7 +141,7 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
             planned(config, clients[shared], allow_import=allow_import)
             if config.training.nproc > 1:
                 raise ConfigError(f"training.nproc = {config.training.nproc}: each run of a sweep has one process; say --jobs")
-            require_engine(config.training.engine)
+            require_engine(config)
             if config.secagg.scheme != "none":
                 from hubbub.experiment.engine.parties import require_keys
 
