@@ -118,16 +118,15 @@ def test_pai_16_without_gmpy2_all_else_works_and_encryption_says_what_to_install
         "import importlib.util, sys\n"
         "sys.modules['gmpy2'] = None\n"
         "found = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *more: None if name == 'gmpy2' else found(name, *more)\n"
+        "importlib.util.find_spec = lambda name, *more: None if name in ('gmpy2', 'flwr') else found(name, *more)\n"
         "import hubbub.audit, hubbub.experiment.engine.flower_app, hubbub.flower.strategies, hubbub.verification\n"
         "from hubbub.cli import main\n"
         "main(sys.argv[1:])\n"
     )
 
     def hubbub(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
-        )
+        command = [sys.executable, "-c", code, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
 
     refused = hubbub("train", "run.toml")
     assert refused.returncode == 2
@@ -136,3 +135,4 @@ def test_pai_16_without_gmpy2_all_else_works_and_encryption_says_what_to_install
     plain = ("--set", "secagg.scheme=none", "--set", "secagg.key_bits=3072", "--set", "training.rounds=1")
     assert hubbub("train", "run.toml", *plain).returncode == 0
     assert "pip install 'hubbub[secagg]'" in hubbub("paillier", "keygen", "-o", "keys").stderr
+    assert "Flower is not installed; pip install 'hubbub[flower]'" in hubbub("train", "run.toml", "--engine", "flower").stderr
