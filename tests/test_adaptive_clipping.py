@@ -93,12 +93,7 @@ def vectors(dim: int = 8, spread: float = 0.3, **changes: object) -> Vectors:
 def plan(rule: AdaptiveClipping | float = RULE, rounds: int = 12, z: float = 0.7, **changes: object) -> RunPlan:
     participation = every_round(rounds)
     made = RunPlan(
-        rounds,
-        participation,
-        CLIENTS,
-        Mechanism(Identity(rounds), participation, z),
-        clip_norm=rule,
-        noise="simulation",
+        rounds, participation, CLIENTS, Mechanism(Identity(rounds), participation, z), clip_norm=rule, noise="simulation"
     )
     return replace(made, **changes)
 

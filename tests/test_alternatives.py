@@ -318,10 +318,7 @@ def test_rounds_of_independent_noise_have_the_calibrated_noise_over_the_root_of_
 
 @pytest.mark.parametrize(
     "layer",
-    [
-        {"privacy": {"mode": "dp-ftrl", "epsilon": 3.0}},
-        {**CYCLIC, "privacy": {**CYCLIC["privacy"], "strategy": "banded"}},
-    ],
+    [{"privacy": {"mode": "dp-ftrl", "epsilon": 3.0}}, {**CYCLIC, "privacy": {**CYCLIC["privacy"], "strategy": "banded"}}],
     ids=["pattern", "a strategy that takes long to optimize"],
 )
 def test_runs_whose_other_lengths_are_not_tried_have_no_table_of_rounds(layer: Layer) -> None:

@@ -91,12 +91,7 @@ def test_no_strategy_is_below_the_bound_that_any_other_one_gives(
 @pytest.mark.parametrize("weights", [None, "last", "some", "few"])
 def test_the_error_stated_is_that_of_the_stream(weights: str | None) -> None:
     workload = workloads.momentum(24, 0.9, np.linspace(1, 0.1, 24))
-    w = {
-        None: np.ones(24),
-        "last": np.eye(24)[-1],
-        "some": np.linspace(0, 1, 24),
-        "few": np.arange(24) % 7 == 3,
-    }[weights]
+    w = {None: np.ones(24), "last": np.eye(24)[-1], "some": np.linspace(0, 1, 24), "few": np.arange(24) % 7 == 3}[weights]
     result = factorization.banded.optimize(workload, 6, weights=None if weights is None else w)
     errors = utility.squared_errors(workload, result.strategy)
     assert result.squared_error == pytest.approx(float(w @ errors / w.sum()), rel=1e-9)

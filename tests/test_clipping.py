@@ -13,10 +13,7 @@ from hubbub.training.clipping import AdaptiveClipping
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=20),
-    st.floats(1e-6, 1e6),
-)
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=20), st.floats(1e-6, 1e6))
 def test_no_update_moves_the_sum_by_more_than_the_clip_norm(values: list[float], clip_norm: float) -> None:
     bounded, was_clipped = clip(torch.tensor(values), clip_norm)
     assert float(bounded.norm()) <= clip_norm

@@ -226,10 +226,7 @@ def test_compositions_agree_with_a_contour_integral(q: float, z: float, rounds: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("q", "z", "rounds", "delta"),
-    [(0.05, 2.0, 700, 1e-6), (0.1, 4.0, 2000, 1e-8), (0.5, 6.0, 90, 1e-20)],
-)
+@pytest.mark.parametrize(("q", "z", "rounds", "delta"), [(0.05, 2.0, 700, 1e-6), (0.1, 4.0, 2000, 1e-8), (0.5, 6.0, 90, 1e-20)])
 def test_fixed_cohorts_agree_with_a_contour_integral(q: float, z: float, rounds: int, delta: float) -> None:
     event, s = FixedSizeSampled(z, round(200 * q), 200), 1 / z
     # Losses above 0 and below, where the two halves of each law meet: at three and at one half of the shift.

@@ -46,8 +46,7 @@ def test_gamma_2_of_256_rounds_is_the_published_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, id=c["id"], marks=() if c["n"] == 512 else pytest.mark.slow) for c in MF["dense_kb_mean_large"]],
+    "case", [pytest.param(c, id=c["id"], marks=() if c["n"] == 512 else pytest.mark.slow) for c in MF["dense_kb_mean_large"]]
 )
 def test_many_rounds_of_epochs_reach_their_least_mean_error(case: dict) -> None:
     result = factorization.dense.optimize(prefix_sum(case["n"]), participation=FixedEpochs(case["k"], case["b"]))

@@ -39,11 +39,7 @@ CODE_THAT_RUNS = (
     ("planning", ""),
     ("settings", "## Errors"),
 )
-SETTINGS_THAT_PLAN = (
-    ("central", "## From Opacus"),
-    ("choosing-a-strategy", "## Which mechanism for me?"),
-    ("settings", ""),
-)
+SETTINGS_THAT_PLAN = (("central", "## From Opacus"), ("choosing-a-strategy", "## Which mechanism for me?"), ("settings", ""))
 
 
 @pytest.fixture(scope="session")

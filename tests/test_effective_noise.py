@@ -130,9 +130,7 @@ def sharing(answering: int, least: int, dim: int) -> tuple[DPFedAvgFixed, Federa
 
 
 @pytest.mark.parametrize("answering", [5, 7, 10])
-def test_cli_5_shares_of_the_noise_are_as_their_theory_says_and_never_below_what_is_stated(
-    answering: int,
-) -> None:
+def test_cli_5_shares_of_the_noise_are_as_their_theory_says_and_never_below_what_is_stated(answering: int) -> None:
     least = 5
     strategy, federation, model = sharing(answering, least, DIM)
     with pytest.MonkeyPatch.context() as patch:

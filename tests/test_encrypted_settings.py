@@ -72,10 +72,7 @@ def test_the_threshold_is_a_majority_and_all_where_holders_add_the_noise(holders
         ({"secagg": {"min_survivors": 2}}, "secagg.min_survivors = 2 with secagg.noise_by = 'server'"),
         ({"secagg": {"noise_by": "clients"}, "privacy": {"mode": "none"}}, "secagg.noise_by = 'clients': with privacy.mode"),
         ({"secagg": {"scheme": "none"}}, 'secagg.key_bits = 2048: does nothing without scheme = "paillier"'),
-        (
-            {"privacy": {"mode": "dp-ftrl"}, "secagg": {"noise_by": "clients"}},
-            "shares with strategy = BandedToeplitz",
-        ),
+        ({"privacy": {"mode": "dp-ftrl"}, "secagg": {"noise_by": "clients"}}, "shares with strategy = BandedToeplitz"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(changes: dict[str, dict[str, object]], words: str) -> None:

@@ -187,9 +187,7 @@ def test_a_deployed_server_needs_no_share_and_finds_the_holder_among_the_nodes(t
         serve(federation(file, None), deployed(tmp_path / "second", **public), file)
     assert not (tmp_path / "second" / "ledger.jsonl").exists()
     serve(federation(file, named / "private-key.json"), deployed(tmp_path / "third", **public), file)
-    assert model_of(tmp_path / "third") == model_of(
-        run_by("process", run_file(tmp_path, named), tmp_path / "process"),
-    )
+    assert model_of(tmp_path / "third") == model_of(run_by("process", run_file(tmp_path, named), tmp_path / "process"))
 
 
 def test_keys_of_other_holders_and_runs_that_cannot_go_on_are_refused(tmp_path: Path) -> None:

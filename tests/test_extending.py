@@ -67,12 +67,7 @@ def trained(folder: Path, plan: RunPlan = FIRST, seed: int = 0, rounds: int | No
 
 
 def gone_on(
-    first: Path,
-    folder: Path,
-    plan: RunPlan = FIRST,
-    following: RunPlan = SECOND,
-    seed: int = 0,
-    rounds: int | None = None,
+    first: Path, folder: Path, plan: RunPlan = FIRST, following: RunPlan = SECOND, seed: int = 0, rounds: int | None = None
 ) -> torch.Tensor:
     """What goes on from a finished run, to its end or for some rounds; again for one that was interrupted."""
     module = zeros()

@@ -216,9 +216,7 @@ def test_flw_7_whatever_mods_clients_have_one_moves_the_release_by_one_clip_norm
 
 
 @pytest.mark.parametrize(
-    "mods",
-    [[], [clipping_mod], [clipping_mod, noising_mod]],
-    ids=["none", "clipping alone", "clipping around noising"],
+    "mods", [[], [clipping_mod], [clipping_mod, noising_mod]], ids=["none", "clipping alone", "clipping around noising"]
 )
 def test_flw_7_without_the_mods_that_noise_at_the_clients_needs_nothing_is_released(mods: list[Any]) -> None:
     strategy = fixed(noise_at="clients", min_survivors=2)

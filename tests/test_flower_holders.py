@@ -286,18 +286,12 @@ def test_a_round_is_opened_once_and_the_same_request_again_by_the_same_numbers_a
     ("change", "message"),
     [
         (lambda r: {**r, **first(r, action="decrypt")}, "must be hello, noise or open"),
-        (
-            lambda r: {**r, **first(r, round=1)},
-            "sent a message of round 1, this is round 2",
-        ),
+        (lambda r: {**r, **first(r, round=1)}, "sent a message of round 1, this is round 2"),
         (lambda r: {name: record for name, record in r.items() if name != "total"}, "no ConfigRecord 'total'"),
         (lambda r: {name: record for name, record in r.items() if name != "contribution-1"}, "sums of fewer than 2"),
         (lambda r: {**r, "contribution-1": r["contribution-0"]}, "has contributed to this round already"),
         (lambda r: {**r, "contribution-1": ConfigRecord({"data": "x"})}, "must be bytes"),
-        (
-            lambda r: {**r, **{f"contribution-{i}": r["contribution-0"] for i in range(5)}},
-            "at most 4 were agreed on",
-        ),
+        (lambda r: {**r, **{f"contribution-{i}": r["contribution-0"] for i in range(5)}}, "at most 4 were agreed on"),
         (lambda r: {**r, **{f"noise-{i}": r["contribution-0"] for i in range(2)}}, "2 records of noise, at most 1"),
     ],
 )

@@ -121,11 +121,7 @@ def one_round(strategy: PrivateStrategy, on: LocalGrid, arrays: ArrayRecord = ST
 
 @pytest.mark.parametrize(
     "secagg",
-    [
-        Paillier(owner().public_key),
-        Paillier(dealt()[0]),
-        Paillier(dealt()[0], noise_by="holders"),
-    ],
+    [Paillier(owner().public_key), Paillier(dealt()[0]), Paillier(dealt()[0], noise_by="holders")],
     ids=["owner", "holders", "holders with noise"],
 )
 def test_the_model_moves_by_the_mean_of_the_clients_updates_to_the_last_bit(tmp_path: Path, secagg: Paillier) -> None:
@@ -257,11 +253,7 @@ def in_the_clear(reply: Message, others: list[Message]) -> None:
 
 @pytest.mark.parametrize(
     ("alter", "why"),
-    [
-        (of_another, "sent the message of"),
-        (tampered, "its digest is another"),
-        (in_the_clear, "arrays in the clear"),
-    ],
+    [(of_another, "sent the message of"), (tampered, "its digest is another"), (in_the_clear, "arrays in the clear")],
 )
 def test_a_reply_that_is_not_this_clients_own_is_named_and_not_added(
     tmp_path: Path, told: Callable[[], str], alter: Callable[[Message, list[Message]], None], why: str

@@ -332,11 +332,7 @@ def test_the_statement_of_several_runs_holds_each_in_a_line_and_all_that_they_as
     heads = "ab" * 32, "cd" * 32
     # As compose_runs makes it.
     both = replace(
-        second,
-        noise_multiplier=None,
-        mechanism="3 runs over the same people",
-        cohorts="",
-        assumptions=(EACH_RUN, FIXED_RUNS),
+        second, noise_multiplier=None, mechanism="3 runs over the same people", cohorts="", assumptions=(EACH_RUN, FIXED_RUNS)
     )
     text = both.statement(RunFacts(heads=heads, runs=(first, second), others=(other,)))
     listed = text.split("The runs:\n")[1].split("\n\n")[0].splitlines()

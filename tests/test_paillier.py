@@ -156,19 +156,7 @@ def test_keys_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        1.0,
-        True,
-        "1",
-        [1, 2.0],
-        [1, [2, 3]],
-        [[1, 2], [3]],
-        [True],
-        np.array([1.0]),
-        np.bool_(1),
-    ],
-    ids=repr,
+    "value", [1.0, True, "1", [1, 2.0], [1, [2, 3]], [[1, 2], [3]], [True], np.array([1.0]), np.bool_(1)], ids=repr
 )
 def test_pai_5_what_is_no_whole_number_is_refused(value: Any) -> None:
     public = small().public_key

@@ -124,11 +124,7 @@ def rounds(draw: st.DrawFn) -> tuple[packing.Packing, np.ndarray, np.ndarray, np
     """A plan, clients' steps and noise at and within the limits, and the server's noise."""
     noise = draw(st.sampled_from([0, 7, 1000, 10**6]))
     plan = packing.Packing(
-        bits=draw(st.integers(2, 32)),
-        clip=1.0,
-        max_clients=draw(st.integers(1, 12)),
-        key_bits=512,
-        noise=2 * noise,
+        bits=draw(st.integers(2, 32)), clip=1.0, max_clients=draw(st.integers(1, 12)), key_bits=512, noise=2 * noise
     )
     clients = draw(st.integers(1, plan.max_clients))
     size = draw(st.integers(1, 2 * plan.slots + 1))

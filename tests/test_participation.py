@@ -62,11 +62,7 @@ def test_separation_means_what_its_definition_says(rounds: list[int], b: int, k:
     assert MinSeparation(b, k).allows(rounds) == (pairwise and len(rounds) <= k)
 
 
-@given(
-    st.sampled_from(EVERY_KIND),
-    st.lists(st.integers(0, 9), unique=True, max_size=5).map(sorted),
-    st.integers(0, 10),
-)
+@given(st.sampled_from(EVERY_KIND), st.lists(st.integers(0, 9), unique=True, max_size=5).map(sorted), st.integers(0, 10))
 def test_the_quick_answer_for_a_later_round_is_the_answer(pattern: Participation, rounds: list[int], later: int) -> None:
     if pattern.allows(rounds) and (not rounds or later >= rounds[-1]):
         may = pattern.may_follow(np.array([len(rounds)]), np.array(rounds[-1:] or [0]), later)

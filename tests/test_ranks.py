@@ -294,10 +294,7 @@ FAULTS = [
     ("another model", "rank 1: has another model"),
     ("other threads", "rank 1: has another processor, number of threads or library"),
     ("another cohort", "rank 1: has another round, cohort or clip norm"),
-    (
-        "other calls",
-        "rank 1: is out of step: its exchange 4 is 'cohort, model or data' of .*summed, and .*'exchange'",
-    ),
+    ("other calls", "rank 1: is out of step: its exchange 4 is 'cohort, model or data' of .*summed, and .*'exchange'"),
     ("leads alone", "rank 1: is out of step: its exchange 4 is 'lead' of .*failing, and exchange 4 of rank 0 is 'cohort"),
     ("another plan", "rank 1: has another plan"),
     ("other data", "rank 1: has another data, loss, local training or seed"),

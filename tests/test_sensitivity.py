@@ -92,14 +92,7 @@ def test_acc_6_no_stated_sensitivity_is_below_brute_force(
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    st.integers(2, 11),
-    st.integers(1, 11),
-    st.integers(1, 4),
-    st.integers(2, 6),
-    st.booleans(),
-    st.integers(0, 2**32 - 1),
-)
+@given(st.integers(2, 11), st.integers(1, 11), st.integers(1, 4), st.integers(2, 6), st.booleans(), st.integers(0, 2**32 - 1))
 def test_every_search_finds_what_enumeration_finds(n: int, bands: int, b: int, k: int, signed: bool, seed: int) -> None:
     C = np.triu(np.tril(np.random.default_rng(seed).normal(size=(n, n))), -(min(bands, n) - 1))
     X = C.T @ C if signed else np.abs(C.T @ C)

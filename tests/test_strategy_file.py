@@ -176,12 +176,7 @@ def test_a_run_that_read_its_strategy_from_a_file_can_be_resumed_from_its_writte
     strategy_file.save(tmp_path / "s.safetensors", answer(MADE["banded-toeplitz"]))
     settings = {
         "training": {"rounds": MADE["banded-toeplitz"].rounds},
-        "privacy": {
-            "mode": "dp-ftrl",
-            "noise_multiplier": 2.0,
-            "strategy": "file",
-            "matrix": str(tmp_path / "s.safetensors"),
-        },
+        "privacy": {"mode": "dp-ftrl", "noise_multiplier": 2.0, "strategy": "file", "matrix": str(tmp_path / "s.safetensors")},
     }
     run = build(configs.resolve(settings))
     again = planned(resolved(run), clients=100)

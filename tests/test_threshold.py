@@ -369,8 +369,7 @@ LIES: dict[str, Callable[[Draw], Partial]] = {
     "a response out of range": lambda draw: replace(
         TRUE,
         proof=Proof(
-            TRUE.proof.challenge,
-            draw.choice([-TRUE.proof.response, TRUE.proof.response + (1 << draw.randrange(840, 5000))]),
+            TRUE.proof.challenge, draw.choice([-TRUE.proof.response, TRUE.proof.response + (1 << draw.randrange(840, 5000))])
         ),
     ),
     "another response": lambda draw: replace(

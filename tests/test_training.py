@@ -61,10 +61,7 @@ def test_a_plan_that_contradicts_itself_is_refused(changes: dict, message: str) 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ({"neighboring_relation": "add-or-remove-one"}, "add-or-remove-one"),
-        ({"accountant": "tihgt"}, "did you mean 'tight'"),
-    ],
+    [({"neighboring_relation": "add-or-remove-one"}, "add-or-remove-one"), ({"accountant": "tihgt"}, "did you mean 'tight'")],
     ids=["relation", "accountant"],
 )
 def test_acc_8_what_accounting_will_not_state_is_refused_before_the_first_release(changes: dict, message: str) -> None:

@@ -65,14 +65,7 @@ def test_separated_participation_in_a_tree_is_exact(case: dict, decoder: str) ->
 
 
 @settings(max_examples=120, deadline=None)
-@given(
-    st.integers(1, 13),
-    st.sampled_from(DECODERS),
-    st.integers(1, 14),
-    st.booleans(),
-    st.integers(1, 8),
-    st.integers(1, 5),
-)
+@given(st.integers(1, 13), st.sampled_from(DECODERS), st.integers(1, 14), st.booleans(), st.integers(1, 8), st.integers(1, 5))
 def test_a_tree_states_what_enumeration_finds(n: int, decoder: str, m: int, completed: bool, b: int, k: int) -> None:
     tree = BinaryTree(n, decoder, m, completed)
     stated = tree.sensitivity(MinSeparation(b, k))

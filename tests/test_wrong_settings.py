@@ -46,11 +46,7 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(assignment: str, words:
             ["privacy.sampling=truncated-poisson", "participation.max_cohort_size=2", "training.cohort_size=3"],
             ["participation.max_cohort_size = 2", "at least training.cohort_size = 3"],
         ),
-        (
-            "good.toml",
-            ['evaluation.statistics=["accuracy"]'],
-            ["evaluation.every = 10 in 2 rounds", "evaluate more often"],
-        ),
+        ("good.toml", ['evaluation.statistics=["accuracy"]'], ["evaluation.every = 10 in 2 rounds", "evaluate more often"]),
         (
             "good.toml",
             ['evaluation.statistics=["accuracy"]', "evaluation.every=1"],
