@@ -52,5 +52,4 @@ def looked_at(page: str, scratch: Path, *, width: int = 1100, dark: bool = False
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     told = re.search(r"<title>probe:(.*?)</title>", done.stdout, flags=re.DOTALL)
     assert told, done.stderr[-2000:]
-    answer: dict[str, Any] = json.loads(html.unescape(told[1]))
-    return answer
+    return json.loads(html.unescape(told[1]))

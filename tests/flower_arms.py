@@ -173,8 +173,7 @@ class Flower:
         self, strategy: Strategy, *, clip_norm: float, noise_multiplier: float, clients: int, seed: int | None = None, **_: Any
     ) -> Strategy:
         self._seed(seed)
-        wrap = flower_strategies.DifferentialPrivacyServerSideFixedClipping
-        return wrap(strategy, noise_multiplier, clip_norm, clients)
+        return flower_strategies.DifferentialPrivacyServerSideFixedClipping(strategy, noise_multiplier, clip_norm, clients)
 
     def _seed(self, seed: int | None) -> None:
         """Its noise comes from NumPy's global generator."""

@@ -83,8 +83,7 @@ class Tied(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = self.inner(x.flatten(1)).relu()
         pairs = self.inner(torch.stack([rows, rows.roll(1, dims=1)], dim=1)).relu().mean(dim=1)
-        scores: torch.Tensor = self.out(pairs + 0.1 * rows @ self.inner.weight)
-        return scores
+        return self.out(pairs + 0.1 * rows @ self.inner.weight)
 
 
 class Factors(nn.Module):

@@ -20,7 +20,7 @@ from hubbub.experiment.build import build
 from hubbub.experiment.cohort_sizes import CohortSize, cohort_sizes, proposed, round_counts
 from hubbub.experiment.config import Config
 from hubbub.experiment.planner import planned, strategy_word, workload_of
-from hubbub.mechanism.participation import CyclicPoissonSampling, FixedSizeSampling, Participation, PoissonSampling
+from hubbub.mechanism.participation import CyclicPoissonSampling, FixedSizeSampling, PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import prefix_sum
@@ -63,7 +63,6 @@ def test_a_run_made_with_the_printed_flags_states_the_epsilon_of_the_table(found
     config, among = found
     assert len(among.options) >= 3
     own = among.own
-    assert own is not None
     budget = config.privacy.epsilon or own.epsilon
     for one in among.options:
         # As a person makes it: a file, and the flags that were printed.
@@ -73,7 +72,6 @@ def test_a_run_made_with_the_printed_flags_states_the_epsilon_of_the_table(found
         assert stated.epsilon == one.epsilon
         assert budget * (1 - 1e-3) <= one.epsilon <= budget
         assert stated.neighboring_relation == own.plan.promise().after(16, 1e-5).neighboring_relation
-        assert run.plan.mechanism is not None
         assert run.plan.mechanism.noise_multiplier == one.mechanism.noise_multiplier
         assert run.plan.participation == one.plan.participation
         assert run.plan.expected_cohort_size == 20
@@ -84,27 +82,15 @@ def test_the_error_of_the_table_is_that_of_the_matrices(found: tuple[Config, Alt
     config, among = found
     for one in among.options:
         mechanism = one.plan.mechanism
-        assert mechanism is not None
         squared = squared_errors(workload_of(config), mechanism.strategy)
         assert one.error == pytest.approx(math.sqrt(squared.mean()) * mechanism.stddev / 20, rel=1e-8)
-
-
-def thorough(rounds: int, clients: int, cohort_size: int, epsilon: float) -> Alternatives:
-    layer: Layer = {
-        "training": {"rounds": rounds, "cohort_size": cohort_size},
-        "data": {"clients": clients, "name": "people:Phones"},
-        "privacy": {"mode": "dp-ftrl", "epsilon": epsilon, "delta": 1e-5, "neighboring_relation": "zero-out"},
-    }
-    return around(configs.resolve(layer), thorough=True)
 
 
 def test_what_is_recommended_asks_for_no_coins_that_the_run_did_not_count_on(found: tuple[Config, Alternatives]) -> None:
     among = found[1]
     best, why = among.recommended
-    assert best is not None
     assert why
     own = among.own
-    assert own is not None
     assert best.error <= own.error
     if own.cohorts == "pattern":
         assert best.cohorts == "pattern"
@@ -244,8 +230,7 @@ def test_noise_in_the_mean_never_rises_with_the_size_and_the_proposed_size_is_th
 @pytest.mark.parametrize("kind", ["poisson", "fixed-size"])
 def test_the_noise_multiplier_of_a_size_is_the_calibrated_one(kind: str) -> None:
     for one in sizes_of({"privacy": {"epsilon": 3.0, "clip_norm": 0.5, "sampling": kind}}):
-        fixed = kind == "fixed-size"
-        cohorts: Participation = FixedSizeSampling(one.size, UNITS) if fixed else PoissonSampling(one.size / UNITS)
+        cohorts = FixedSizeSampling(one.size, UNITS) if kind == "fixed-size" else PoissonSampling(one.size / UNITS)
         z = calibrate(Identity(50), cohorts, epsilon=3.0, delta=1e-5).noise_multiplier
         assert one.noise_multiplier == z
         assert one.mean_stddev == pytest.approx(z * 0.5 / one.size)
@@ -295,7 +280,6 @@ def test_noise_over_the_run_is_that_of_the_mean_of_all_releases() -> None:
     """By definition: a unit of z in each round, summed over the columns of the noising matrix."""
     for one in rounds_of(CYCLIC):
         mechanism = planned(configs.resolve(SIZED, CYCLIC, one.changes), UNITS).mechanism
-        assert mechanism is not None
         weights = np.linalg.solve(mechanism.strategy.matrix().T, np.full(one.rounds, 1 / one.rounds))
         assert one.run_stddev == pytest.approx(mechanism.stddev * np.linalg.norm(weights) / one.size)
         if one.rounds > 512:
@@ -307,9 +291,7 @@ def test_rounds_of_independent_noise_have_the_calibrated_noise_over_the_root_of_
     layer: Layer = {"privacy": {"noise_multiplier": 1.5, "clip_norm": 0.5, "sampling": kind}}
     epsilon = planned(configs.resolve(SIZED, layer), UNITS).promised.epsilon
     for one in rounds_of(layer):
-        cohorts: Participation = PoissonSampling(one.size / UNITS)
-        if kind == "fixed-size":
-            cohorts = FixedSizeSampling(one.size, UNITS)
+        cohorts = FixedSizeSampling(one.size, UNITS) if kind == "fixed-size" else PoissonSampling(one.size / UNITS)
         z = calibrate(Identity(one.rounds), cohorts, epsilon=epsilon, delta=1e-5).noise_multiplier
         assert one.run_stddev == pytest.approx(z * 0.5 / one.size / math.sqrt(one.rounds), rel=1e-3)
         run = planned(configs.resolve(SIZED, layer, one.changes), UNITS)

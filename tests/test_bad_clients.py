@@ -83,7 +83,6 @@ class Spoiler:
             # Beside it, what somebody sent in a round before.
             return [*self.late, arrived] if isinstance(arrived, Message) else arrived
         first = arrived[0] if isinstance(arrived, list) else arrived
-        assert first is not None
         self.others.append(self.steps(first))
         self.late = [first]
         return arrived
@@ -99,7 +98,6 @@ def joint_steps(strategy: DPFedAvgAdaptive) -> Callable[[Message], torch.Tensor]
     """Of an update beside its indicator: what a client says of its norm is heard only where it may be true."""
 
     def steps(reply: Message) -> torch.Tensor:
-        assert strategy._run is not None
         summing = strategy._run.summing()
         update, was_clipped = clip(bad_replies.update_of(reply), summing.clip_norm)
         said = [r["dpfedavg_norm_bit"] for r in reply.content.metric_records.values() if "dpfedavg_norm_bit" in r]
@@ -239,7 +237,6 @@ def test_cli_8_answers_without_end_fill_neither_memory_nor_log() -> None:
     with traced() as memory, logged() as lines:
         arrays, _ = strategy.aggregate_train(1, itertools.chain(replies, itertools.repeat(replies[3], 10**5)))
         _, peak = memory()
-    assert arrays is not None
     assert b"".join(array.data for array in arrays.values()) == outcome(fixed, None)[0]
     assert peak < 2**21
     assert len(lines) <= 4 * CLIENTS + 2

@@ -103,7 +103,6 @@ def test_noise_is_for_the_learning_rates_that_the_server_has() -> None:
     assert [workload.toeplitz for workload in workloads] == [True, False]
 
     def error(plan: RunPlan, workload: np.ndarray) -> float:
-        assert plan.mechanism is not None
         noising = np.linalg.inv(np.asarray(plan.mechanism.strategy.matrix()))
         return float(np.linalg.norm(workload @ noising)) * plan.mechanism.sensitivity.value
 

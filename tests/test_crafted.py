@@ -35,16 +35,13 @@ def grid(mods: Sequence[Any] = ()) -> GridPopulation:
     return GridPopulation(made.grid, made.grid.get_node_ids())
 
 
-def paillier() -> object:
-    return encrypted(encrypted_plan(Identity(6), terms(holders=1, threshold=1)), terms(holders=1, threshold=1))
-
-
+OWNER = terms(holders=1, threshold=1)
 MAKERS: dict[str, Callable[[], object]] = {
     "clients": population,
     "examples": examples,
     "Flower": grid,
     "Flower with a mod": lambda: grid([clipping_mod]),
-    "Paillier": paillier,
+    "Paillier": lambda: encrypted(encrypted_plan(Identity(6), OWNER), OWNER),
 }
 
 

@@ -172,16 +172,14 @@ def test_a_sum_of_two_tables_is_as_near_as_is_stated_and_not_much_nearer() -> No
     assert statistical_distance(1) / 1e3 < found < statistical_distance(1)
 
 
-def coarser() -> float:
-    return distance(summed(141, 200), 4**module._BITS, Fraction(141**2), seen=200)
-
-
-def shorter() -> float:
-    # Its J is 16 deviations without a step to spare.
-    return distance(law_of(module._table(Fraction(16))), 2**module._BITS, Fraction(16))
-
-
-@pytest.mark.parametrize(("part", "value", "found"), [("_COARSE", 14, coarser), ("_REACH", 16, shorter)])
+@pytest.mark.parametrize(
+    ("part", "value", "found"),
+    [
+        ("_COARSE", 14, lambda: distance(summed(141, 200), 4**module._BITS, Fraction(141**2), seen=200)),
+        # Its J is 16 deviations without a step to spare.
+        ("_REACH", 16, lambda: distance(law_of(module._table(Fraction(16))), 2**module._BITS, Fraction(16))),
+    ],
+)
 @pytest.mark.usefixtures("anew")
 def test_one_too_coarse_or_too_short_is_farther_than_was_stated_and_not_farther_than_is_stated_of_it(
     part: str, value: int, found: Callable[[], float], monkeypatch: pytest.MonkeyPatch

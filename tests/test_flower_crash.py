@@ -58,7 +58,6 @@ def rounds(make: Callable[[Path], PrivateStrategy], folder: Path, number: int, t
         messages = list(strategy.configure_train(1, arrays, ConfigRecord(), on))
         tell("messages", strategy.rounds_charged - 1)
         made, _ = strategy.aggregate_train(1, on.send_and_receive(messages))
-        assert made is not None
         arrays = made
         tell("released", strategy.rounds_charged - 1)
     strategy._run.state.close()  # type: ignore[union-attr]

@@ -239,15 +239,11 @@ def _raising(msg: Message, context: Context) -> Message:
     raise ValueError(WORDS)
 
 
-def _replying_with_an_error(msg: Message, context: Context) -> Message:
-    return Message(Error(2, WORDS), reply_to=msg)
-
-
 @pytest.mark.parametrize(
     "app",
     [
         _raising,
-        _replying_with_an_error,
+        lambda msg, context: Message(Error(2, WORDS), reply_to=msg),
         lambda msg, context: WORDS,
         lambda msg, context: Message(RecordDict(), reply_to=msg),
         returning({WORDS: np.ones(5)}),

@@ -66,8 +66,7 @@ def norm_of_update(after: Model, before: Model) -> float:
 
 
 def bit_of(reply: Message) -> Any:
-    first = next(iter(reply.content.metric_records.values()))
-    return first["dpfedavg_norm_bit"]
+    return next(iter(reply.content.metric_records.values()))["dpfedavg_norm_bit"]
 
 
 def steps_of(reply: Message) -> Numbers:

@@ -102,7 +102,6 @@ def numbers(arrays: ArrayRecord) -> npt.NDArray[np.float64]:
 
 def moved(arrays: ArrayRecord | None) -> list[float]:
     """How far a model went from where it began, in steps."""
-    assert arrays is not None
     return ((numbers(arrays) - numbers(START)) / STEP).tolist()
 
 

@@ -224,7 +224,6 @@ def test_a_budget_beyond_the_theorem_is_refused_with_the_delta_that_would_be_att
         gaussian.calibrate("classical", 10.0, 1e-5)
     assert truth > 1e-5
     stated = re.search(r"its noise (\S+) attains delta (\S+) here", str(refused.value))
-    assert stated is not None
     # Rounded up, in the last digit shown.
     assert sigma <= mpmath.mpf(stated[1]) <= sigma + 1e-6
     assert truth <= mpmath.mpf(stated[2]) <= truth + mpmath.mpf(f"1e{math.floor(mpmath.log10(truth)) - 2}")

@@ -46,7 +46,6 @@ def started(folder: Path, until: int, keep: int | None = None, strategy: Strateg
             path.commit(ticket, total.open(path.row(ticket)))
             if path.next_round == keep:
                 path.keep_noise()
-        assert path.noise is not None
         assert path.noise.round_index == until
         return b"".join(path.noise.remembered())
 

@@ -142,8 +142,6 @@ def test_noise_and_signal_are_those_of_drawn_noise() -> None:
     )
     plan = planned(config, 24)
     loud = estimates.noise_estimate(plan, workload_of(config), 4810)
-    assert loud is not None
-    assert plan.mechanism is not None
     stream = NoiseStream(plan.mechanism, dim=4810, seed=1)
     rows = 0.5 * np.stack([stream.next_row().numpy() for _ in range(9)])
     assert loud.sum_stddev == pytest.approx(rows.std(axis=1).max(), rel=0.06)
@@ -167,7 +165,6 @@ def test_the_bytes_of_encryption_are_those_of_messages_that_are_really_made(hold
     )
     plan = planned(config, 11)
     terms = encryption_of(config, plan.expected_cohort_size)
-    assert terms is not None
     costs = estimates.encryption_costs(plan, terms, 500, 11)
     agreement = estimates.agreed(plan, terms, paillier.generate(2048).public_key, 500, "a run")
     message = agreement.contribution("10", 0, np.zeros(500, dtype=np.int64))
@@ -203,7 +200,6 @@ def test_levels_are_the_norms_of_rows_of_the_matrices_that_define_them(family: F
     pattern = SingleParticipation() if family.name == "time-varying" else ROTATION
     strategy = families.strategy_of(family, prefix_sum(ROUNDS), pattern)
     levels = noise_levels(workload, strategy)
-    assert levels is not None
     np.testing.assert_allclose(levels.releases, np.linalg.norm(noising_matrix(strategy), axis=1), rtol=1e-9)
     np.testing.assert_allclose(levels.models**2, squared_errors(workload, strategy), rtol=1e-9)
     assert levels.model("mean") == pytest.approx(np.sqrt(squared_errors(workload, strategy).mean()))

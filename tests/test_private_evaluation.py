@@ -190,7 +190,6 @@ def test_the_standard_error_is_that_of_the_noise(times: int) -> None:
     answers = population.measure(range(1000), nn.Linear(3, 2))
     truth = [np.mean([values[name] for values in answers if values]) for name in ("accuracy", "loss")]
     with Evaluations.of(ledger, clients=1000, seed=5, store=None) as evaluations:
-        assert evaluations is not None
         found = [evaluations.release(range(1000), answers) for _ in range(times)]
     errors = [[(one.value - exact) / one.standard_error for one, exact in zip(some, truth, strict=True)] for some in found]
     # Five standard deviations of what so many errors show.

@@ -426,7 +426,6 @@ def judge(folder: Path) -> None:
     clients.prepare(module, CLIENTS)
     model = FlatModel(module)
     optimizer, store = plan.server.build(model.vector), RunStore(folder)
-    assert plan.mechanism is not None
     from hubbub.training.run_folder.state import model_digest
 
     promise = plan.promise(clients=CLIENTS, parameters=model.dim, initial_model=model_digest(model.vector))

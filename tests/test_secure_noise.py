@@ -270,7 +270,6 @@ def test_rng_2_a_fork_cannot_draw_the_rows_of_its_parent() -> None:
     child.start()
     answer = ours.recv() if ours.poll(30) else None
     child.join()
-    assert answer is not None
     assert f"process {child.pid} was forked from {os.getpid()}" in answer
     assert torch.equal(source.row(0, 10), expected)
 

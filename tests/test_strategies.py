@@ -94,7 +94,6 @@ def test_matrix_stream_and_sensitivity_agree(strategy: Strategy) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])
 def test_what_our_own_strategies_say_of_themselves_is_true_of_their_matrix(strategy: Strategy) -> None:
     said, C = own(strategy), strategy.matrix()
-    assert said is not None
     triangular = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
     # Of a square C of a tree no number of bands is claimed.
     assert said.matrix_bands is None if not triangular or isinstance(strategy, BinaryTree) else said.matrix_bands >= bands_of(C)

@@ -62,8 +62,7 @@ def _ctrl_c_as_it_was() -> Any:
 
 
 def results(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "results.json").read_text(), parse_constant=pytest.fail)
-    return found
+    return json.loads((folder / "results.json").read_text(), parse_constant=pytest.fail)
 
 
 def by_name(folder: Path) -> dict[str, Any]:

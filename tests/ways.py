@@ -150,15 +150,11 @@ def loop(
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
 
 
-def random_sums(seed: int, folder: Path) -> RandomSums:
-    return RandomSums(seed)
-
-
-def looped(plan: RunPlan, population: Callable[[int, Path], Population] = random_sums, noise_by: str = "server") -> Way:
+def looped(plan: RunPlan, population: Callable[[int, Path], Population] | None = None, noise_by: str = "server") -> Way:
     return Way(
         promise=plan.promise(),
         cohort=plan.expected_cohort_size,
-        go=partial(loop, plan, population),
+        go=partial(loop, plan, population or (lambda seed, folder: RandomSums(seed))),
         clipping=plan.clip_norm,
         noise_by=noise_by,
         lattice_bits=plan.lattice_bits,

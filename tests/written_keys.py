@@ -51,8 +51,7 @@ def write(kind: str, path: Path) -> dict[str, Any]:
             key_files.write_private(path, small())
         case _:
             key_files.write_share(path, SHARE)
-    said: dict[str, Any] = json.loads(path.read_text())
-    return said
+    return json.loads(path.read_text())
 
 
 def overwrite(path: Path, said: Any) -> None:

@@ -171,7 +171,6 @@ def flags(run: Run) -> Iterator[Case]:
     for words, command in commands():
         line = RIGHT.get(" ".join(words))
         for option in command.params if line else ():
-            assert line is not None
             flag, kind = max(option.opts, key=len), option.type.name
             needs = (OPTIMIZED if words[0] in ("factorize", "compare") else WITH).get(flag, ())
             base = line

@@ -173,7 +173,6 @@ def holder_messages(run: Run) -> Iterator[Case]:
         for odd in ("x", 7, [1, 2], 1.5, True):
             yield asked(f"{name}: {odd!r}", {**good, name: ConfigRecord({"data": odd})}, (*words, "hubbub_agreement"))
     data = good["contribution-1"]["data"]
-    assert isinstance(data, bytes)
     for what, odd in laws.of_bytes(data, flips=25, cuts=25):
         yield asked(what, {**good, "contribution-1": ConfigRecord({"data": odd})}, "opens nothing")
     yield asked("one twice", {**good, "contribution-1": good["contribution-0"]}, "already")

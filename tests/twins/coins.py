@@ -54,8 +54,7 @@ def client_rates(joined: Array) -> bool:
 
 def together(joined: Array) -> bool:
     """In how many rounds two clients meet: 66 binomial counts, exact."""
-    met = (joined.T @ joined)[np.triu_indices(CLIENTS, 1)]
-    return binomial(met, ROUNDS, PROBABILITY**2)
+    return binomial((joined.T @ joined)[np.triu_indices(CLIENTS, 1)], ROUNDS, PROBABILITY**2)
 
 
 def in_a_row(joined: Array) -> bool:

@@ -193,8 +193,7 @@ def _layer(rows: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _uniform_of(z: torch.Tensor) -> Array:
-    uniform: Array = stats.norm.cdf(z.numpy())
-    return uniform
+    return stats.norm.cdf(z.numpy())
 
 
 def _redrawn(patch: pytest.MonkeyPatch) -> None:
