@@ -83,6 +83,8 @@ def _audited(run: Run, effort: Effort, scratch: Path, screen: Console, *, allow_
         raise ConfigError(
             f"training.extends = {extends!r}: an audit starts runs of its own; leave it out, with privacy.earlier_runs"
         )
+    if (released := run.config.data.normalization) is not None:
+        raise ConfigError(f"data.normalization = {released!r}: an audit starts runs of its own; leave it out")
     terms = run.encryption
 
     def population(number: int) -> Population:

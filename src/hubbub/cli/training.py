@@ -37,6 +37,7 @@ from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain
 from hubbub.training import RunPlan
 from hubbub.training import train as run_rounds
+from hubbub.training.moments import NORMALIZATION
 from hubbub.training.ranks import Ranks
 from hubbub.training.run_folder.record import ledger_of, read_run
 
@@ -240,7 +241,8 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
             from hubbub.experiment.engine.parties import require_keys
 
             require_keys(run)
-        return RunInFolder.begun(run, new_folder(out, "runs", stem, ", or resume it with 'hubbub resume {out}'"))
+        folder = new_folder(out, "runs", stem, ", or resume it with 'hubbub resume {out}'")
+        return RunInFolder.begun(run, folder, allow_import=how.allow_import, ranks=ranks)
 
     _train(_led(ranks, begun), how, config)
 
@@ -417,7 +419,8 @@ def _words(row: dict[str, Any], unit: str) -> str:
 def new_folder(out: Path | None, kind: str, stem: str, otherwise: str = "") -> Path:
     """A new or empty folder: the given one, or the next free one of a stem."""
     if out is not None:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        # What a run released before its settings were written is used by the next one.
+        if out.exists() and (not out.is_dir() or any(found.name != NORMALIZATION for found in out.iterdir())):
             raise RunFolderError(f"{out}: exists already; choose another with --out{otherwise.format(out=out)}")
         return out
     return next(folder for number in count(1) if not (folder := Path(kind, f"{stem}-{number}")).exists())

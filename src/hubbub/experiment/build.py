@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,11 +15,13 @@ from hubbub._util.files import cache_folder
 from hubbub.accounting.runs import RunCharge
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
 from hubbub.errors import ConfigError
-from hubbub.experiment.config import DATASETS, MODELS, Config
-from hubbub.experiment.planner import made, planned
+from hubbub.experiment.config import DATASETS, MODELS, PRIVATELY, Config, DataConfig
+from hubbub.experiment.planner import everyone, made, planned
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
+from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.promise import Extends
-from hubbub.training import Execution, LocalTraining, RunPlan, SimulatedPopulation
+from hubbub.training import Execution, LocalTraining, RunPlan, RunStore, SimulatedPopulation
+from hubbub.training.moments import private_moments, read_moments
 from hubbub.training.ranks import Ranks
 from hubbub.training.simulation.functional import FlatModel
 
@@ -98,16 +102,60 @@ def build(
 
 def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
     """The data set of a run, with the features that its settings name; those are kept in the cache."""
-    dataset = made(config.data.name, DATASETS, "data.name", allow_import, config.data.path)
+    data = config.data
+    dataset = made(data.name, DATASETS, "data.name", allow_import, data.path)
     if not isinstance(dataset, Dataset):
-        raise ConfigError(f"data.name = {config.data.name!r}: made a {type(dataset).__name__}, not a hubbub.datasets.Dataset")
-    if config.data.features != "none":
+        raise ConfigError(f"data.name = {data.name!r}: made a {type(dataset).__name__}, not a hubbub.datasets.Dataset")
+    if data.features != "none":
         from hubbub.datasets.scattering import with_scattering
 
-        dataset = with_scattering(
-            dataset, cache_folder() / "scattering", mirrored=config.data.features == "mirrored-scattering"
-        )
+        dataset = with_scattering(dataset, cache_folder() / "scattering", mirrored=data.features == "mirrored-scattering")
+    if data.normalization not in (None, PRIVATELY):
+        moments = read_moments(Path(data.normalization).expanduser(), partial(_require_alike, config))
+        train, test = (moments.normalized(inputs) for inputs in (dataset.train_inputs, dataset.test_inputs))
+        dataset = replace(dataset, train_inputs=train, test_inputs=test)
     return dataset
+
+
+def _require_alike(config: Config, recorded: Recorded) -> None:
+    """Refuse means and variances of other inputs or of other units."""
+    promise = recorded.promise
+    found = {name: promise.settings.get(name) for name in _inputs(config)} | {"privacy.unit": promise.privacy_unit}
+    for name, wanted in {**_inputs(config), "privacy.unit": config.privacy.unit}.items():
+        if found[name] != wanted:
+            raise ConfigError(
+                f"data.normalization = {config.data.normalization!r}: has {name} = {found[name]!r}, and this run {wanted!r}; "
+                f'name a run of the same, or say "{PRIVATELY}"'
+            )
+
+
+def _inputs(config: Config) -> dict[str, object]:
+    """The settings that say what is normalized."""
+    return {"data.name": config.data.name, "data.features": config.data.features}
+
+
+def with_moments(run: Run, folder: Path, *, allow_import: bool = False, ranks: Ranks | None = None) -> Run:
+    """A run on normalized inputs, whose means and variances it releases first, as a run in a folder of its own."""
+    config, privacy = run.config, run.config.privacy
+    if config.secagg.scheme != "none" or config.training.engine != "process" or privacy.mode == "none":
+        raise ConfigError(
+            f'data.normalization = "{PRIVATELY}": means and variances are released by engine = "process", with privacy and '
+            "without secagg; name the folder of a run that released them, or leave it out"
+        )
+    private_moments(
+        run.dataset.train_inputs if privacy.unit == "example" else [inputs for inputs, _ in run.examples],
+        RunStore(folder),
+        noise_multiplier=config.data.normalization_noise_multiplier,
+        clip_norm=config.data.normalization_clip_norm,
+        participation=everyone(run.plan.participation),
+        delta=privacy.delta,
+        noise=privacy.noise,
+        seed=config.training.seed,
+        settings=_inputs(config),
+    )
+    usual = {name: getattr(DataConfig, name) for name in ("normalization_noise_multiplier", "normalization_clip_norm")}
+    data = replace(config.data, normalization=str(folder.absolute()), **usual)
+    return build(replace(config, data=data), allow_import=allow_import, ranks=ranks)
 
 
 def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | None = None) -> ClientSide:

@@ -63,6 +63,8 @@ STRATEGIES = tuple(FAMILIES)
 # Other names of strategies.
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
 SAMPLINGS = (*SAMPLING_WORDS.values(), "pattern")
+# The value of data.normalization with which a run releases means and variances of its own; any other one is a folder.
+PRIVATELY = "private"
 # The word that resets a setting; no setting has a value of this name.
 _DEFAULT = "default"
 _LARGEST_FILE = 1_000_000
@@ -236,9 +238,19 @@ class DataConfig:
     name: Annotated[str, _rule(_named, DATASETS)] = "digits"
     path: str | None = None
     features: Annotated[str, _rule(_checks.one_of, ("none", "scattering", "mirrored-scattering"))] = "none"
+    normalization: str | None = None
+    normalization_noise_multiplier: Scale = 8.0
+    normalization_clip_norm: Scale | None = None
     clients: Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**9)] = 100
     partition: Annotated[str, _rule(_checks.one_of, ("iid", "dirichlet", "user"))] = "iid"
     alpha: Scale = 0.5
+
+    @model_validator(mode="after")
+    def _together(self) -> "DataConfig":
+        if self.normalization != PRIVATELY:
+            released = ("normalization_noise_multiplier", "normalization_clip_norm")
+            _require_usual("data", self, released, f'normalization = "{PRIVATELY}", which releases means and variances')
+        return self
 
 
 @dataclass(frozen=True, config=_strict("model"))
@@ -360,7 +372,11 @@ def of_run(folder: Path) -> Layer:
             f"{folder}: is no run of 'hubbub train' (its config.toml is {why}); one of train(...) is extended by "
             "hubbub.training.extended, one of a Flower strategy resumes with its ServerApp"
         )
-    return load(path)
+    layer = load(path)
+    if (released := layer.get("data", {}).get("normalization")) and (own := folder / Path(released).name).is_dir():
+        # In this run's own folder, wherever that is now.
+        layer["data"]["normalization"] = str(own.absolute())
+    return layer
 
 
 def overrides(assignments: Sequence[str]) -> Layer:
@@ -457,7 +473,7 @@ def resolve(*layers: Layer) -> Config:
 _PATHS = {
     "training": ["extends"],
     "privacy": ["matrix", "earlier_runs"],
-    "data": ["path"],
+    "data": ["path", "normalization"],
     "secagg": ["keys"],
     "heads": ["key"],
 }
@@ -469,7 +485,7 @@ def absolute(config: Config, here: Path) -> Config:
     def whole(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(whole, value))
-        return str(here / Path(value).expanduser()) if value else value
+        return str(here / Path(value).expanduser()) if value and value != PRIVATELY else value
 
     for section, keys in _PATHS.items():
         part = getattr(config, section)

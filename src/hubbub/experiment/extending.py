@@ -26,7 +26,7 @@ from hubbub.verification import verify
 
 # Settings of the data, the people and the model.
 _SAME = {
-    "data": ("name", "clients", "partition", "alpha"),
+    "data": ("name", "features", "normalization", "clients", "partition", "alpha"),
     "model": ("name",),
     "training": ("seed", "validation"),
     "privacy": ("unit",),

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hubbub.accounting.calibrate import calibrate
+from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, stated_relation
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import rounded_up
 from hubbub.errors import BudgetError, ConfigError, HubbubError
-from hubbub.experiment.config import Config, TrainingConfig, strategy_name
+from hubbub.experiment.config import PRIVATELY, Config, DataConfig, TrainingConfig, strategy_name
 from hubbub.experiment.settings import (
     clipping_of,
     encryption_of,
@@ -23,9 +24,9 @@ from hubbub.experiment.settings import (
 from hubbub.factorization.families import Family, strategy_of
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.mechanism.participation import Participation
+from hubbub.mechanism.participation import Participation, PoissonSampling, RandomParticipation, SingleParticipation
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
-from hubbub.mechanism.strategies import Strategy
+from hubbub.mechanism.strategies import Identity, Strategy
 from hubbub.mechanism.workloads import Workload
 from hubbub.training.cohorts import require_feasible
 from hubbub.training.plan import RunPlan
@@ -52,12 +53,12 @@ def planned(
         (10, 10.0)
     """
     training, privacy = config.training, config.privacy
-    earlier = _earlier(config) if earlier is None else earlier
     require_fitting_unit(config)
     size = training.cohort_size or max(1, clients // 10)
     if size > clients:
         raise ConfigError(f"training.cohort_size = {size}: there are {clients} {privacy.unit}s; ask for at most as many")
     participation, expected = participation_of(config, clients, size)
+    earlier = _earlier(config, participation) if earlier is None else earlier
     encryption = encryption_of(config, expected)
     shares = encryption.shares() if encryption else None
     evaluation = evaluation_of(config)
@@ -125,6 +126,15 @@ def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *ar
         raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error})") from error
 
 
+def _released(normalization: str) -> str:
+    """By what a ledger knows the run that released means and variances."""
+    if normalization == PRIVATELY:
+        return normalization
+    from hubbub.training.run_folder.record import read_run
+
+    return read_run(Path(normalization).expanduser()).chain.hashes[0]
+
+
 def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]:
     """The settings that decide a client's update; all others are in the plan, or change nothing."""
     settings = {
@@ -133,6 +143,7 @@ def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]
         "model.name": config.model.name,
         "keep_releases": config.training.keep_releases,
         **({} if config.data.features == "none" else {"data.features": config.data.features}),
+        **({} if (released := config.data.normalization) is None else {"data.normalization": _released(released)}),
     }
     if config.privacy.unit == "example":
         return settings
@@ -148,20 +159,41 @@ def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]
     }
 
 
-def _earlier(config: Config) -> tuple[RunCharge, ...]:
+def _earlier(config: Config, participation: Participation) -> tuple[RunCharge, ...]:
     """The cost of the earlier runs that the settings name, each counted once; an unfinished one is refused."""
-    folders = config.privacy.earlier_runs or ()
+    named, data = config.privacy.earlier_runs or (), config.data
+    if data.normalization == PRIVATELY:
+        return (*_earlier(replace(config, data=DataConfig()), participation), _unreleased(config, participation))
+    folders = [Path(folder).expanduser() for folder in named]
+    if data.normalization is not None and (released := Path(data.normalization).expanduser()).resolve() not in [
+        folder.resolve() for folder in folders
+    ]:
+        folders.append(released)
     if not folders:
         return ()
     # Loads torch, which nothing else here needs.
     from hubbub.ledger.multi_run import costs_of_ended_runs
     from hubbub.training.run_folder.record import read_run
 
-    runs = costs_of_ended_runs([read_run(Path(folder).expanduser()) for folder in folders])
+    runs = costs_of_ended_runs([read_run(folder) for folder in folders])
     for run in runs:
         if run.simulation and config.privacy.noise == "secure":
             raise ConfigError(f"privacy.earlier_runs: the run of {run.first[:16]} is a simulation; leave it out")
     return runs
+
+
+def everyone(participation: Participation) -> PoissonSampling | SingleParticipation:
+    """All units in one round, as cohorts of a kind that composes exactly with those of a run."""
+    return PoissonSampling(1.0) if isinstance(participation, RandomParticipation) else SingleParticipation()
+
+
+def _unreleased(config: Config, participation: Participation) -> RunCharge:
+    """What means and variances will have cost when they are released, before the first round."""
+    once = Mechanism(Identity(1), everyone(participation), config.data.normalization_noise_multiplier)
+    relations, unit, none = covered_relations(once.participation), config.privacy.unit, "0" * 64
+    simulated = config.privacy.noise == "simulation"
+    relation = stated_relation(once.participation, None)
+    return RunCharge(none, none, 1, 1, mechanism_events(once, 1), relation, relations, unit, simulated)
 
 
 def _mechanism(

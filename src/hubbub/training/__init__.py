@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hubbub.training.clipping import clip
     from hubbub.training.evaluation import evaluate
     from hubbub.training.head_hook import HeadHook
+    from hubbub.training.moments import Moments, private_moments
     from hubbub.training.per_example import ExamplePopulation, private_gradients
     from hubbub.training.plan import Plan, RunPlan, ServerOptimizer
     from hubbub.training.ranks import Ranks
@@ -39,6 +40,7 @@ __all__ = [
     "HeadHook",
     "LatticeSum",
     "LocalTraining",
+    "Moments",
     "PlainSum",
     "Plan",
     "Population",
@@ -55,6 +57,7 @@ __all__ = [
     "evaluate",
     "extended",
     "private_gradients",
+    "private_moments",
     "train",
 ]
 
@@ -66,6 +69,7 @@ __getattr__, __dir__ = lazily(
         "clipping": ("clip",),
         "evaluation": ("evaluate",),
         "head_hook": ("HeadHook",),
+        "moments": ("Moments", "private_moments"),
         "per_example": ("ExamplePopulation", "private_gradients"),
         "plan": ("Plan", "RunPlan", "ServerOptimizer"),
         "ranks": ("Ranks",),

@@ -23,6 +23,7 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training import RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.training.evaluation import evaluation_promise
+from hubbub.training.moments import NORMALIZATION, read_moments
 from hubbub.training.run_folder import EVALUATION
 from hubbub.training.run_folder.record import key_ahead, ledger_of, read_metrics, unknown_releases
 from hubbub.training.run_folder.state import START, Checkpoint, Start, begins_with, metadata, model_digest, parse
@@ -185,6 +186,17 @@ def _evaluation(run: Run) -> Claim:
     return f"{len(past.rounds)} of {expected.rounds} evaluations, each after its rounds and with its release as on record"
 
 
+def _normalization(run: Run) -> Claim:
+    """The means and variances of its inputs were released by an earlier run that is counted."""
+    named, own = run.promise.settings.get("data.normalization"), run.folder / NORMALIZATION
+    counted = tuple(earlier for earlier in run.promise.earlier if earlier.first == named)
+    if named is not None and not counted:
+        yield f"the cost of the run of ledger {str(named)[:16]}, which released means and variances, is not counted"
+    elif os.path.lexists(own) and read_moments(own).charges != counted:
+        yield f"{NORMALIZATION} holds another run than the one that is counted"
+    return None if named is None else "by means and variances of a run of its own, whose cost is counted"
+
+
 def _secrets(run: Run) -> Claim:
     """Keys are those of the ledger, readable by their owner only; a closed run has none."""
     store, history, ledger = run.store, run.history, run.folder / "ledger.jsonl"
@@ -319,6 +331,7 @@ CLAIMS: Mapping[str, Callable[[Run], Claim]] = {
     "start": _start,
     "continuity": _continuity,
     "evaluation": _evaluation,
+    "normalization": _normalization,
     "secrets": _secrets,
     "checkpoint": _checkpoint,
     "epsilon": _epsilon,

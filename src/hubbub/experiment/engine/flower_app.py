@@ -202,7 +202,7 @@ def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
             raise RunFolderError(f"{folder}: holds a run with other settings than this app; choose another run-folder")
         begun = RunInFolder.resumed(folder, allow_import=allow_import)
     else:
-        begun = RunInFolder.begun(build(config, allow_import=allow_import), folder)
+        begun = RunInFolder.begun(build(config, allow_import=allow_import), folder, allow_import=allow_import)
     plan = begun.run.plan
     # A client that comes back under another name would break a promised participation pattern.
     if plan.mechanism is not None and promises(plan.participation, plan.rounds) and not settings["keys-enforced"]:

@@ -19,7 +19,7 @@ from hubbub._util import files, strict_json
 from hubbub.accounting.runs import RunCharge
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.experiment.build import Run, build
+from hubbub.experiment.build import Run, build, with_moments
 from hubbub.experiment.planner import strategy_word
 from hubbub.factorization import FAMILIES
 from hubbub.ledger.chain import read_chain
@@ -35,6 +35,7 @@ from hubbub.mechanism.participation import (
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
+from hubbub.training.moments import NORMALIZATION
 from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder.record import Metrics, read_metrics
@@ -56,8 +57,13 @@ class RunInFolder:
     head: str | None = None
 
     @classmethod
-    def begun(cls, run: Run, folder: Path) -> "RunInFolder":
-        """A new run, with its guarantee and its settings in the folder; all derived settings are written out."""
+    def begun(cls, run: Run, folder: Path, *, allow_import: bool = False, ranks: Ranks | None = None) -> "RunInFolder":
+        """A new run, with its guarantee and its settings in the folder; all derived settings are written out.
+
+        Means and variances that the settings ask for are released first, into a folder in it.
+        """
+        if run.config.data.normalization == configs.PRIVATELY:
+            run = with_moments(run, folder / NORMALIZATION, allow_import=allow_import, ranks=ranks)
         begun = cls(run, folder)
         begun.prepare()
         with begun.store.locked():

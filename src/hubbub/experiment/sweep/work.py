@@ -117,7 +117,9 @@ def finish(task: Task) -> float:
     if (task.folder / "config.toml").exists():
         begun = RunInFolder.resumed(task.folder, allow_import=task.allow_import)
     else:
-        begun = RunInFolder.begun(build(task.config, allow_import=task.allow_import), task.folder)
+        begun = RunInFolder.begun(
+            build(task.config, allow_import=task.allow_import), task.folder, allow_import=task.allow_import
+        )
     engine.train(begun, begun.run.config.training.engine, lambda _: None, allow_import=task.allow_import)
     loss, accuracy = begun.finish()
     dataset = begun.run.dataset

@@ -1,0 +1,158 @@
+"""Means and variances as a private release of their own, and runs on inputs that they normalize."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hubbub import RunStore, accounting, verify
+from hubbub.errors import BudgetError, ConfigError, DataError, LedgerError, RunFolderError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import build
+from hubbub.experiment.engine.finished import load
+from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.mechanism.participation import PoissonSampling, SingleParticipation
+from hubbub.training.moments import NORMALIZATION, Moments, private_moments, read_moments
+from recorded_runs import hubbub
+
+PATTERN = {"privacy__mode": "dp-ftrl", "privacy__strategy": "identity", "participation__min_separation": 3}
+LAYER = {
+    "training": {"rounds": 3},
+    "privacy": {"epsilon": 4.0},
+    "data": {"normalization": "private"},
+    "model": {"name": "linear"},
+}
+
+
+def small(**changed: object) -> configs.Config:
+    return configs.resolve(LAYER, configs.overrides([f"{key.replace('__', '.')}={value}" for key, value in changed.items()]))
+
+
+def released(folder: Path, clients: object, **terms: object) -> Moments:
+    return private_moments(clients, RunStore(folder), **{"noise_multiplier": 1e-3, **terms})
+
+
+@pytest.mark.parametrize("unit", ["example", "client"])
+@pytest.mark.parametrize("participation", [PoissonSampling(1.0), SingleParticipation()], ids=["random", "pattern"])
+def test_they_are_those_of_the_definition_up_to_the_noise(tmp_path: Path, unit: str, participation: object) -> None:
+    inputs = (
+        torch.randn(400, 3, 2, 5) * torch.tensor([0.5, 1.0, 2.0])[:, None, None] + torch.tensor([3.0, 0.0, -1.0])[:, None, None]
+    )
+    clients = inputs if unit == "example" else list(inputs.split([10, 90, 300]))
+    groups = inputs.split(1) if unit == "example" else clients
+    mean = np.mean([group.numpy().mean((0, 2, 3)) for group in groups], axis=0)
+    square = np.mean([(group.numpy() ** 2).mean((0, 2, 3)) for group in groups], axis=0)
+    found = released(tmp_path / "m", clients, clip_norm=100.0, participation=participation)
+    assert found.mean.numpy() == pytest.approx(mean, abs=0.2)
+    assert found.variance.numpy() == pytest.approx(square - mean**2, abs=0.7)
+    # A second call reads the release, and makes none.
+    again = released(tmp_path / "m", clients, clip_norm=100.0, participation=participation)
+    assert torch.equal(again.mean, found.mean)
+    assert torch.equal(again.variance, read_moments(tmp_path / "m").variance)
+    assert verify(tmp_path / "m").ok
+    assert found.charges[0].privacy_unit == unit
+    assert accounting.epsilon(found.charges[0].events, 1e-5, "zero-out") == pytest.approx(
+        accounting.epsilon([(accounting.Gaussian(1e-3), 1)], 1e-5, "zero-out")
+    )
+
+
+def test_one_unit_moves_the_sum_by_no_more_than_the_clip_norm_and_a_broken_one_by_nothing(tmp_path: Path) -> None:
+    inputs = torch.randn(50, 2, 4)
+    huge, broken = (torch.cat([inputs, torch.full((1, 2, 4), value)]) for value in (1e30, torch.nan))
+    sums = [
+        released(tmp_path / str(at), rows, noise="simulation", clip_norm=3.0).mean * len(rows)
+        for at, rows in enumerate((inputs, huge, broken))
+    ]
+    # The same seed, the same noise: what differs is one unit.
+    assert float((sums[1] - sums[0]).norm()) <= 3.0
+    assert torch.allclose(sums[2], sums[0], rtol=1e-12, atol=0)
+    noisy = released(tmp_path / "noisy", inputs, noise_multiplier=100.0)
+    assert bool((noisy.variance > 0).all())
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"privacy__unit": "example", "training__cohort_size": 50}, {"privacy__mode": "dp-ftrl"}]
+)
+def test_a_run_releases_them_first_counts_them_and_resumes_by_them(tmp_path: Path, changed: dict[str, object]) -> None:
+    config = small(**changed)
+    planned = build(config).plan
+    begun = RunInFolder.begun(build(config), tmp_path / "run")
+    own = read_moments(tmp_path / "run" / NORMALIZATION)
+    assert begun.run.plan.earlier == own.charges
+    assert begun.run.plan.mechanism == planned.mechanism
+    assert planned.promised.epsilon == begun.run.plan.promised.epsilon <= 4.0
+    assert torch.equal(
+        begun.run.dataset.test_inputs, own.normalized(build(small(data__normalization="default")).dataset.test_inputs)
+    )
+    assert next(begun.rounds(begun.run.population))["epsilon"] < 4.0
+    moved = tmp_path / "moved"
+    (tmp_path / "run").rename(moved)
+    resumed = RunInFolder.resumed(moved)
+    assert resumed.run.plan.promise().settings == begun.run.plan.promise().settings
+    assert resumed.run.plan.promised.epsilon == begun.run.plan.promised.epsilon
+    list(resumed.rounds(resumed.run.population))
+    resumed.finish()
+    verdict = verify(moved)
+    assert verdict.ok, [check for check in verdict.checks if not check.ok]
+    assert "normalization" in [check.name for check in verdict.checks]
+    assert load(moved).dataset.shape == begun.run.dataset.shape
+
+
+def test_others_than_those_that_were_counted_are_refused(tmp_path: Path) -> None:
+    for name in ("run", "other"):
+        begun = RunInFolder.begun(build(small()), tmp_path / name)
+        list(begun.rounds(begun.run.population))
+    shutil.rmtree(tmp_path / "run" / NORMALIZATION)
+    shutil.copytree(tmp_path / "other" / NORMALIZATION, tmp_path / "run" / NORMALIZATION)
+    assert [check.name for check in verify(tmp_path / "run").checks if not check.ok] == ["normalization"]
+    resumed = RunInFolder.resumed(tmp_path / "run")
+    with pytest.raises(LedgerError, match=r"data\.normalization"):
+        next(resumed.rounds(resumed.run.population))
+    release = next((tmp_path / "other" / NORMALIZATION).rglob("releases/0*"))
+    release.write_bytes(release.read_bytes()[:-1] + b"x")
+    with pytest.raises(LedgerError, match="is not what it says was released"):
+        build(small(data__normalization=tmp_path / "other" / NORMALIZATION))
+
+
+def test_a_run_that_stopped_before_its_settings_were_written_uses_what_it_released(tmp_path: Path) -> None:
+    config = small()
+    begun = RunInFolder.begun(build(config), tmp_path / "first")
+    (tmp_path / "again").mkdir()
+    (tmp_path / "first" / NORMALIZATION).rename(tmp_path / "again" / NORMALIZATION)
+    (tmp_path / "run.toml").write_text(configs.dump(config))
+    hubbub("train", tmp_path / "run.toml", "-o", tmp_path / "again")
+    assert read_moments(tmp_path / "again" / NORMALIZATION).charges == begun.run.plan.earlier
+    # By its folder, in another run, whose cost counts it once.
+    third = build(small(data__normalization=tmp_path / "again" / NORMALIZATION, privacy__earlier_runs=[f"{tmp_path}/again"]))
+    assert len(third.plan.earlier) == 2
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="means are of real numbers"):
+        released(tmp_path / "a", torch.zeros(5, 2, dtype=torch.long))
+    with pytest.raises(DataError, match="there are none"):
+        released(tmp_path / "a", [])
+    with pytest.raises(ConfigError, match="everyone takes part once"):
+        released(tmp_path / "a", torch.zeros(5, 2), participation=PoissonSampling(0.5))
+    with pytest.raises(DataError, match="have 3 channels, these means and variances are of 2"):
+        released(tmp_path / "b", torch.randn(5, 2)).normalized(torch.zeros(1, 3))
+    with pytest.raises(ConfigError, match="does nothing without normalization"):
+        small(data__normalization="default", data__normalization_noise_multiplier=2.0)
+    with pytest.raises(BudgetError, match="earlier runs alone cost"):
+        build(small(data__normalization_noise_multiplier=0.5))
+    for changed in ({"privacy__mode": "none", "privacy__epsilon": "default"}, {"training__engine": "flower"}):
+        with pytest.raises(ConfigError, match="means and variances are released by"):
+            RunInFolder.begun(build(small(**changed)), tmp_path / "c")
+    RunInFolder.begun(build(small()), tmp_path / "d")
+    with pytest.raises(ConfigError, match=r"has privacy\.unit = 'client', and this run 'example'"):
+        build(small(data__normalization=tmp_path / "d" / NORMALIZATION, privacy__unit="example"))
+    with pytest.raises(RunFolderError, match="no run of means and variances"):
+        build(small(data__normalization=Path(_trained(tmp_path / "e"))))
+
+
+def _trained(folder: Path) -> Path:
+    begun = RunInFolder.begun(build(small(data__normalization="default", training__rounds=1)), folder)
+    list(begun.rounds(begun.run.population))
+    return folder
