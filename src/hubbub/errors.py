@@ -33,7 +33,16 @@ __all__ = [
 
 
 class HubbubError(Exception):
-    """Base class of the package's own errors."""
+    """Base class of the package's own errors.
+
+    Example:
+        >>> import hubbub
+        >>> try:
+        ...     hubbub.load("runs/none-yet")
+        ... except HubbubError as error:
+        ...     print(f"{type(error).__name__}: {error}")
+        RunFolderError: runs/none-yet: is no run (ledger.jsonl not there); name the folder that 'hubbub train' made
+    """
 
 
 class ConfigError(HubbubError, ValueError):

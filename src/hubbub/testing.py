@@ -160,6 +160,12 @@ def check_population(population: Population, model: nn.Module, clip_norm: float)
 
     Raises:
         ContractError: A sum that is too long, not finite, or depends on the order of clients, or a wrong indicator.
+
+    Example:
+        >>> from hubbub.training import SimulatedPopulation
+        >>> clients = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long)), (torch.full((4, 3), 1e30), torch.ones(4).long())]
+        >>> population = SimulatedPopulation(clients, nn.functional.cross_entropy)
+        >>> check_population(population, nn.Linear(3, 2), clip_norm=1.0)
     """
     clients = list(population.clients)
     _check_sums(lambda cohort: population.collect(cohort, model, clip_norm, 0).open(None), clients, clip_norm)

@@ -67,6 +67,16 @@ class RunCharge:
         further: What it assumes in addition to the assumptions of its events.
         not_covered: What its promise named that it does not cover.
         setting: One line of who was trusted with what; empty for a server that saw each update.
+
+    Example:
+        >>> from hubbub.accounting import Gaussian, guarantee
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import SingleParticipation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> before = RunCharge("a" * 64, "b" * 64, 5, 5, ((Gaussian(2.0), 1),), "zero-out", ("zero-out",), "client")
+        >>> mechanism = Mechanism(Identity(5), SingleParticipation(), noise_multiplier=2.0)
+        >>> [round(guarantee(mechanism, 1e-5, earlier=earlier).epsilon, 3) for earlier in ((), (before,))]
+        [1.993, 2.943]
     """
 
     first: str

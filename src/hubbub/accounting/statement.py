@@ -320,6 +320,16 @@ class RunFacts:
         adaptive: Whether the clip norm followed the updates.
         runs: Of several runs together, the guarantee of each; in the order of ``heads``.
         others: Earlier runs that these runs name, whose cost is counted together with theirs.
+
+    Example:
+        >>> from hubbub.accounting import guarantee
+        >>> from hubbub.mechanism import Mechanism
+        >>> from hubbub.mechanism.participation import SingleParticipation
+        >>> from hubbub.mechanism.strategies import Identity
+        >>> answer = guarantee(Mechanism(Identity(5), SingleParticipation(), noise_multiplier=2.0), 1e-5)
+        >>> text = answer.statement(RunFacts(clip_norm=0.5, expected_cohort_size=40))
+        >>> "updates clipped to norm 0.5" in text, "sums divided by the fixed number 40" in text
+        (True, True)
     """
 
     clip_norm: float | None = None

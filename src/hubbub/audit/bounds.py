@@ -37,6 +37,11 @@ class LowerBound:
         mu: The system is not μ′-GDP for any μ′ below this one; ``None`` for methods that assume no Gaussian curve.
         assumptions: The assumptions of the theorem, one sentence each.
         source: The theorem.
+
+    Example:
+        >>> bound = gdp_epsilon([5.0, 6.0, 7.0] * 40, [0.0, 1.0, 2.0] * 40, delta=1e-5, confidence=0.95)
+        >>> bound.epsilon > 1, bound.statement.partition(":")[0]
+        (True, 'With confidence 0.95')
     """
 
     epsilon: float
@@ -138,12 +143,24 @@ _FINE, _GROWTH = 2, 1.1
 
 @dataclass(frozen=True)
 class EveryThreshold:
-    """The best of all thresholds, with bounds that hold for all of them together."""
+    """The best of all thresholds, with bounds that hold for all of them together.
+
+    Example:
+        >>> bound = clopper_pearson_epsilon([3.0] * 99, [0.0] * 99, delta=0.0, confidence=0.9, thresholds=EveryThreshold())
+        >>> bound.epsilon > 2
+        True
+    """
 
 
 @dataclass(frozen=True)
 class FixedThreshold:
-    """A threshold chosen before the scores were seen: a score of at least ``value`` counts as present."""
+    """A threshold chosen before the scores were seen: a score of at least ``value`` counts as present.
+
+    Example:
+        >>> bound = clopper_pearson_epsilon([3.0] * 99, [0.0] * 99, delta=0.0, confidence=0.9, thresholds=FixedThreshold(1.0))
+        >>> bound.epsilon > 3
+        True
+    """
 
     value: float
 

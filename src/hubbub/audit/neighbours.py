@@ -38,6 +38,11 @@ class Influence:
         largest: The largest squared norm of x − x′ in one round.
         allowed: Its bound.
         rounds: The rounds that differ.
+
+    Example:
+        >>> found = Influence(Fraction(2), bound=Fraction(2), largest=Fraction(1), allowed=Fraction(1), rounds=(0, 4))
+        >>> found.holds, found.sentence().rpartition(": ")[2]
+        (True, 'within the bounds')
     """
 
     squared: Fraction

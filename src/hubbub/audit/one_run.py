@@ -40,6 +40,10 @@ class GuessCount:
 
     Raises:
         ValueError: More correct than guesses, or more guesses than canaries.
+
+    Example:
+        >>> one_run_epsilon([GuessCount(canaries=100, guesses=50, correct=49)], delta=1e-5, confidence=0.95).epsilon > 2
+        True
     """
 
     canaries: int

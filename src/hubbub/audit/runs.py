@@ -67,6 +67,11 @@ class Effort:
 
     Raises:
         ValueError: A number below 1.
+
+    Example:
+        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> Effort(runs=3).settled(RunPlan(6, PoissonSampling(0.5), 10.0), clients=40, dim=5000)
+        (20, 3, 6)
     """
 
     canaries: int | None = None
@@ -79,7 +84,16 @@ class Effort:
                 integer(name, value, at_least=1)
 
     def settled(self, plan: RunPlan, clients: int, dim: int) -> tuple[int, int, int]:
-        """The numbers of canaries, runs and rounds for a run."""
+        """The numbers of canaries, runs and rounds for a run.
+
+        Args:
+            plan: Of the run.
+            clients: How many it has.
+            dim: How many parameters its model has; each canary needs one of its own.
+
+        Raises:
+            ValueError: More canaries than clients or parameters, or more rounds than the run has.
+        """
         usual = max(1, min(_MOST_CANARIES, clients // 2, dim // _LEAST_BLOCK))
         canaries = usual if self.canaries is None else self.canaries
         if canaries > min(clients, dim):
@@ -123,6 +137,17 @@ def audit(
     Raises:
         ConfigError: The run promises nothing, no canary was ever sampled, or a round was aborted.
         ValueError: More canaries than clients, or more rounds than the run has.
+
+    Example:
+        >>> import torch, hubbub
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> data = [(torch.randn(2, 20, generator=generator), torch.zeros(2, dtype=torch.long)) for _ in range(20)]
+        >>> clients = hubbub.SimulatedPopulation(data, nn.functional.cross_entropy)
+        >>> mechanism = hubbub.calibrate(rounds=4, participation=hubbub.MinSeparation(2, 2), epsilon=8.0, delta=1e-5)
+        >>> plan = RunPlan(4, mechanism.participation, 5, mechanism, clip_norm=1.0, delta=1e-5)
+        >>> found = audit(plan, lambda _: clients, nn.Linear(20, 10), honest=clients, effort=Effort(canaries=8, runs=2), seed=1)
+        >>> found.holds, found.runs, len(found.present) + len(found.absent) <= 16
+        (True, 2, True)
     """
     if plan.mechanism is None:
         raise ConfigError("privacy.mode = 'none': this run promises nothing, so there is nothing to audit")

@@ -24,6 +24,12 @@ class Comparison:
         stated: The upper bound by accounting.
         shown: The lower bound at a confidence of 95 %.
         certain: The lower bound at a confidence of 1 − 10⁻⁶, which decides the verdict.
+
+    Example:
+        >>> from hubbub.audit import GuessCount, one_run_epsilon
+        >>> bounds = [one_run_epsilon([GuessCount(100, 50, 49)], delta=1e-5, confidence=c) for c in (0.95, 1 - 1e-6)]
+        >>> Comparison("guesses of one run", 8.0, *bounds).holds
+        True
     """
 
     what: str
@@ -67,6 +73,15 @@ class Audit:
         runs: Number of runs, each with new keys.
         rounds: Rounds of each run.
         notes: Limits of these numbers, one sentence each.
+
+    Example:
+        >>> from hubbub.accounting import unprotected
+        >>> import numpy as np
+        >>> check = Check("null standard deviation", value=1.4, low=0.8, high=1.2, false_alarm=1e-6)
+        >>> scores = np.zeros(4)
+        >>> found = Audit(unprotected(4, 1e-5), (), (check,), scores, scores, scores, canaries=8, runs=1, rounds=4)
+        >>> found.holds, found.faults
+        (False, ('null standard deviation: 1.4, in a correct system from 0.8 to 1.2',))
     """
 
     stated: PrivacyGuarantee

@@ -39,6 +39,10 @@ class Check:
         low: The least value that passes.
         high: The largest value that passes.
         false_alarm: An upper bound on the probability that a correct system fails.
+
+    Example:
+        >>> Check("null standard deviation", value=1.4, low=0.8, high=1.2, false_alarm=1e-6).passed
+        False
     """
 
     name: str
@@ -64,6 +68,10 @@ def present_means(C: Rows, patterns: Rows, directions: Rows, *, stddev: float) -
 
     Raises:
         ValueError: Shapes that do not fit, a zero pattern or direction, a number that is not finite.
+
+    Example:
+        >>> present_means([[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0]], [[1.0, 0.0, 0.0]], stddev=0.5).round(4).tolist()
+        [2.8284]
     """
     *_, lengths, norms = _canaries(C, patterns, directions)
     return lengths * norms / positive("stddev", stddev)

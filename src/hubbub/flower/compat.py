@@ -114,6 +114,12 @@ class DifferentialPrivacyClientSideFixedClipping(_ClientsClip, DifferentialPriva
 
     The clients have ``clipping_mod``, or still Flower's own ``fixedclipping_mod``. The latter clips buffers too, and fails on
     arrays of whole numbers: with ``buffers="keep"`` use ``clipping_mod``. A client with neither is clipped here.
+
+    Example:
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> strategy = DifferentialPrivacyClientSideFixedClipping(FedAvg(), 1.0, 0.5, num_sampled_clients=10)
+        >>> strategy.noise_multiplier, strategy.clipping_norm
+        (1.0, 0.5)
     """
 
 
@@ -137,6 +143,12 @@ class DifferentialPrivacyServerSideAdaptiveClipping(_FlowersNames, DPFedAvgAdapt
     Raises:
         ConfigError: Settings that do not go together, or a strategy that does not average.
         ValueError: A number out of range, or noise on the count that leaves none for the updates.
+
+    Example:
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> strategy = DifferentialPrivacyServerSideAdaptiveClipping(FedAvg(), 1.0, num_sampled_clients=30)
+        >>> strategy.clipping_norm, strategy.guarantee().epsilon
+        (0.1, 0.0)
 
     Source: Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping", Algorithm 1,
     https://arxiv.org/abs/1905.03871.
@@ -174,6 +186,12 @@ class DifferentialPrivacyClientSideAdaptiveClipping(_ClientsClip, DifferentialPr
     The clients have ``clipping_mod``, or still Flower's own ``adaptiveclipping_mod``: its ``norm_bit`` says that an update
     *was* clipped, and is read so. A client with neither is clipped and counted here. Nothing of the bits is released but their
     noised count.
+
+    Example:
+        >>> from flwr.serverapp.strategy import FedAvg
+        >>> strategy = DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(), 1.0, num_sampled_clients=30)
+        >>> strategy.clipping_norm
+        0.1
     """
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:

@@ -32,6 +32,15 @@ class DPNumPyClient(NumPyClient):
 
     Raises:
         TypeError: ``client`` is no ``NumPyClient``.
+
+    Example:
+        >>> class Trains(NumPyClient):
+        ...     def fit(self, parameters, config):
+        ...         return [parameters[0] + 3, parameters[1] + 4], 12, {}
+        >>> sent = [np.zeros(1), np.zeros(1)]
+        >>> arrays, examples, _ = DPNumPyClient(Trains()).fit(sent, {"dpfedavg_clip_norm": 1.0})
+        >>> [round(float(array[0]), 3) for array in arrays], examples
+        ([0.6, 0.8], 12)
     """
 
     def __init__(self, client: NumPyClient) -> None:

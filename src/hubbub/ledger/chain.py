@@ -135,7 +135,23 @@ class Chain:
 
 
 def read_chain(path: Path) -> Chain:
-    """The records of a file; nothing is written."""
+    """The records of a file; nothing is written.
+
+    Args:
+        path: ``ledger.jsonl`` of a run's folder.
+
+    Raises:
+        LedgerError: The file cannot be read, holds no promise, or a line is not what its hash says; the line is named. A last
+            line that was cut off is ``torn`` and no error.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "ledger.jsonl"
+        >>> chain = Chain(path)
+        >>> chain.append({"kind": "promise"})
+        >>> read_chain(path).head == chain.head, read_chain(path).records
+        (True, [{'kind': 'promise'}])
+    """
     chain = Chain(path)
     try:
         content = files.read(path, at_most=_LONGEST)

@@ -211,6 +211,13 @@ class Ciphertext:
         public_key: Of the encryption.
         shape: ``()`` for a single number.
         integers: In C order, units from 1 to n² − 1. Use ``PublicKey.ciphertext`` for integers from outside.
+
+    Example:
+        >>> from hubbub.secagg import paillier
+        >>> private = paillier.generate(2048)
+        >>> sums = private.public_key.encrypt([1, -2]) + private.public_key.encrypt([3, 4]) * 10 - 1
+        >>> sums.shape, private.decrypt(sums)
+        ((2,), [30, 37])
     """
 
     public_key: PublicKey

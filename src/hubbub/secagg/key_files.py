@@ -70,8 +70,20 @@ def share_name(holder: int) -> str:
 def write_public(path: str | Path, key: PublicKey | ThresholdKey) -> None:
     """Write a public key, of one owner or of holders of shares, into a new file that everybody may read.
 
+    Args:
+        path: A new file.
+        key: Of at least 2048 bits.
+
     Raises:
         KeyFileError: The file exists or cannot be written, or the key is too small.
+
+    Example:
+        >>> import tempfile
+        >>> from hubbub.secagg import paillier
+        >>> file, public = Path(tempfile.mkdtemp()) / PUBLIC, paillier.generate(2048).public_key
+        >>> write_public(file, public)
+        >>> read_public(file) == public
+        True
     """
     _write(path, key, mode=0o644)
 
@@ -79,8 +91,20 @@ def write_public(path: str | Path, key: PublicKey | ThresholdKey) -> None:
 def write_private(path: str | Path, key: PrivateKey) -> None:
     """Write a private key into a new file that only its owner may read.
 
+    Args:
+        path: A new file.
+        key: Of at least 2048 bits.
+
     Raises:
         KeyFileError: The file exists or cannot be written, or the key is too small.
+
+    Example:
+        >>> import tempfile
+        >>> from hubbub.secagg import paillier
+        >>> folder, private = Path(tempfile.mkdtemp()), paillier.generate(2048)
+        >>> write_private(folder / PRIVATE, private)
+        >>> oct((folder / PRIVATE).stat().st_mode & 0o777), read_private(folder / PRIVATE).public_key == private.public_key
+        ('0o600', True)
     """
     _write(path, key, mode=0o600)
 
@@ -88,8 +112,18 @@ def write_private(path: str | Path, key: PrivateKey) -> None:
 def write_share(path: str | Path, share: KeyShare) -> None:
     """Write a holder's share, with its public key, into a new file that only its owner may read.
 
+    Args:
+        path: A new file; :func:`share_name` is its usual name.
+        share: Of a key of at least 2048 bits.
+
     Raises:
         KeyFileError: The file exists or cannot be written, or the key is too small.
+
+    Example::
+
+        public, shares = threshold.generate(holders=3, threshold=2)
+        for share in shares:
+            write_share(folder / share_name(share.holder), share)
     """
     _write(path, share, mode=0o600)
 
@@ -99,6 +133,13 @@ def read_public(path: str | Path) -> PublicKey | ThresholdKey:
 
     Raises:
         KeyFileError: The file is missing, damaged or of another kind, or the key is not sound.
+
+    Example:
+        >>> import tempfile
+        >>> read_public(Path(tempfile.gettempdir()) / "no-such-key.json")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        hubbub.errors.KeyFileError: ...no-such-key.json: cannot be read: No such file or directory
     """
     key: PublicKey | ThresholdKey = _read(path, PublicKey, ThresholdKey, secret=False)
     return key
@@ -109,6 +150,17 @@ def read_private(path: str | Path) -> PrivateKey:
 
     Raises:
         KeyFileError: The file is missing, damaged, of another kind or readable by others, or the key is not sound.
+
+    Example:
+        >>> import tempfile
+        >>> from hubbub.secagg import paillier
+        >>> file = Path(tempfile.mkdtemp()) / PRIVATE
+        >>> write_private(file, paillier.generate(2048))
+        >>> file.chmod(0o640)
+        >>> read_private(file)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        hubbub.errors.KeyFileError: ...private-key.json: is secret, and others may read or change it (mode 0640); ...
     """
     key: PrivateKey = _read(path, PrivateKey, secret=True)
     return key
@@ -119,6 +171,16 @@ def read_share(path: str | Path) -> KeyShare:
 
     Raises:
         KeyFileError: The file is missing, damaged, of another kind or readable by others, or the share does not fit the key.
+
+    Example:
+        >>> import tempfile
+        >>> from hubbub.secagg import paillier
+        >>> file = Path(tempfile.mkdtemp()) / PRIVATE
+        >>> write_private(file, paillier.generate(2048))
+        >>> read_share(file)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        hubbub.errors.KeyFileError: ...: format: is 'hubbub paillier private key': must be 'hubbub paillier key share'
     """
     share: KeyShare = _read(path, KeyShare, secret=True)
     return share

@@ -38,6 +38,14 @@ class PrivateKey:
     Args:
         p: Secret; the primes are kept in increasing order.
         q: Secret.
+
+    Raises:
+        ValueError: As of :meth:`from_primes`.
+
+    Example:
+        >>> private = PrivateKey.from_primes(1_000_003, 1_000_039)  # far too small, for tests; see generate
+        >>> private.decrypt(private.public_key.encrypt([1, -2]) * 3)
+        [3, -6]
     """
 
     p: int

@@ -58,6 +58,18 @@ class ThresholdKey:
         verification: ``(holders,)``, v^(Δ·sᵢ).
         min_contributions: The fewest contributions in a sum that holders decrypt. From 2 on they decrypt only sums that they
             formed themselves.
+
+    Raises:
+        ValueError: A number out of range, more or fewer verification keys than holders, or one that is no unit mod n².
+
+    Example:
+        >>> public, shares = deal(2**40 - 437, 2**40 - 4637, holders=3, threshold=2)  # far too small, for tests
+        >>> public.threshold, public.holders, public.public_key.bits
+        (2, 3, 80)
+        >>> combine(public, [share.partial(public.encrypt([5, -7])) for share in shares[:1]])
+        Traceback (most recent call last):
+            ...
+        ValueError: partials of holders [1]: 1 are too few, any 2 of 3 are needed
     """
 
     n: int
@@ -119,6 +131,12 @@ class Partial:
         ciphertexts: The decrypted ones, in C order.
         integers: As many, c^(2·Δ·sᵢ) mod n².
         proof: For all of them together.
+
+    Example:
+        >>> public, shares = deal(2**40 - 437, 2**40 - 4637, holders=3, threshold=2)  # far too small, for tests
+        >>> part = shares[0].partial(public.encrypt([5, -7]))
+        >>> part.holder, part.shape, len(part.integers)
+        (1, (2,), 2)
     """
 
     key_id: str
@@ -137,6 +155,19 @@ class KeyShare:
         public: The key.
         holder: From 1.
         secret: sᵢ; checked against the key.
+
+    Raises:
+        ValueError: It is no share of the key. No message shows it.
+
+    Example:
+        >>> public, shares = deal(2**40 - 437, 2**40 - 4637, holders=3, threshold=2, min_contributions=2)  # far too small
+        >>> clients = {"anna": public.encrypt([1, -2]), "ben": public.encrypt([3, 4])}
+        >>> combine(public, [share.partial_of(clients) for share in shares[1:]])
+        [4, 2]
+        >>> shares[0].partial(clients["anna"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        ValueError: the key '...' decrypts sums of at least 2 contributions: hand them to partial_of
     """
 
     public: ThresholdKey
@@ -218,6 +249,16 @@ class LyingHolderError(HubbubError):
 
     Args:
         liars: The numbers of the holders. Combine again without them.
+
+    Example:
+        >>> public, shares = deal(2**40 - 437, 2**40 - 4637, holders=3, threshold=2)  # far too small, for tests
+        >>> sums = public.encrypt([5, -7])
+        >>> one, two = (share.partial(sums) for share in shares[:2])
+        >>> try:
+        ...     combine(public, [one, Partial(two.key_id, 3, two.shape, two.ciphertexts, two.integers, two.proof)])
+        ... except LyingHolderError as error:
+        ...     error.holders
+        (3,)
     """
 
     def __init__(self, liars: Sequence[int]) -> None:
@@ -248,6 +289,12 @@ def generate(
 
     Raises:
         ValueError: A number out of range.
+
+    Example:
+        >>> public, shares = generate(2048, holders=3, threshold=2)  # seconds; 3072 bits take longer
+        >>> sums = public.encrypt(20) + public.encrypt(22)
+        >>> combine(public, [share.partial(sums) for share in shares[:2]])
+        42
     """
     size = integer("bits", bits, at_least=SMALLEST_BITS, at_most=_LARGEST_BITS)
     if size % 2:
@@ -276,6 +323,11 @@ def deal(
 
     Raises:
         ValueError: They are not two safe primes of one length, or a number is out of range. No message shows the primes.
+
+    Example:
+        >>> public, shares = deal(2**40 - 437, 2**40 - 4637, holders=3, threshold=2)  # far too small, for tests
+        >>> public.min_contributions, [share.holder for share in shares]
+        (1, [1, 2, 3])
     """
     half_p, half_q = _safe("p", p), _safe("q", q)
     if p == q or p.bit_length() != q.bit_length():
@@ -400,7 +452,19 @@ def _lagrange(delta: int, holders: list[int]) -> list[int]:
 
 
 def proved(public: ThresholdKey, part: Partial) -> bool:
-    """Whether a partial decryption was made with its holder's share."""
+    """Whether a partial decryption was made with its holder's share; :func:`combine` asks it of each.
+
+    Args:
+        public: The key.
+        part: It may come from anybody: a holder that does not exist, or integers that do not match, are not proved.
+
+    Example:
+        >>> public, shares = deal(2**40 - 437, 2**40 - 4637, holders=3, threshold=2)  # far too small, for tests
+        >>> part = shares[0].partial(public.encrypt([5, -7]))
+        >>> other = Partial(part.key_id, 2, part.shape, part.ciphertexts, part.integers, part.proof)
+        >>> proved(public, part), proved(public, other)
+        (True, False)
+    """
     if not 1 <= part.holder <= public.holders or len(part.integers) != len(part.ciphertexts):
         return False
     return holds(_statement(public, part.holder, part.ciphertexts, part.integers), part.proof)

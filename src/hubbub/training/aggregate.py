@@ -25,7 +25,13 @@ Values = Mapping[str, float] | None
 
 
 class Sum(Protocol):
-    """The sum of a cohort's clipped updates, not yet released."""
+    """The sum of a cohort's clipped updates, not yet released.
+
+    Example:
+        >>> total = LatticeSum(torch.tensor([3, -1]), Lattice(clip_norm=1.0), statistics={"clipped_fraction": 0.5})
+        >>> (total.open(None) / total.lattice.step).tolist(), total.statistics["clipped_fraction"]
+        ([3.0, -1.0], 0.5)
+    """
 
     @property
     def lattice(self) -> Lattice | None:

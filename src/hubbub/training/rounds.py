@@ -54,6 +54,11 @@ class RoundResult:
         phases: The seconds of each phase (``sample``, ``aggregate``, ``record``, ``noise``, ``persist``, ``update``,
             ``account``); private.
         evaluation: The released estimates of the private evaluation after the round; empty if none was due.
+
+    Example:
+        >>> result = RoundResult(0, clients=30, epsilon=0.5, head="ab12", seconds=1.5, statistics={"train_loss": 0.7})
+        >>> result.released, result.clients_per_second
+        (True, 20.0)
     """
 
     round_index: int

@@ -169,14 +169,22 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
         RunFolderError: Its folder does not prove its model, or the cost of another run that extends it cannot be counted.
         ConfigError: The plans do not fit the run or one another, or a run whose cost must be counted is not named.
 
-    Example::
-
-        first, second = RunStore(Path("one")), RunStore(Path("two"))
-        spent = charged_with(first.folder)
-        mechanism = calibrate(Identity(20), plan.participation, prior=spent, epsilon=8.0, delta=1e-5)
-        following = replace(plan, rounds=20, mechanism=mechanism)
-        for result in train(extended(first, plan, following, model, second), population, model, second):
-            print(result.epsilon)  # of both runs together
+    Example:
+        >>> import tempfile, torch, hubbub
+        >>> from hubbub.training import charged_with
+        >>> everyone = hubbub.MinSeparation(1, 2)
+        >>> data = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long)) for _ in range(4)]
+        >>> population = hubbub.SimulatedPopulation(data, nn.functional.cross_entropy)
+        >>> mechanism = hubbub.calibrate(rounds=2, participation=everyone, epsilon=2.0, delta=1e-5)
+        >>> plan, model = RunPlan(2, everyone, 4, mechanism, clip_norm=1.0, delta=1e-5), nn.Linear(3, 2)
+        >>> first, second = (RunStore(Path(tempfile.mkdtemp()) / name) for name in ("one", "two"))
+        >>> *_, last = hubbub.train(plan, population, model, first)
+        >>> spent = charged_with(first.folder)
+        >>> more = hubbub.calibrate(rounds=2, participation=everyone, prior=spent, epsilon=4.0, delta=1e-5)
+        >>> following = replace(plan, mechanism=more)
+        >>> *_, both = hubbub.train(extended(first, plan, following, model, second), population, model, second)
+        >>> last.epsilon <= 2.0 < both.epsilon <= 4.0  # of both runs together
+        True
     """
     if into.ledger_path.exists():
         promise = read_run(into.folder).promise
@@ -227,9 +235,16 @@ def charged_with(finished: Path, into: Path | None = None) -> tuple[RunCharge, .
         LedgerError: One of them may still begin rounds, or was rolled back.
         RunFolderError: A run that extends it is not there.
 
-    Example::
-
-        mechanism = calibrate(rounds=20, participation=pattern, prior=charged_with(Path("one")), epsilon=8.0, delta=1e-5)
+    Example:
+        >>> import tempfile, torch, hubbub
+        >>> everyone = hubbub.MinSeparation(1, 2)
+        >>> data = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long)) for _ in range(4)]
+        >>> population = hubbub.SimulatedPopulation(data, nn.functional.cross_entropy)
+        >>> mechanism = hubbub.calibrate(rounds=2, participation=everyone, epsilon=2.0, delta=1e-5)
+        >>> store = RunStore(Path(tempfile.mkdtemp()) / "one")
+        >>> _ = list(hubbub.train(hubbub.Plan(mechanism, 1.0, 1e-5), population, nn.Linear(3, 2), store))
+        >>> [(run.rounds, run.planned) for run in charged_with(store.folder)]
+        [(2, 2)]
     """
     return costs_of_ended_runs([read_run(folder) for folder in related(finished, into)])
 

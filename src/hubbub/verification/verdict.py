@@ -45,6 +45,10 @@ class Check:
         name: The claim, in a word.
         ok: Whether it passes.
         detail: The finding, in one line.
+
+    Example:
+        >>> Check("model", False, "model.safetensors was changed").ok
+        False
     """
 
     name: str

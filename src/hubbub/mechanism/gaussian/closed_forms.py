@@ -157,6 +157,11 @@ class Calibration:
         attained_delta: The exact delta of that noise at epsilon, rounded up.
         proved: Whether the formula's theorem covers this budget.
         source: Author, year, theorem, link.
+
+    Example:
+        >>> answer = calibrate("classical", epsilon=0.5, delta=1e-5)
+        >>> round(answer.noise_multiplier, 2), answer.proved, answer.holds, answer.attained_delta < 2e-8
+        (9.69, True, True, True)
     """
 
     name: str
@@ -187,6 +192,11 @@ class Claim:
         exact_epsilon: The true epsilon, rounded up.
         proved: Whether the theorem covers the claim.
         source: Author, year, theorem, link.
+
+    Example:
+        >>> claim = claimed_epsilon("classical", delta=1e-5, noise_multiplier=10.0)
+        >>> round(claim.claimed_epsilon, 3), round(claim.exact_epsilon, 3), claim.holds
+        (0.484, 0.341, True)
     """
 
     name: str

@@ -46,6 +46,13 @@ class Ball:
 
     Args:
         radius: From 1e-12 to 1e12.
+
+    Raises:
+        ValueError: A radius out of range.
+
+    Example:
+        >>> round(with_covariance([4.0, 1.0], Ball(radius=2.0), epsilon=1.0).mu, 9)
+        2.0
     """
 
     radius: float
@@ -60,6 +67,15 @@ class Differences:
 
     Args:
         rows: ``(count, dim)``, or the corners of a set whose convex hull holds them all. Public.
+
+    Raises:
+        ValueError: Not a matrix of finite numbers, or one beyond 1e50.
+
+    Example:
+        >>> Differences([[1.0, 0.0], [0.0, 0.5]]).array().shape
+        (2, 2)
+        >>> round(with_covariance([4.0, 1.0], Differences([[1.0, 0.0], [0.0, 0.5]]), epsilon=1.0).mu, 9)
+        0.5
     """
 
     rows: npt.ArrayLike
@@ -85,6 +101,12 @@ def mahalanobis(name: str, covariance: npt.ArrayLike, known: Known) -> float:
 
     Raises:
         ValueError: Not a covariance, or a difference in a coordinate without noise.
+
+    Example:
+        >>> round(mahalanobis("covariance", [[4.0, 0.0], [0.0, 1.0]], Ball(1.0)), 9)
+        1.0
+        >>> round(mahalanobis("covariance", [4.0, 1.0], Differences([[1.0, 0.0]])), 9)
+        0.5
     """
     if np.ndim(covariance) == 1:
         matrix, variances = None, real_array(name, covariance, ndim=1, at_most=1e50)
@@ -172,6 +194,11 @@ class HeterogeneousNoise:
         epsilon: The requested epsilon.
         attained_delta: The exact delta at epsilon and ``mu``, rounded up.
         assumptions: The assumptions of the guarantee.
+
+    Example:
+        >>> noise = with_covariance([4.0, 1.0], Ball(1.0), epsilon=1.0)
+        >>> noise.covariance.tolist(), round(noise.mu, 9), f"{noise.attained_delta:.4f}"
+        ([4.0, 1.0], 1.0, '0.1269')
     """
 
     covariance: Array
@@ -192,6 +219,11 @@ class BlockNoise:
         attained_delta: The exact delta at epsilon, rounded up; at most the budget's.
         total_variance: Summed over all coordinates.
         isotropic_variance: The same for one standard deviation everywhere, which hides the norm of all blocks together.
+
+    Example:
+        >>> noise = for_blocks([1.0, 0.2], dims=[100, 10_000], epsilon=1.0, delta=1e-5)
+        >>> [round(stddev, 2) for stddev in noise.stddevs], noise.attained_delta <= 1e-5
+        ([6.46, 0.91], True)
     """
 
     stddevs: tuple[float, ...]

@@ -37,7 +37,30 @@ Memory = tuple[Row, ...]
 
 
 class Strategy(Protocol):
-    """A way to correlate noise over rounds. Implement it anywhere; ``hubbub.testing.check_strategy`` tests yours."""
+    """A way to correlate noise over rounds. Implement it anywhere; ``hubbub.testing.check_strategy`` tests yours.
+
+    Example:
+        >>> import numpy as np
+        >>> from hubbub.errors import NoiseExhaustedError
+        >>> from hubbub.mechanism.sensitivity import of_matrix
+        >>> from hubbub.testing import check_strategy
+        >>> class Halved:  # each round takes away half of the noise of the round before
+        ...     def __init__(self, rounds):
+        ...         self.rounds = rounds
+        ...
+        ...     def matrix(self):
+        ...         return np.tril(0.5 ** np.subtract.outer(np.arange(self.rounds), np.arange(self.rounds)))
+        ...
+        ...     def sensitivity(self, participation):
+        ...         return of_matrix(self.matrix(), participation)
+        ...
+        ...     def step(self, round_index, draw, memory):
+        ...         if round_index >= self.rounds:
+        ...             raise NoiseExhaustedError(f"round {round_index}: there are {self.rounds}")
+        ...         z = draw(round_index)
+        ...         return z - 0.5 * memory[0] if memory else z, (z,)
+        >>> check_strategy(Halved(6))
+    """
 
     @property
     def rounds(self) -> int:
