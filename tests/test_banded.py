@@ -125,8 +125,6 @@ def test_columns_that_nobody_may_join_are_no_part_of_the_bound() -> None:
     assert result.lower_bound <= reached or "equal norm" in result.bound_family
 
 
-# At the sizes that people use
-
 # Rounds, bands, and where another implementation proved the least mean error to be.
 BRACKETS = [
     (512, 100, 9.06493673, 9.06493722),

@@ -66,9 +66,6 @@ def test_no_sensitivity_is_understated(d: list[float], b: int, k: int) -> None:
     check_strategy(BandedInverse(7, (1.0, *d)), [SingleParticipation(), MinSeparation(b, k), FixedEpochs(k, b)])
 
 
-# ---- gradients and optimum
-
-
 @pytest.mark.parametrize("objective", ["mean", "max"])
 @pytest.mark.parametrize(("rounds", "bands", "beta"), [(30, 1, 0.0), (30, 2, 0.0), (40, 5, 0.0), (40, 4, 0.9), (12, 12, 0.0)])
 def test_at_one_participation_nothing_is_better_and_it_is_proved(rounds: int, bands: int, beta: float, objective: str) -> None:
@@ -125,9 +122,6 @@ def test_two_bands_are_the_best_lambda_by_trying_all(pattern: MinSeparation) -> 
     errors = [unit_error(A, s) * s.sensitivity(pattern).value ** 2 for s in tried]
     assert result.squared_error <= min(errors) * (1 + 1e-12)
     assert result.squared_error == pytest.approx(min(errors), rel=1e-4)
-
-
-# ---- refusals
 
 
 def test_an_inverse_that_explodes_is_refused_where_it_is_needed() -> None:

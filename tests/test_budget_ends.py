@@ -96,8 +96,6 @@ def test_acc_10_the_round_that_would_exceed_a_federations_budget_is_not_begun() 
         assert strategy.guarantee().epsilon <= stop
 
 
-# --- a cost that nobody knows ---
-
 PARTS = {"tight": ("hubbub.accounting.pld.epsilon", "tight"), "rdp": ("hubbub.accounting.composition._rdp_epsilon", "rdp")}
 POISSON = Mechanism(Identity(3), PoissonSampling(0.5), 1.0)
 
@@ -183,9 +181,6 @@ def test_acc_11_no_further_round_is_begun_once_the_accountant_fails(
         federation.ask(budgeted, model)
     monkeypatch.undo()
     assert budgeted.rounds_charged == 1
-
-
-# --- to read is to change nothing ---
 
 
 def test_acc_7_a_ledger_answers_the_same_however_often_it_is_asked() -> None:

@@ -44,9 +44,6 @@ def points(block: str) -> Sequence[dict]:
     return found["points"] if isinstance(found, dict) else found
 
 
-# The search
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.integers(-1000, 10**9), st.integers(1, 10**9), st.floats(0.01, 30), st.floats(0, 1e-2), st.integers(-2000, 2 * 10**9))
 def test_the_answer_of_a_search_meets_the_target_and_the_index_before_it_does_not(
@@ -70,9 +67,6 @@ def test_the_answer_of_a_search_meets_the_target_and_the_index_before_it_does_no
         assert costs[found] <= 1
         assert found == lowest or costs[found - 1] > 1
     assert len(costs) <= 100
-
-
-# Noise
 
 
 @pytest.mark.parametrize("point", points("calibrate_sigma"), ids=str)
@@ -154,9 +148,6 @@ def test_a_calibration_asks_the_accountant_few_times(
     monkeypatch.setattr(module, "epsilon_once", counting)
     calibrate_noise_multiplier(PoissonSampled(1.0, q), rounds, epsilon, 1e-6, RELATION)
     assert 2 <= len(asked) <= 8
-
-
-# Rounds, sampling, cohorts, separation
 
 
 @pytest.mark.parametrize("point", points("calibrate_rounds"), ids=str)

@@ -32,9 +32,6 @@ def settings(**changes: dict[str, Any]) -> configs.Config:
     return configs.resolve(CENTRAL, changes)
 
 
-# --- learning rates that cool down ---
-
-
 def cooled(name: str = "fedavgm", **changes: Any) -> RunPlan:
     participation = FixedEpochs(4, 2)
     plan = RunPlan(
@@ -108,9 +105,6 @@ def test_noise_is_for_the_learning_rates_that_the_server_has() -> None:
 
     assert error(plans[1], workloads[1].matrix()) < error(plans[0], workloads[1].matrix())
     assert error(plans[0], workloads[0].matrix()) < error(plans[1], workloads[0].matrix())
-
-
-# --- what is promised, in words ---
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,6 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tiny.toml"
 
 
-# Accounts
-
-
 @pytest.mark.parametrize("case", oracle("matrix_factorization")["published_notebook"], ids=lambda case: case["id"])
 def test_the_published_guarantees_come_out_of_the_command_line(case: dict) -> None:
     bands, squared, separation = case["bands"], 0.2 if case["bands"] == 400 else 1.0, case["notebook_min_separation"] + 1
@@ -83,9 +80,6 @@ def test_a_refusal_leaves_the_output_for_programs_empty(flag: str) -> None:
     assert invoke(*"account --rounds 5 --delta 1e-5 --noise-multiplier 1 --json".split(), flag, "tre", status=2) == ""
 
 
-# Configs
-
-
 def test_flags_beat_the_file_and_the_file_beats_defaults() -> None:
     file = {"training": {"rounds": 7, "batch_size": 3}, "privacy": {"epsilon": 2.0}}
     flags = config.overrides(["training.rounds=9", "privacy.mode=dp-ftrl", "data.path = /tmp/x y"])
@@ -100,9 +94,6 @@ def test_fil_8_every_key_misspelt_is_refused_with_the_right_one(section: str) ->
         for wrong in (f"{key}x", f"{key[0]}{key}"):
             with pytest.raises(ConfigError, match=rf"{section}\.{wrong}: is no setting .did you mean '{key}'"):
                 config.resolve({section: {wrong: 1}})
-
-
-# Runs
 
 
 def rows(run: Path) -> list[dict]:

@@ -80,9 +80,6 @@ def test_holding_out_splits_the_training_data_and_hides_the_test_data() -> None:
     assert all(row.numpy().tobytes() in train for row in held.test_inputs)
 
 
-# --- what a data set may be ---
-
-
 def fitting(**changes: object) -> Dataset:
     good = {
         "train_inputs": torch.zeros(3, 1),

@@ -164,8 +164,6 @@ def test_the_project_names_no_path_of_a_machine() -> None:
             assert not re.search(r"/(work|farm|root)/", (ROOT / name).read_text()), name
 
 
-# ARCHITECTURE.md
-
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
 
 

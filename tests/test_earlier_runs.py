@@ -143,9 +143,6 @@ def test_what_follows_a_run_without_a_bound_has_none(tmp_path: Path) -> None:
         calibrate(Identity(4), PATTERN, prior=charges(bare), epsilon=8.0, delta=1e-5)
 
 
-# What a file may say of earlier runs
-
-
 RECORD = {
     "first": "a" * 64,
     "head": "b" * 64,

@@ -103,9 +103,6 @@ def federation(file: Path, holder: Path | None) -> LocalGrid:
     return LocalGrid(client_app(file), num_nodes=3, node_config=configured, run_config={"allow-import": True})
 
 
-# The same run
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shared", "noise_by", "mode"), [(False, "server", "dp-fedavg"), (True, "holders", "dp-ftrl")], ids=["owner", "holders"]
@@ -172,9 +169,6 @@ def test_keys_that_nobody_named_are_made_once_and_only_their_owner_may_read_them
     # As one that was never interrupted.
     file.write_text(file.read_text().replace("key_bits", f'keys = "{keys(tmp_path / "keys", shared=False)}", key_bits'))
     assert model_of(run_by("process", file, tmp_path / "whole")) == model_of(begun.folder)
-
-
-# A deployment
 
 
 def test_a_deployed_server_needs_no_share_and_finds_the_holder_among_the_nodes(tmp_path: Path) -> None:

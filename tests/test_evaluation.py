@@ -55,9 +55,6 @@ def test_the_worst_tenth_are_those_whom_the_model_serves_worst() -> None:
     assert lost.quantiles == served.quantiles
 
 
-# --- runs ---
-
-
 def settings(**training: object) -> configs.Config:
     changes = {"training": {"rounds": 3, "cohort_size": 5, "fairness": True, **training}}
     return configs.resolve({"privacy": {"noise_multiplier": 1.0}, "data": {"clients": 20}}, changes)

@@ -44,9 +44,6 @@ def all_rows(gradients: ExampleGradients, inputs: torch.Tensor, targets: torch.T
     return torch.cat([rows.clone() for rows, _ in gradients.rows(Chosen(inputs, targets, numbers, lambda number: number))])
 
 
-# --- gradients ---
-
-
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 def test_each_example_has_the_gradient_that_it_has_alone(name: str) -> None:
@@ -81,9 +78,6 @@ def test_the_module_is_left_as_it_was(make: Callable[[nn.Module], nn.Module]) ->
         assert id(p) == before[name][0]
         assert torch.equal(p, before[name][1])
     assert len(before) == len(dict(module.named_parameters(remove_duplicate=False)))
-
-
-# --- neighbours ---
 
 
 def bits(total: torch.Tensor) -> torch.Tensor:
@@ -125,9 +119,6 @@ def test_a_layer_that_would_mix_examples_sees_one_at_a_time() -> None:
     inputs, targets = data((4,))
     found = all_rows(ExampleGradients(module, F.cross_entropy), inputs, targets, [2, 7])
     torch.testing.assert_close(found, one_by_one(module, inputs, targets)[[2, 7]], rtol=2e-4, atol=2e-6)
-
-
-# --- the population ---
 
 
 def population(name: str = "perceptron", **options: object) -> tuple[ExamplePopulation, nn.Module, torch.Tensor, torch.Tensor]:
@@ -208,9 +199,6 @@ def test_however_large_a_cohort_is_a_batch_is_in_memory_at_a_time() -> None:
     assert {rows.untyped_storage().nbytes() for rows, _ in gradients.rows(chosen)} == {8 * 4 * gradients.dim}
 
 
-# --- a loop of one's own ---
-
-
 def test_private_gradients_are_the_sum_of_the_clipped_ones() -> None:
     module, inputs, targets = made("network", EXAMPLES)
     rows = one_by_one(module, inputs, targets).double()
@@ -225,8 +213,6 @@ def test_shp_2_shp_3_private_gradients_refuse_a_buffer() -> None:
     with pytest.raises(ConfigError, match="GroupNorm"):
         private_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), F.cross_entropy, *data((4,)), 1.0)
 
-
-# --- many rows on a lattice ---
 
 NUMBERS = st.one_of(
     st.floats(-10, 10), st.sampled_from([0.0, math.nan, math.inf, -math.inf, 1e30, -1e-30, 1e300, 5e-324, 0.5**25])

@@ -123,9 +123,6 @@ def test_plain_steps_are_those_of_torch_s_own_optimizer() -> None:
     torch.testing.assert_close(one_by_one(model, local, [job])[0], moved, rtol=1e-4, atol=1e-6)
 
 
-# --- what does not run for many at once ---
-
-
 class Odd(nn.Linear):
     """A model that changes its examples first."""
 
@@ -177,9 +174,6 @@ def test_on_a_gpu_convolutions_repeat_in_all_bits() -> None:
     with repeatable(torch.device("cuda")):
         assert (flags.deterministic, flags.benchmark, flags.allow_tf32) == (True, False, False)
     assert (flags.deterministic, flags.benchmark, flags.allow_tf32) == before
-
-
-# --- sums ---
 
 
 @pytest.mark.parametrize("plan", ["one-by-one", "batched-3", "auto"])

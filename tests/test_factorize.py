@@ -35,9 +35,6 @@ def proto(array: np.ndarray) -> bytes:
     return b"\x08\x02" + message(2, shape) + message(4, array.astype("<f8").tobytes())
 
 
-# One strategy
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_is_printed_with_the_error_that_its_file_has(family: str) -> None:
     found = answer(*f"factorize {family} --rounds 24 -o s.safetensors".split())
@@ -66,9 +63,6 @@ def test_what_a_file_says_is_shown_and_not_obeyed() -> None:
     shown = invoke(*"factorize file --matrix s.safetensors".split())
     assert "\x1b" not in shown
     assert "rm \\x1b[2J\\n[red]it[/red]" in shown.replace("\n", " ").replace("  ", "")
-
-
-# Published matrices
 
 
 @pytest.fixture
@@ -119,9 +113,6 @@ def test_a_decoder_of_float32_is_near_enough_and_another_in_the_sixth_digit_is_n
     np.save("off.npy", B)
     with pytest.raises(DataError, match=r"off\.npy: B·C differs .* at \[20, "):
         published.decoder_difference("off.npy", C, files)
-
-
-# Side by side
 
 
 def test_strategies_are_compared_in_the_order_of_their_errors() -> None:

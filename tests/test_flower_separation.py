@@ -142,8 +142,6 @@ def test_prt_11_where_no_record_can_be_kept_nothing_is_sent(tmp_path: Path) -> N
     assert not device.trained
 
 
-# On the server
-
 START = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
 
 

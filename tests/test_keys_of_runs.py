@@ -32,9 +32,6 @@ from release_paths import CLIP, ROUNDS, locked, opened, plan, some_rounds, total
 KEY = bytes(range(32))
 
 
-# Where keys come from
-
-
 def test_rng_6_every_key_is_256_bits_of_the_operating_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, given = list[bytes](), itertools.count()
 
@@ -75,9 +72,6 @@ def test_rng_6_noise_from_a_known_seed_is_called_so_in_the_ledger_and_in_the_sta
     stated = ledger.spent(1e-5)
     assert stated.simulation
     assert "not for release" in stated.sentence().lower() or "simulation" in stated.sentence().lower()
-
-
-# What is drawn from them
 
 
 def test_rng_3_a_row_that_is_asked_for_again_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
@@ -139,9 +133,6 @@ def test_rng_9_cohorts_are_drawn_from_a_secret_key_and_by_no_generator_that_can_
 def test_rng_9_a_coin_is_53_bits_of_the_cipher_by_the_definition() -> None:
     words = bits(derive(KEY, "cohort", 0), 1000)
     assert cohort(PoissonSampling(0.3), KEY) == [i for i, word in enumerate(words.tolist()) if word >> 11 < 0.3 * 2**53]
-
-
-# What holds a key
 
 
 def forms(key: bytes) -> Iterator[bytes]:

@@ -96,9 +96,6 @@ def test_a_notebook_tells_of_no_machine_is_small_and_links_to_what_there_is(path
             assert (path.parent / target).exists(), target
 
 
-# Cards
-
-
 def shown(value: Any) -> dict[str, str]:
     bundle: dict[str, str] = value._repr_mimebundle_(include=None, exclude=None)
     assert set(bundle) == {"text/plain", "text/html"}

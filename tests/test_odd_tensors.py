@@ -16,8 +16,6 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training import ExamplePopulation, LocalTraining, SimulatedPopulation, clip
 from hubbub.training.simulation.functional import FlatModel
 
-# --- values ---
-
 
 def linear() -> nn.Module:
     torch.manual_seed(0)
@@ -61,9 +59,6 @@ def test_num_10_norms_of_every_scale_are_clipped_exactly_and_none_vanishes_or_ov
         assert was_clipped == clipped or abs(exponent) < 1e-6
         if exponent > -30:
             assert float(bounded.norm()) == pytest.approx(min(1.0, 10**exponent), rel=1e-5)
-
-
-# --- shapes ---
 
 
 class Scalar(nn.Module):

@@ -152,9 +152,6 @@ def test_a_file_with_another_name_elsewhere_is_not_written_over(tmp_path: Path) 
     assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
-# --- what a release takes, and for how long it stays ---
-
-
 @pytest.mark.parametrize(("multiplier", "dtype"), [(1.0, torch.int32), (500.0, torch.int64)])
 def test_a_release_is_kept_as_whole_steps(tmp_path: Path, multiplier: float, dtype: torch.dtype) -> None:
     store = locked(tmp_path)

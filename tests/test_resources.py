@@ -32,9 +32,6 @@ MILLION = 10**6
 MIB = 2**20
 
 
-# Before anything is allocated
-
-
 TOO_LARGE: dict[str, Callable[[], object]] = {
     "independent": lambda: Identity(MILLION).matrix(),
     "banded": lambda: toeplitz.square_root(MILLION, 8).matrix(),
@@ -64,9 +61,6 @@ def test_res_1_a_matrix_file_of_a_billion_entries_is_refused_before_they_are_all
         read_tensor_proto(path)
 
 
-# Before the first round
-
-
 def test_res_2_noise_that_no_memory_holds_is_refused_before_the_first_round() -> None:
     rounds, dim = 4096, 10**8
     pattern = MinSeparation(rounds, 1)
@@ -91,9 +85,6 @@ def test_res_2_noise_that_no_disk_holds_is_refused_before_the_first_round(
     assert not (tmp_path / "run/ledger.jsonl").exists()
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: full._replace(free=full.free + 1))
     some_rounds(tmp_path / "run", 1)
-
-
-# In a round
 
 
 def kinds(folder: Path) -> list[str]:
@@ -128,9 +119,6 @@ def test_res_3_a_round_that_runs_out_of_memory_is_aborted_or_was_never_charged(
     assert [kind for kind in kinds(tmp_path) if kind in ("begin", "commit", "abort")] == expected
 
 
-# Descriptors and temporary folders
-
-
 def test_res_4_a_process_that_may_open_no_more_files_says_so_and_can_go_on(tmp_path: Path) -> None:
     some_rounds(tmp_path, 1)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -160,9 +148,6 @@ def test_res_4_a_run_needs_no_folder_for_temporary_files(tmp_path: Path, monkeyp
     monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))
     some_rounds(tmp_path / "run", ROUNDS)
     assert kinds(tmp_path / "run").count("commit") == ROUNDS
-
-
-# Long ledgers and large cohorts
 
 
 def long_ledger(path: Path, rounds: int) -> Promise:

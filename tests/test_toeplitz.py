@@ -25,9 +25,6 @@ SMALL = [c for c in MF["banded_toeplitz"] if c["n"] <= 1000]
 MOMENTUM = [0.0, 0.9]
 
 
-# ---- power series
-
-
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.95])
 def test_the_root_series_squared_is_the_workload_and_falls(beta: float) -> None:
     root, inverse = (matrices.root_series(beta, 300, power) for power in (0.5, -0.5))
@@ -46,9 +43,6 @@ def test_products_inverses_and_divisions_of_series_are_those_of_their_matrices(l
     np.testing.assert_allclose(T.T @ matrices.transposed_divide(a, c), a, atol=1e-10)
 
 
-# ---- sensitivity
-
-
 @settings(max_examples=50)
 @given(
     coefficients=draws.lists(draws.floats(-1, 1), min_size=1, max_size=8),
@@ -63,9 +57,6 @@ def test_no_sensitivity_is_understated(coefficients: list[float], separation: in
             if large:  # without the help of the dense matrix, as for many rounds
                 patch.setattr(matrices, "_DENSE", 0)
             check_strategy(strategy, [SingleParticipation(), *patterns])
-
-
-# ---- the optimum
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case["id"])
@@ -184,9 +175,6 @@ def test_normalized_columns_lower_the_error_to_a_value_that_the_definition_confi
         lambda c: normalized_numerics.mean_error(np.append(1.0, c), rounds, beta)[0] / plain.squared_error, start, method="BFGS"
     )
     assert other.fun * plain.squared_error == pytest.approx(result.squared_error, rel=1e-6)
-
-
-# ---- known errors of fixed strategies
 
 
 def case_of(identity: str) -> tuple[workloads.Workload, BandedToeplitz | NormalizedToeplitz] | None:

@@ -91,9 +91,6 @@ def test_where_the_programme_would_be_too_large_a_bound_says_so(monkeypatch: pyt
     assert bound.value >= exact.value
 
 
-# What a tree costs
-
-
 def rho(event: TreeAggregation) -> float:
     return 0.5 / as_gaussian(event).noise_multiplier ** 2
 

@@ -71,9 +71,6 @@ def run() -> Seen:
     return Seen(scores[EACH:], scores[:EACH])
 
 
-# Whether what was seen raises an alarm
-
-
 def _check(seen: Seen, number: int) -> bool:
     checks = audit.check_whitened_scores(seen.absent, seen.present, np.full(EACH, MU), mu=MU, false_alarm=FALSE_ALARM)
     return not checks[number].passed
@@ -107,8 +104,6 @@ STATISTICS: dict[str, Callable[[Seen], bool]] = {
     each.__name__: each for each in (null_deviation, present_mean, claimed_mu, gaussian_bound, clopper_pearson)
 }
 
-
-# What can be broken
 
 Bounded = tuple[torch.Tensor, bool]
 

@@ -108,9 +108,6 @@ def _full(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(_joined.__globals__, "draw", lambda *arguments, **keys: right(*arguments, **keys)[:4])
 
 
-# Of the other kinds
-
-
 def evenly_kept(joined: Array) -> bool:
     """How often each client is in a truncated cohort: twelve binomial counts, exact."""
     sizes = stats.binom(CLIENTS, PROBABILITY)

@@ -27,9 +27,6 @@ from twins.twin import System, Twin, binomial
 DIM, TRIALS, CLIP_NORM, NOISE = 1000, 400, 0.55, 1.0
 
 
-# The adversary
-
-
 def excluded(y: torch.Tensor, x: torch.Tensor) -> bool:
     """Whether some coordinate of y is the rounded sum of x and w for *no* float64 number w: then x was not summed.
 
@@ -68,9 +65,6 @@ class Score:
         self.undecided += call is None
         self.right += call == truth
         self.wrong += call not in (None, truth)
-
-
-# The game
 
 
 @dataclass(frozen=True)
