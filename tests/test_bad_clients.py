@@ -166,9 +166,6 @@ def test_cli_6_so_they_are_where_the_loop_runs_on_a_grid(rounds: int) -> None:
     assert spoiler.tried == {*NOTHING, *BOUNDED}
 
 
-# One at a time.
-
-
 BESIDE = ["weight 1e12", "weight -8", "weight 0", "weight NaN", "no metrics", "metrics that are none", "its own clip norm"]
 
 

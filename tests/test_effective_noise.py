@@ -118,9 +118,6 @@ def test_cli_5_a_model_of_half_precision_is_released_with_noise_of_full_precisio
     assert Lattice(CLIP).holds(found[0].release)
 
 
-# Noise of the clients.
-
-
 def sharing(answering: int, least: int, dim: int) -> tuple[DPFedAvgFixed, Federation, dict[str, Any]]:
     noise = {"noise_multiplier": Z, "noise_at": "clients", "min_survivors": least}
     strategy = DPFedAvgFixed(averaging(CLIENTS), clip_norm=CLIP, num_sampled_clients=CLIENTS, **noise)

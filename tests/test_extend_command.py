@@ -119,9 +119,6 @@ def test_more_rounds_than_before_let_clients_come_as_often_as_these_allow(place:
     assert read_run(place / "three").promise.mechanism.participation.max_participations == 1
 
 
-# --- budgets ---
-
-
 @pytest.mark.parametrize("name", ["epsilon", "stop_epsilon"])
 def test_a_budget_that_is_spent_is_refused_with_what_was_spent(name: str, place: Path) -> None:
     spent = answer("account", "one")["epsilon"]
@@ -137,8 +134,6 @@ def test_a_run_stops_where_both_together_would_exceed_the_budget(place: Path) ->
     assert 1 <= found["rounds"] < 30
     assert found["epsilon"] <= budget
 
-
-# --- what is refused ---
 
 REFUSED = {
     "data.clients=11": "had 12",
@@ -202,9 +197,6 @@ def test_settings_that_go_on_from_a_run_are_trained_only_with_its_charge(place: 
     refused(by_hand, "was extended in", "whose cost is not counted here")
 
 
-# --- attacks ---
-
-
 def test_acc_12_a_model_that_the_releases_do_not_make_is_refused(place: Path) -> None:
     path = place / "one/model.safetensors"
     content, tensors = path.read_bytes(), load_file(path)
@@ -233,9 +225,6 @@ def test_a_resumed_run_cannot_be_told_that_it_began_by_itself(place: Path, capsy
     assert hubbub("resume", "two", *PLAIN) == 0
     assert verify(place / "two").ok
     assert "together with 1 earlier run" in capsys.readouterr().out
-
-
-# --- other trainings ---
 
 
 @pytest.mark.usefixtures("own_code")

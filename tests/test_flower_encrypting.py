@@ -86,9 +86,6 @@ def reason(reply: Message) -> str:
     return reply.error.reason
 
 
-# What leaves
-
-
 def test_the_owner_of_the_key_finds_the_update_in_whole_steps_of_the_lattice() -> None:
     assert opened(ask()) == IN_STEPS
 
@@ -151,9 +148,6 @@ def test_the_indicator_is_the_last_number_and_moves_it_by_half_its_scale(mods: l
     replies = [ask(told(agreement, **counted), app, mods) for app in apps]
     # The joint clip norm is above 1 and below 2, so that the step is the same; a quarter is half of the scale.
     assert [opened(reply, agreement)[-1] * STEP for reply in replies] == [0.25, -0.25, -0.25]
-
-
-# What does not leave
 
 
 def _never(msg: Message, context: Context) -> Message:

@@ -59,9 +59,6 @@ def model_of(folder: Path) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in load_file(folder / "model.safetensors").items()}
 
 
-# The same run
-
-
 def test_a_simulation_on_flower_releases_bit_for_bit_what_it_releases_in_process(tmp_path: Path) -> None:
     file = run_file(tmp_path)
     require_ends("train", file, "--out", tmp_path / "process")
@@ -102,9 +99,6 @@ def test_a_resumed_run_keeps_its_engine_and_runs_no_code_that_lay_in_its_folder(
     require_ends("resume", begun.folder)
     assert "planted" not in planted.read_text()
     assert begun.rounds_measured == 3
-
-
-# The clients of a grid
 
 
 def honest_grid(population_of: SimulatedPopulation) -> LocalGrid:
@@ -162,8 +156,6 @@ def test_a_grid_population_without_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'weight' is of bfloat16.*use float32"):
         GridPopulation(grid, [1001]).collect([0], nn.Linear(3, 2, dtype=torch.bfloat16), 0.25, 0)
 
-
-# The app in a deployment
 
 SETTINGS = {"round-timeout": 60.0, "wait-for-nodes": 0.0, "keys-enforced": False, "allow-import": False}
 
@@ -233,9 +225,6 @@ def test_a_deployment_refuses_what_it_cannot_keep(tmp_path: Path) -> None:
     )
     with pytest.raises(RunFolderError, match="other settings"):
         serve(federation(file), deployed(file, tmp_path / "kept"), file)
-
-
-# The command line
 
 
 def written(folder: Path) -> dict[str, str]:

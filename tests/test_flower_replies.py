@@ -64,9 +64,6 @@ def test_cli_10_what_is_told_of_a_round_does_not_hang_on_what_clients_sent() -> 
     assert told(0.125) == told(77.75)
 
 
-# Buffers.
-
-
 def batch_norm() -> Model:
     layer = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     return {name: value.numpy() for name, value in layer.state_dict().items()}
@@ -85,9 +82,6 @@ def test_shp_2_shp_3_buffers_are_refused_until_they_are_to_be_kept(model: Model)
         assert released[name].dtype == np.asarray(before).dtype
         kept = np.array_equal(released[name], before)
         assert kept == (name == "steps" or "running" in name or "batches" in name)
-
-
-# Noise of clients.
 
 
 @pytest.mark.parametrize("steps", [-(2**63), 2**63 - 1, 2**50 + 1])

@@ -159,8 +159,6 @@ def test_epsilon_is_not_below_the_truth_where_the_numbers_nearly_cancel(sigma: f
     assert exact_delta(gaussian.epsilon(delta, sigma), sigma) <= delta
 
 
-# Calibrations by name
-
 CLOSED = oracle("accounting")["closed_form_sigma"]["points"]
 COLUMNS = {
     "classical": "classical_DR14",

@@ -67,9 +67,6 @@ def makers(model: nn.Module, local: LocalTraining, precision: Any = "float32") -
     }
 
 
-# --- clients ---
-
-
 @pytest.mark.filterwarnings("ignore:RNN module weights")
 @pytest.mark.parametrize("local", [LocalTraining(), ALL], ids=["plain", "all"])
 @pytest.mark.parametrize("name", MODELS)
@@ -88,9 +85,6 @@ def test_clients_train_as_on_a_processor(name: str, local: LocalTraining) -> Non
             continue
         for client, update in trained(maker, model, clients).items():
             assert float((update - expected[client]).norm()) <= TOLERANCE * float(expected[client].norm()), (plan, client)
-
-
-# --- examples ---
 
 
 def test_examples_are_clipped_each_by_itself() -> None:
@@ -152,9 +146,6 @@ def test_cli_13_a_class_or_a_row_that_is_not_there_never_reaches_the_gpu_and_add
     assert "failed" not in whole.statistics
 
 
-# --- noise ---
-
-
 def strategies() -> dict[str, Any]:
     return {
         "identity": Identity(9),
@@ -195,9 +186,6 @@ def test_noise_is_made_where_it_is_needed(name: str, dtype: torch.dtype, secure:
         began.next_row()
     again.load_state_dict(began.state_dict())
     torch.testing.assert_close(again.next_row().cpu(), rows[4].cpu(), rtol=1e-5, atol=1e-5)
-
-
-# --- runs ---
 
 
 SETTINGS: dict[str, Any] = {

@@ -67,9 +67,6 @@ def trained(population: Any, participation: Participation, store: RunStore | Non
     run.close()
 
 
-# --- the list of clients ---
-
-
 @pytest.mark.parametrize("participation", [*COUNTING, *PATTERNS], ids=repr)
 @pytest.mark.parametrize("twice", [[*NAMES[:11], "client 3"], [7, "7", *NAMES[:10]], [np.int64(7), 7, *NAMES[:10]]], ids=str)
 def test_prt_9_a_client_that_is_listed_twice_is_refused_before_the_first_round(
@@ -169,9 +166,6 @@ def test_a_participation_of_one_s_own_class_is_refused() -> None:
         Mechanism(Identity(6), Lenient(3, 2), 1.0)
 
 
-# --- the model ---
-
-
 @pytest.mark.parametrize("part", ["trained", "frozen"])
 def test_shp_10_a_population_that_trains_the_model_itself_is_refused_and_the_model_is_put_back(part: str) -> None:
     class InPlace(Silent):
@@ -207,9 +201,6 @@ def test_shp_10_a_model_that_is_changed_between_rounds_is_refused(change: str) -
 def test_shp_11_a_sum_that_torch_would_repeat_over_its_noise_is_refused(make: Any) -> None:
     with pytest.raises(ValueError, match=r"total has shape \(1,\), its row of noise \(8,\)"):
         make(torch.ones(1, dtype=torch.float64)).open(torch.zeros(8, dtype=torch.float64))
-
-
-# --- the strategy ---
 
 
 @dataclass

@@ -40,8 +40,6 @@ def refusal(call: Callable[[], object]) -> str:
     return untold.refusal(call, TOLD)
 
 
-# What is no ciphertext.
-
 Draw = random.Random
 KINDS: dict[str, tuple[Callable[[Draw], Any], str]] = {
     "zero": (lambda _: 0, "is 0"),
@@ -121,8 +119,6 @@ def test_pai_7_nobody_hands_in_the_randomness_of_a_ciphertext() -> None:
     assert len(set(drawn)) == 300
     assert all(gmpy2.gcd(rho, N) == 1 for rho in drawn)
 
-
-# What looks like a contribution.
 
 PLAN = packing.Packing(bits=16, clip=1.0, max_clients=16, key_bits=512)
 LIMIT, WIDTH = PLAN.fixed_point.limit, PLAN.slot_bits

@@ -20,8 +20,6 @@ from hubbub.secagg import packing, textbook, threshold
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from small_keys import SAFE, plain, small
 
-# Numbers, and what was computed from them.
-
 
 @dataclass(frozen=True)
 class Tree:
@@ -116,9 +114,6 @@ def test_a_rerandomized_number_can_become_any_ciphertext_of_it() -> None:
     assert fresh == {textbook.encrypt(143, 7, r) for r in range(1, 143) if math.gcd(r, 143) == 1}
 
 
-# Packed sums.
-
-
 @st.composite
 def rounds(draw: st.DrawFn) -> tuple[packing.Packing, np.ndarray, np.ndarray, np.ndarray]:
     """A plan, clients' steps and noise at and within the limits, and the server's noise."""
@@ -152,9 +147,6 @@ def test_packed_sums_under_encryption_are_the_sums_of_whole_numbers(
     assert plan.contributions(total) == len(clients)
     exact = steps.sum(axis=0) + noises.sum(axis=0) + server
     assert plan.unpack_steps(total, contributions=len(clients)).tolist() == exact.tolist()
-
-
-# Shares.
 
 
 @settings(max_examples=25, deadline=None)

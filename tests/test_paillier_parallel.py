@@ -26,9 +26,6 @@ N = SAFE[0] * SAFE[1]
 KEYS = pytest.mark.parametrize("private", [small(), plain()], ids=["short", "full"])
 
 
-# Processes.
-
-
 @KEYS
 @pytest.mark.parametrize("count", [1, 2, *(pytest.param(count, marks=pytest.mark.slow) for count in (3, 25))])
 def test_processes_encrypt_the_same_numbers_in_the_same_order(private: PrivateKey, count: int) -> None:
@@ -98,9 +95,6 @@ def test_no_process_is_left_and_none_that_dies_is_passed_over(what: str, said: s
     while any(alive(int(pid)) for pid in done.stdout.split()):
         assert time.monotonic() < deadline, "a process is left"
         time.sleep(0.05)
-
-
-# Holders of shares.
 
 
 @cache

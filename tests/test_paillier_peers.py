@@ -40,9 +40,6 @@ SECAGG = Path(hubbub.secagg.__file__).parent
 PUBLIC, SHARES = threshold.deal(*SMALL_SAFE, holders=3, threshold=2)
 
 
-# Randomness.
-
-
 @pytest.mark.parametrize("private", [small(), plain()], ids=["short", "full"])
 def test_pai_7_a_thousand_encryptions_of_zero_share_no_randomness(private: PrivateKey) -> None:
     """NVFlare multiplies all plaintexts of a run by one randomiser: a quotient of two ciphertexts then shows m − m'."""
@@ -124,9 +121,6 @@ def test_no_module_knows_a_generator_that_can_be_seeded() -> None:
             assert not names & seedable, f"{file.name}: {names & seedable}"
 
 
-# Primes.
-
-
 def test_every_pair_of_primes_is_as_likely_as_any_other() -> None:
     """The next prime after a random number favours 223, twelve behind its neighbour, three times over 227.
 
@@ -138,9 +132,6 @@ def test_every_pair_of_primes_is_as_likely_as_any_other() -> None:
     found = collections.Counter(primes.prime_pair(16) for _ in range(2000))
     assert set(found) <= set(pairs)
     assert sum((found[pair] - 100) ** 2 / 100 for pair in pairs) < 82
-
-
-# Checks that can fail, and can pass.
 
 
 PLACES: dict[str, Callable[[int], object]] = {
@@ -163,9 +154,6 @@ def test_pai_1_pai_7_what_has_a_factor_in_common_with_n_is_refused_wherever_it_a
             use(bad)
     for good in (2, 5, p + 2, 3 * q + 1):
         use(good)
-
-
-# What goes along in the clear.
 
 
 def test_pai_10_what_is_sent_with_a_value_does_not_depend_on_it() -> None:

@@ -176,9 +176,6 @@ def test_examples_of_several_forms_are_refused_where_clients_share_a_stack(other
     SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one"))
 
 
-# --- what is tried out ---
-
-
 class Layers(nn.Module):
     """Two layers of widths at which no kernel has a rest."""
 

@@ -193,9 +193,6 @@ def test_cli_13_of_an_encrypted_run_with_a_client_that_fails_every_round_is_rele
     assert all(result.released and result.statistics["failed"] == 1 for result in results)
 
 
-# --- who is told ---
-
-
 @pytest.mark.parametrize("name", ["clients", "examples"])
 def test_cli_13_a_run_ends_as_it_does_without_the_unit_and_the_operator_alone_is_told(
     name: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
@@ -218,9 +215,6 @@ def test_cli_13_a_run_ends_as_it_does_without_the_unit_and_the_operator_alone_is
     with caplog.at_level(logging.INFO, logger="hubbub"):
         units.collect([2], linear(), 0.5, 0)
     assert caplog.messages[0].startswith(f"counted as nothing: {name[:-1]} 2: ")
-
-
-# --- what is no unit's own fault ---
 
 
 def population_of(make: str, loss: Callable[..., torch.Tensor]) -> ExamplePopulation | SimulatedPopulation:

@@ -114,9 +114,6 @@ def test_fil_3_the_trap_snaps_where_somebody_unpickles() -> None:
     assert Path("unpickled").exists()
 
 
-# Bombs.
-
-
 def bomb(file: str, member: str, shape: str, dtype: str, size: int) -> None:
     """An archive of one member that unpacks to so many zeros behind its header, made in no time: one block again and again."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -156,9 +153,6 @@ def test_fil_4_an_archive_of_matrices_is_refused_before_anything_is_unpacked() -
     for named in (["--mechanism"], ["--strategy", "dense", "--matrix"]):
         with little_memory(2**29):
             refused([*account, *named, "bomb.npz"], "bomb.npz", "neither a NumPy file nor a TensorProto")
-
-
-# Tensors.
 
 
 def test_fil_5_of_a_checkpoint_no_bit_changes_unseen() -> None:
@@ -216,9 +210,6 @@ def test_fil_6_what_is_written_is_one_form_of_finite_numbers() -> None:
         with pytest.raises(ValueError, match="Out of range"):
             strict_json.canonical({"epsilon": odd})
     assert strict_json.canonical({"b": [1.5, None], "a": "é"}) == b'{"a":"\\u00e9","b":[1.5,null]}'
-
-
-# Later forms.
 
 
 def of_a_promise(schema: object) -> None:

@@ -86,9 +86,6 @@ def test_fil_1_bands_are_counted_in_the_matrix_and_not_believed() -> None:
     refused([*ACCOUNT, "C.npy", "--sampling-probability", "0.1", "--cycle-length", "2"], "has 6 bands", "cycle_length = 2")
 
 
-# What a matrix or its file says of itself.
-
-
 def worst(matrix: np.ndarray, separation: int, participations: int) -> float:
     """The sensitivity by its definition: over all sets of rounds that one client may join, and over all signs."""
     gram, largest = np.abs(matrix.T @ matrix), 0.0

@@ -93,8 +93,6 @@ def test_fil_10_no_name_of_a_file_is_taken_from_a_manifest() -> None:
             Checkpoint(Path("checkpoint.json"), again=False)
 
 
-# Values that mean something elsewhere.
-
 LITERAL = [
     "${HOME}", "$(touch ran)", "`touch ran`", "{{ 7*7 }}", "{% raw %}", "%(home)s", "%s%n", "{0.__class__}", "!!python/object",
     "a; touch ran", "two\nlines", "re\rturn", "tab\there", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "[bold]loud[/bold]",
@@ -123,9 +121,6 @@ def test_fil_9_a_value_is_what_stands_there(value: str) -> None:
     assert value.encode("unicode_escape").decode() in error or " ".join(value.split()) in error
     assert below(Path()) - before <= {"odd.toml"}
     assert not Path("ran").exists()
-
-
-# What is no file, and no folder of one's own.
 
 
 @pytest.mark.parametrize("kind", ["empty", "folder", "pipe", "endless", "void", "loop"])
@@ -165,9 +160,6 @@ def test_fil_11_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPa
     assert contents(Path("run")) == before
 
 
-# YAML and others.
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -184,9 +176,6 @@ def test_fil_7_what_is_not_toml_is_told_so(command: str, name: str, content: str
     Path(name).write_text(content)
     refused([command, name], name, "is not TOML")
     assert not Path("ran").exists()
-
-
-# A file that another process changes while it is read.
 
 
 def of_a_strategy(value: int) -> None:
