@@ -12,7 +12,6 @@ from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSa
 from hubbub.mechanism.strategies import BinaryTree, Columns, Dense, Identity, toeplitz
 
 FACTORIZATION = oracle("matrix_factorization")
-PUBLISHED = FACTORIZATION["published_notebook"]
 
 
 @pytest.mark.parametrize("case", FACTORIZATION["accounting"], ids=lambda case: f"{case['sens2']} at {case['sigma']}")
@@ -24,7 +23,7 @@ def test_a_correlated_run_costs_half_its_squared_sensitivity_over_its_variance(c
     assert mechanism.zcdp_rho == pytest.approx(case["zcdp"], rel=1e-14)
 
 
-@pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", FACTORIZATION["published_notebook"], ids=lambda case: case["id"])
 def test_the_published_gboard_guarantees_come_out_to_the_last_digit(case: dict) -> None:
     squared = 0.2 if case["bands"] == 400 else 1.0
     mechanism = Mechanism(

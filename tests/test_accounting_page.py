@@ -16,7 +16,6 @@ from hubbub.mechanism.participation import PARTICIPATIONS
 from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 from small_runs import PATTERNS, SAMPLED
 
-PAGE = (Path(__file__).parent.parent / "docs" / "accounting.md").read_text()
 EVENTS = {
     "Gaussian": events.Gaussian(1.0),
     "PoissonSampled": events.PoissonSampled(1.0, 0.2),
@@ -32,7 +31,7 @@ COHORTS = {type(participation).__name__: participation for participation in (*PA
 
 def rows(header: str) -> Iterator[list[str]]:
     """The cells of the table whose first column has this name."""
-    lines = iter(PAGE.splitlines())
+    lines = iter((Path(__file__).parent.parent / "docs" / "accounting.md").read_text().splitlines())
     for line in lines:
         if line.startswith(f"| {header} |"):
             next(lines)

@@ -28,7 +28,6 @@ from recorded_runs import invoke
 
 Layer = configs.Layer
 
-BASE: Layer = {"training": {"rounds": 16, "cohort_size": 20}, "data": {"clients": 80}}
 RUNS: dict[str, Layer] = {
     "pattern": {"privacy": {"mode": "dp-ftrl", "bands": 4, "epsilon": 6.0}},
     "fixed epochs": {
@@ -46,7 +45,7 @@ RUNS: dict[str, Layer] = {
 
 
 def settings(*layers: Layer) -> Config:
-    return configs.resolve(BASE, *layers)
+    return configs.resolve({"training": {"rounds": 16, "cohort_size": 20}, "data": {"clients": 80}}, *layers)
 
 
 def around(config: Config, **options: Any) -> Alternatives:

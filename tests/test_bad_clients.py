@@ -166,10 +166,9 @@ def test_cli_6_so_they_are_where_the_loop_runs_on_a_grid(rounds: int) -> None:
     assert spoiler.tried == {*NOTHING, *BOUNDED}
 
 
-BESIDE = ["weight 1e12", "weight -8", "weight 0", "weight NaN", "no metrics", "metrics that are none", "its own clip norm"]
-
-
-@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize(
+    "beside", ["weight 1e12", "weight -8", "weight 0", "weight NaN", "no metrics", "metrics that are none", "its own clip norm"]
+)
 @pytest.mark.parametrize("make", [fixed, adaptive], ids=["fixed", "adaptive"])
 def test_cli_2_flw_3_what_a_client_says_beside_its_update_changes_no_bit(make: Callable[[], Strategy], beside: str) -> None:
     assert outcome(make, BOUNDED[beside]) == outcome(make, None)

@@ -17,8 +17,6 @@ from hubbub.mechanism.strategies.banded_inverse import BandedInverse
 from hubbub.testing import check_strategy
 from matrix_oracles import unit_error
 
-MF = oracle("matrix_factorization")
-MOVEMENTS: list[numerics.Movement] = ["signed", "magnitude", "majorant"]
 PATTERNS = [SingleParticipation(), MinSeparation(4, 3), FixedEpochs(3, 4), MinSeparation(2, 6)]
 
 
@@ -46,7 +44,7 @@ def test_the_inverse_of_c_is_banded_and_memory_is_what_a_step_carries(strategy: 
     np.testing.assert_array_equal(strategy.leading(1).matrix(), strategy.matrix()[:1, :1])
 
 
-@pytest.mark.parametrize("case", MF["bisr"], ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", oracle("matrix_factorization")["bisr"], ids=lambda case: case["id"])
 def test_the_banded_inverse_square_root_has_the_known_values(case: dict) -> None:
     strategy = banded_inverse.square_root(case["n"], case["bands_inverse"])
     stated = strategy.sensitivity(MinSeparation(case["min_sep"], case["max_participations"]))
@@ -102,7 +100,7 @@ def test_the_bound_holds_for_every_strategy_wherever_it_is_taken(d: list[float],
             assert cost >= bound
 
 
-@pytest.mark.parametrize("movement", MOVEMENTS)
+@pytest.mark.parametrize("movement", ["signed", "magnitude", "majorant"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("d", [(1.0, -0.5, -0.1, 0.02), (1.0, -0.4, 0.3, -0.6)])
 def test_the_gradient_is_that_of_finite_differences(movement: numerics.Movement, pattern: MinSeparation, d: tuple) -> None:

@@ -33,14 +33,13 @@ from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Identity, toeplitz
 
-ORACLE = oracle("accounting")
 RELATION = "add-or-remove-one"
 # What an accountant's answer may exceed the truth by; a peer's has the same freedom.
 MESH = 2e-4
 
 
 def points(block: str) -> Sequence[dict]:
-    found = ORACLE[block]
+    found = oracle("accounting")[block]
     return found["points"] if isinstance(found, dict) else found
 
 

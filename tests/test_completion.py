@@ -9,7 +9,6 @@ import pytest
 
 from hubbub.cli import main
 
-ROOT = Path(__file__).parent.parent
 # A child of bash finds out that it is one; the last word keeps bash from becoming the child.
 BASH = """
 hubbub --install-completion && source ~/.bashrc && cd "$PLACE" || exit 1
@@ -63,7 +62,7 @@ def test_a_new_file_is_the_example_and_no_file_is_overwritten(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="0"):
         main(["new", name])
-    text = (ROOT / "examples" / example).read_text()
+    text = (Path(__file__).parent.parent / "examples" / example).read_text()
     assert (tmp_path / name).read_text() == text.replace("examples/own_model.py", name)
     assert f"Try it: {'hubbub train' if name.endswith('toml') else 'python'} {name}" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):

@@ -119,7 +119,6 @@ def of_seed(plan: RunPlan, seed: int) -> RunPlan:
 
 
 COINS = plan(Identity(5), PoissonSampling(COHORT / CLIENTS), 1.1)
-MORE_COINS = plan(Identity(3), PoissonSampling(2 / CLIENTS), 0.9)
 
 
 def continuity(folder: Path) -> str:
@@ -148,7 +147,7 @@ def test_acc_12_what_goes_on_states_both_mechanisms_together(one: Path, two: Pat
 
 def test_acc_9_acc_12_random_cohorts_compose_as_dp_accounting_says(tmp_path: Path) -> None:
     trained(tmp_path / "one", COINS)
-    gone_on(tmp_path / "one", tmp_path / "two", COINS, MORE_COINS)
+    gone_on(tmp_path / "one", tmp_path / "two", COINS, plan(Identity(3), PoissonSampling(2 / CLIENTS), 0.9))
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     for z, q, rounds in ((1.1, COHORT / CLIENTS, 5), (0.9, 2 / CLIENTS, 3)):
         event = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))

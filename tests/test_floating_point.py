@@ -334,9 +334,6 @@ def rounded_after_clipping(update: torch.Tensor, lattice: Lattice) -> list[int]:
     return (update * scale / lattice.step).round().to(torch.int64).tolist()
 
 
-CLIP_NORMS = [1.0, CLIP_NORM, 1e-12, 1e12, math.nextafter(1, 0), math.nextafter(1, 2), math.nextafter(2, 0), 1 / 3]
-
-
 def half_steps(lattice: Lattice, dim: int) -> torch.Tensor:
     """Odd whole numbers and a half, which all round up; their norm is as near below the clip norm as such numbers allow."""
     level = math.floor(lattice.radius / math.sqrt(dim) - 0.5)
@@ -372,7 +369,9 @@ def worst_updates(lattice: Lattice) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("clip_norm", CLIP_NORMS)
+@pytest.mark.parametrize(
+    "clip_norm", [1.0, CLIP_NORM, 1e-12, 1e12, math.nextafter(1, 0), math.nextafter(1, 2), math.nextafter(2, 0), 1 / 3]
+)
 def test_fpt_4_the_worst_updates_are_no_longer_than_the_clip_norm_in_exact_integers(clip_norm: float) -> None:
     lattice = Lattice(clip_norm)
     assert Fraction(lattice.radius) * Fraction(lattice.step) <= Fraction(clip_norm)

@@ -28,7 +28,6 @@ APP = Path(__file__).parent / "data" / "flower_app"
 NODES = ("node-0", "node-1", "node-2")
 # Rounds of the two runs, and the seconds that all of it may take.
 ROUNDS = (3, 2)
-SECONDS = 175.0
 # In steps of the lattice, of which a clip norm has 2**24: rounding an update moves no coordinate by so many, while another
 # client's update, or another row of noise, moves some by hundreds of thousands.
 NEAR = 100
@@ -186,7 +185,7 @@ def require_guarantee_counts_both_runs(seen: Seen) -> None:
 def test_flw_5_a_federation_stays_private_when_a_node_is_killed_and_the_server_starts_again(
     tmp_path: Path, task: ModuleType
 ) -> None:
-    seen = Seen(tmp_path, task, federated(tmp_path, SECONDS))
+    seen = Seen(tmp_path, task, federated(tmp_path, 175.0))
     require_participation_kept(seen)
     assert all(np.array_equal(array, seen.models[ROUNDS[0]][name]) for name, array in seen.model(1, ROUNDS[0]).items())
     require_noise_continued(seen)

@@ -22,7 +22,6 @@ from hubbub.mechanism.strategies import Identity, toeplitz
 from paillier_nodes import dealt
 
 PATTERN = MinSeparation(3, 3)
-RUN = "a" * 64
 
 
 pytestmark = pytest.mark.usefixtures("in_a_task", "quiet")
@@ -36,7 +35,7 @@ class Device:
 
     def asked(self, round_index: object, pattern: MinSeparation = PATTERN, **changed: object) -> str:
         """Why it refuses; empty where it trains."""
-        told = {**separation_config(RUN, 0, pattern), "hubbub_round_index": round_index, **changed}
+        told = {**separation_config(("a" * 64), 0, pattern), "hubbub_round_index": round_index, **changed}
         config = ConfigRecord({name: value for name, value in told.items() if value is not None})  # type: ignore[misc]
         message = Message(RecordDict({"config": config}), 1, "train")
         context = Context(run_id=1, node_id=7, node_config={FOLDER: str(self.folder)}, state=RecordDict(), run_config={})

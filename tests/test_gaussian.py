@@ -20,7 +20,6 @@ from hubbub.mechanism.gaussian.exact import mills_ratio, mills_ratio_and_differe
 ACCOUNTING = oracle("accounting")
 SIGMAS = ACCOUNTING["analytic_gaussian_sigma"]["points"]
 EPSILONS = ACCOUNTING["analytic_gaussian_epsilon"]["points"]
-DELTAS = ACCOUNTING["analytic_gaussian_delta"]["points"]
 
 
 def exact_delta(epsilon: float, sigma: float, sensitivity: float = 1.0) -> mpmath.mpf:
@@ -57,7 +56,7 @@ def test_delta_is_exact_where_epsilon_is_about_that_of_the_noise(log_epsilon: fl
     assert 0 <= relative(gaussian.delta(epsilon, sigma), truth) < 1e-12 + 2e-15 * math.sqrt(epsilon)
 
 
-@pytest.mark.parametrize("point", DELTAS, ids=lambda p: f"{p['eps']}-{p['sigma']}")
+@pytest.mark.parametrize("point", ACCOUNTING["analytic_gaussian_delta"]["points"], ids=lambda p: f"{p['eps']}-{p['sigma']}")
 def test_delta_is_the_reference(point: dict) -> None:
     reference = mpmath.mpf(point["delta_mp"])
     if reference < mpmath.mpf("1e-320"):

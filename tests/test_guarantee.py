@@ -128,7 +128,6 @@ def test_random_cohorts_are_computed_anew_under_each_relation(participation: Par
 # The sensitivity
 
 PATTERNS: list[Participation] = [SingleParticipation(), FixedEpochs(3, 7), MinSeparation(5, 4), MinSeparation(1, 20)]
-ROUNDS_OF_A_CLIENT = {"CyclicPoissonSampling": 5, "BallsInBinsSampling": 4}
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "add-or-remove-one", "replace-one"])
@@ -147,7 +146,7 @@ def test_rho_is_that_of_the_stated_sensitivity_and_noise(
     rows = guarantee_rows(answer)
     rho, sensitivity, stddev = (float(rows[k].split()[0]) for k in ("zCDP rho", "L2 sensitivity", "clip noise multiplier"))
     random = participation in COHORTS
-    rounds = ROUNDS_OF_A_CLIENT.get(type(participation).__name__, 20) if random else 1
+    rounds = {"CyclicPoissonSampling": 5, "BallsInBinsSampling": 4}.get(type(participation).__name__, 20) if random else 1
     assert rho == pytest.approx(rounds * sensitivity**2 / (2 * stddev**2), rel=1e-12)
     assert ("of one round" in rows["L2 sensitivity"]) == random
     assert ("of the whole run" in rows["L2 sensitivity"]) != random

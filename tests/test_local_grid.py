@@ -16,12 +16,11 @@ from flower_arms import record
 from hubbub.flower.local_grid import LocalGrid, received
 
 Model = dict[str, npt.NDArray[Any]]
-Behaviour = Callable[[Message, Context], Any]
 
 START: Model = {"weight": np.arange(6.0).reshape(2, 3), "bias": np.array([1.0, -1.0]), "scale": np.array(3.0)}
 
 
-def client(behaviour: Behaviour) -> ClientApp:
+def client(behaviour: Callable[[Message, Context], Any]) -> ClientApp:
     """An app that does the same whatever it is asked."""
     app = ClientApp()
     for category in (app.train, app.evaluate, app.query):

@@ -22,11 +22,10 @@ from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Identity
 
 ROOT = Path(__file__).parent.parent
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXECUTE = run_path(str(ROOT / "notebooks" / "execute.py"))
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 
-each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+each = pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 
 
 def read(path: Path) -> Any:

@@ -148,11 +148,8 @@ def test_pai_16_without_gmpy2_a_command_names_the_extra_in_one_line() -> None:
     assert done.returncode == 0, done.stderr
 
 
-PAGE = (Path(__file__).parent.parent / "docs" / "paillier.md").read_text()
-
-
 def test_the_code_on_keys_gives_what_stands_there() -> None:
-    section = PAGE.partition("## Keys")[2].partition("\n## ")[0]
+    section = (Path(__file__).parent.parent / "docs" / "paillier.md").read_text().partition("## Keys")[2].partition("\n## ")[0]
     code = "\n".join(re.findall(r"```pycon\n(.*?)```", section, re.DOTALL))
     test = doctest.DocTestParser().get_doctest(code, {}, "paillier.md", None, 0)
     assert test.examples

@@ -41,7 +41,6 @@ class Tree:
 
 
 numbers = st.integers(-(2**40), 2**40)
-BOTH = (operator.add, operator.sub)
 
 
 def larger(trees: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
@@ -52,7 +51,7 @@ def larger(trees: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
         st.tuples(trees, st.integers(-(2**12), 2**12)), st.tuples(st.sampled_from([0, 1, -1, 2, -3, 1000]), trees)
     )
     return st.one_of(
-        st.builds(Tree, st.sampled_from(BOTH), st.one_of(pairs, mixed)),
+        st.builds(Tree, st.sampled_from((operator.add, operator.sub)), st.one_of(pairs, mixed)),
         st.builds(Tree, st.just(operator.mul), factors),
         st.builds(Tree, st.just(operator.neg), st.tuples(trees)),
     )

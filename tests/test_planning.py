@@ -184,7 +184,6 @@ def test_the_bytes_of_encryption_are_those_of_messages_that_are_really_made(hold
 
 
 ROUNDS = 24
-ROTATION = FixedEpochs(3, 8)
 WORKLOADS = {
     "prefix sums": prefix_sum(ROUNDS),
     "momentum": Workload(ROUNDS, momentum=0.8),
@@ -197,7 +196,7 @@ FAMILIES = [Family(name) for name in DESCRIPTIONS if name != "file"]
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_levels_are_the_norms_of_rows_of_the_matrices_that_define_them(family: Family, workload: Workload) -> None:
-    pattern = SingleParticipation() if family.name == "time-varying" else ROTATION
+    pattern = SingleParticipation() if family.name == "time-varying" else FixedEpochs(3, 8)
     strategy = families.strategy_of(family, prefix_sum(ROUNDS), pattern)
     levels = noise_levels(workload, strategy)
     np.testing.assert_allclose(levels.releases, np.linalg.norm(noising_matrix(strategy), axis=1), rtol=1e-9)

@@ -67,16 +67,13 @@ def laws_by_definition(q):
     }
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.parametrize(("kind", "q", "z", "order", "relation"), [
     ("poisson", 0.1, 4.0, 1.1, "add-or-remove-one"),
     ("poisson", 0.01, 1.0, 7.3, "zero-out"),
     ("poisson", 0.01, 1.0, 7.3, "replace-one"),
     ("fixed", 0.01, 1.5, 2.2, "replace-one"),
     ("fixed", 0.01, 1.5, 2.2, "zero-out"),
-    *(pytest.param(*case, relation, marks=SLOW) for relation in RELATIONS for case in [
+    *(pytest.param(*case, relation, marks=pytest.mark.slow) for relation in RELATIONS for case in [
         ("poisson", 0.5, 0.5, 2.5), ("fixed", 0.1, 4.0, 1.5), ("fixed", 0.5, 0.8, 3.7), ("fixed", 0.1, 0.3, 2.3)
     ]),
 ])  # fmt: skip

@@ -15,14 +15,12 @@ from hubbub.report.page import page
 from hubbub.report.summary import summary
 from recorded_runs import SMALL, hubbub, trained
 
-CONFIG = SMALL.replace("[privacy]", 'plan = "one-by-one"\n[privacy]\nnoise = "simulation"')
-
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in whose folder lies an audit of its settings."""
     place = tmp_path_factory.mktemp("audited")
-    run = trained(place, CONFIG)
+    run = trained(place, SMALL.replace("[privacy]", 'plan = "one-by-one"\n[privacy]\nnoise = "simulation"'))
     assert hubbub("audit", place / "run.toml", "--canaries", 15, "--runs", 1, "--out", run / "audit") == 0
     return run
 

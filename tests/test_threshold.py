@@ -307,7 +307,6 @@ def test_a_shared_key_is_made_without_showing_its_primes() -> None:
     assert threshold.combine(public, [shares[i].partial_of(given) for i in (2, 0)]) == [6, -6]
 
 
-CASES = 1000
 Draw = random.Random
 # Short numbers, and one proof at a time, so that a thousand take little time. Holder 2 lies.
 SHORT, SHORT_SHARES = threshold.deal(*SMALL_SAFE, holders=4, threshold=1)
@@ -387,7 +386,7 @@ LIES: dict[str, Callable[[Draw], Partial]] = {
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
 def test_pai_12_a_holder_who_lies_is_named_and_nothing_is_decrypted(lie: Callable[[Draw], Partial]) -> None:
     draw = random.Random(8)  # noqa: S311
-    for _ in range(CASES):
+    for _ in range(1000):
         said = refusal(lambda: threshold.combine(SHORT, [lie(draw)], LIED), threshold.LyingHolderError)
         assert said == "holder 2: not the partial decryption of these ciphertexts with the holder's share; combine without it"
     assert threshold.combine(SHORT, [TRUE], LIED) == [4, -2]

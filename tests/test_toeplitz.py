@@ -21,7 +21,6 @@ from hubbub.testing import brute_force_sensitivity, check_strategy
 from matrix_oracles import require_reference, unit_error
 
 MF = oracle("matrix_factorization")
-SMALL = [c for c in MF["banded_toeplitz"] if c["n"] <= 1000]
 MOMENTUM = [0.0, 0.9]
 
 
@@ -59,7 +58,7 @@ def test_no_sensitivity_is_understated(coefficients: list[float], separation: in
             check_strategy(strategy, [SingleParticipation(), *patterns])
 
 
-@pytest.mark.parametrize("case", SMALL, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", [c for c in MF["banded_toeplitz"] if c["n"] <= 1000], ids=lambda case: case["id"])
 def test_the_optimum_has_the_known_value_and_a_proof(case: dict) -> None:
     A = workloads.prefix_sum(case["n"])
     result = factorization.toeplitz.optimize(A, bands=case["bands"])
