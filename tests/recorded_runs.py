@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from cohort_file import bound
 from hubbub.accounting.runs import RunCharge
@@ -185,3 +186,8 @@ def require_noticed(folder: Path, *, bits: int, names: str = "*") -> list[str]:
         path.write_bytes(content)
     assert verify(folder).ok
     return left
+
+
+def model_of(folder: Path) -> dict[str, bytes]:
+    """Each tensor of a run's model."""
+    return {name: tensor.numpy().tobytes() for name, tensor in load_file(folder / "model.safetensors").items()}

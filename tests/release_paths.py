@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation
@@ -57,3 +58,8 @@ def some_rounds(folder: Path, rounds: int, strategy: Identity | None = None, kee
     planned = plan(strategy or toeplitz.square_root(ROUNDS, 3))
     until(train(planned, silent(), nn.Linear(3, 2), RunStore(folder, keep_releases=keep_releases)), rounds)
     return planned
+
+
+def kinds(folder: Path) -> list[str]:
+    """Of the records of a run's ledger, in order."""
+    return [body["kind"] for body in read_chain(folder / "ledger.jsonl").records]

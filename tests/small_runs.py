@@ -45,6 +45,11 @@ def linear() -> nn.Module:
     return nn.Linear(3, 2)
 
 
+def flat(module: nn.Module) -> torch.Tensor:
+    """All parameters, ``(dim,)``."""
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+
 def population(seed: int = 1) -> SimulatedPopulation:
     """Five examples for each client."""
     generator = torch.Generator().manual_seed(seed)

@@ -85,10 +85,6 @@ def parts(page: Path) -> _Parts:
     return found
 
 
-def pages(site: Path) -> Iterator[Path]:
-    return (page for page in site.rglob("*.html") if page.name != "404.html" and "reports" not in page.parts)
-
-
 @pytest.mark.slow
 def test_nothing_of_the_site_is_fetched_from_outside(site: Path) -> None:
     for page in site.rglob("*.html"):
@@ -103,7 +99,7 @@ def test_nothing_of_the_site_is_fetched_from_outside(site: Path) -> None:
 @pytest.mark.slow
 def test_every_link_leads_to_a_page_and_to_a_place_on_it(site: Path) -> None:
     looked_at = 0
-    for page in pages(site):
+    for page in (page for page in site.rglob("*.html") if page.name != "404.html" and "reports" not in page.parts):
         for link in parts(page).links:
             there = urlsplit(link)
             if there.scheme or link.startswith("//"):

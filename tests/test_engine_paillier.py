@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Context, RecordDict
-from safetensors.torch import load_file
 from torch import nn
 
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
@@ -21,7 +20,7 @@ from hubbub.ledger.chain import read_chain
 from hubbub.secagg import key_files, paillier
 from hubbub.training import RunStore
 from paillier_nodes import dealt, owner
-from recorded_runs import require_ends
+from recorded_runs import model_of, require_ends
 
 RUN = """
 secagg = {secagg}
@@ -77,10 +76,6 @@ def run_file(
 def run_by(engine: str, file: Path, folder: Path) -> Path:
     require_ends("train", file, "--out", folder, "--engine", engine, "--allow-import")
     return folder
-
-
-def model_of(folder: Path) -> dict[str, bytes]:
-    return {name: tensor.numpy().tobytes() for name, tensor in load_file(folder / "model.safetensors").items()}
 
 
 def record_of(folder: Path) -> list[dict[str, Any]]:

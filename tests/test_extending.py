@@ -38,6 +38,7 @@ from hubbub.training.run_folder.state import Segments
 from hubbub.training.simulation.functional import FlatModel
 from hubbub.training.warm_start import extending
 from hubbub.verification import verify
+from small_runs import flat
 from ways import CLIENTS, COHORT, RandomSums, zeros
 
 PATTERN, EVEN = MinSeparation(3, 2), MinSeparation(2, 2)
@@ -53,10 +54,6 @@ def plan(
 # Six rounds, then four more of other noise for another pattern.
 FIRST = plan(toeplitz.square_root(6, 3))
 SECOND = plan(Identity(4), EVEN, 3.0)
-
-
-def flat(module: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
 
 def trained(folder: Path, plan: RunPlan = FIRST, seed: int = 0, rounds: int | None = None) -> torch.Tensor:

@@ -14,7 +14,6 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
@@ -30,7 +29,7 @@ from hubbub.ledger.chain import read_chain
 from hubbub.training import LocalTraining, SimulatedPopulation, release
 from hubbub.training.run_folder import store
 from hubbub.training.run_folder.record import read_metrics
-from recorded_runs import require_ends
+from recorded_runs import model_of, require_ends
 from small_runs import CLIENTS, linear, population
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "flower_quickstart"
@@ -53,10 +52,6 @@ def run_file(folder: Path, noise: str = "simulation") -> Path:
     path = folder / "run.toml"
     path.write_text(RUN.format(noise=noise))
     return path
-
-
-def model_of(folder: Path) -> dict[str, bytes]:
-    return {name: tensor.numpy().tobytes() for name, tensor in load_file(folder / "model.safetensors").items()}
 
 
 def test_a_simulation_on_flower_releases_bit_for_bit_what_it_releases_in_process(tmp_path: Path) -> None:

@@ -60,13 +60,6 @@ def trained(made: OneByOne | Stacks, model: nn.Module, clients: list[Any]) -> di
     return {client: update.cpu() for client, update in found.items()}
 
 
-def makers(model: nn.Module, local: LocalTraining, precision: Any = "float32") -> dict[str, OneByOne | Stacks]:
-    return {
-        "one by one": OneByOne(model, F.cross_entropy, local, CUDA, precision),
-        "stacked": Stacks(model, F.cross_entropy, local, CUDA, precision, clients=3),
-    }
-
-
 @pytest.mark.filterwarnings("ignore:RNN module weights")
 @pytest.mark.parametrize("local", [LocalTraining(), ALL], ids=["plain", "all"])
 @pytest.mark.parametrize("name", MODELS)
@@ -77,7 +70,10 @@ def test_clients_train_as_on_a_processor(name: str, local: LocalTraining) -> Non
         # A GPU drops other numbers.
         model.features, model.single = nn.Identity(), nn.Identity()
     expected = {t.client: t.update for t in OneByOne(model, F.cross_entropy, local, torch.device("cpu")).train(model, clients)}
-    for plan, maker in makers(model, local).items():
+    for plan, maker in {
+        "one by one": OneByOne(model, F.cross_entropy, local, CUDA, "float32"),
+        "stacked": Stacks(model, F.cross_entropy, local, CUDA, "float32", clients=3),
+    }.items():
         if name == "lstm" and plan == "stacked":
             # cuDNN's recurrent layers do not run under vmap: "auto" trains such clients one by one.
             with pytest.raises(NotStackableError):

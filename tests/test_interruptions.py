@@ -29,22 +29,14 @@ from hubbub.mechanism.utility import noising_matrix
 from hubbub.noise import SecureSource
 from hubbub.training import LatticeSum, RunPlan, RunStore, ServerOptimizer, SimulatedPopulation, train
 from hubbub.training.rounds import RunState
-from release_paths import CLIENTS, PATTERN, ROUNDS, plan, silent, some_rounds
-from small_runs import PLANS, linear, plan_with, population, until
+from release_paths import CLIENTS, PATTERN, ROUNDS, kinds, plan, silent, some_rounds
+from small_runs import PLANS, flat, linear, plan_with, population, until
 
 PLAN = plan(toeplitz.square_root(ROUNDS, 3))
 
 
-def vector(model: nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
-
-
 def started(folder: Path, planned: RunPlan = PLAN, model: nn.Module | None = None) -> RunState:
     return RunState.start(planned, model or nn.Linear(3, 2), RunStore(folder), clients=CLIENTS)
-
-
-def kinds(folder: Path) -> list[str]:
-    return [body["kind"] for body in read_chain(folder / "ledger.jsonl").records]
 
 
 @pytest.fixture
@@ -68,7 +60,7 @@ def test_cra_5_a_checkpoint_that_was_removed_is_made_again_from_the_releases(fol
     models = [nn.Linear(3, 2), nn.Linear(3, 2)]
     for model, place in zip(models, (folder, tmp_path / "copy"), strict=True):
         started(place, model=model)
-    assert torch.equal(*map(vector, models))
+    assert torch.equal(*map(flat, models))
 
 
 def rows(folder: Path) -> list[torch.Tensor]:
@@ -161,7 +153,7 @@ def test_cra_12_no_clock_decides_anything(years: int, tmp_path: Path, monkeypatc
     time.tzset()
     rest = list(train(planned, silent(), broken, RunStore(tmp_path / "run")))
     assert [result.round_index for result in rest] == [3, 4, 5]
-    assert torch.equal(vector(whole), vector(broken))
+    assert torch.equal(flat(whole), flat(broken))
     ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("whole", "run")]
     assert read_chain(tmp_path / "run/ledger.jsonl").records[0] == read_chain(tmp_path / "whole/ledger.jsonl").records[0]
     assert all(b"time" not in ledger for ledger in ledgers)

@@ -15,11 +15,7 @@ from hubbub.flower import DPFedAvgFixed
 from hubbub.noise.lattice import Lattice
 from hubbub.training import ExamplePopulation, LocalTraining, SimulatedPopulation, clip
 from hubbub.training.simulation.functional import FlatModel
-
-
-def linear() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Linear(3, 2)
+from small_runs import linear
 
 
 def test_num_9_updates_of_zero_are_updates_and_nothing_is_divided_by_their_norm() -> None:

@@ -16,7 +16,6 @@ from hubbub import factorization
 from hubbub._util import strict_json
 from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.errors import ConfigError, DataError, HubbubError, RunFolderError
-from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
@@ -26,7 +25,7 @@ from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.noise import NoiseStream
 from hubbub.training import LatticeSum, ReleasePath, RunStore, SimulatedPopulation
 from refusals import little_memory
-from release_paths import ROUNDS, some_rounds
+from release_paths import ROUNDS, kinds, some_rounds
 
 MILLION = 10**6
 MIB = 2**20
@@ -85,10 +84,6 @@ def test_res_2_noise_that_no_disk_holds_is_refused_before_the_first_round(
     assert not (tmp_path / "run/ledger.jsonl").exists()
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: full._replace(free=full.free + 1))
     some_rounds(tmp_path / "run", 1)
-
-
-def kinds(folder: Path) -> list[str]:
-    return [body["kind"] for body in read_chain(folder / "ledger.jsonl").records]
 
 
 OUT: dict[str, tuple[Any, str, list[str]]] = {
