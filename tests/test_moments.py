@@ -14,7 +14,8 @@ from hubbub.experiment.build import build
 from hubbub.experiment.engine.finished import load
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.mechanism.participation import PoissonSampling, SingleParticipation
-from hubbub.training.moments import NORMALIZATION, Moments, private_moments, read_moments
+from hubbub.training.moments import Moments, private_moments, read_moments
+from hubbub.training.run_folder import NORMALIZATION
 from recorded_runs import hubbub
 
 PATTERN = {"privacy__mode": "dp-ftrl", "privacy__strategy": "identity", "participation__min_separation": 3}

@@ -37,8 +37,8 @@ from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain
 from hubbub.training import RunPlan
 from hubbub.training import train as run_rounds
-from hubbub.training.moments import NORMALIZATION
 from hubbub.training.ranks import Ranks
+from hubbub.training.run_folder import NORMALIZATION
 from hubbub.training.run_folder.record import ledger_of, read_run
 
 # Exit status of a run that stop_epsilon ended before its last round.

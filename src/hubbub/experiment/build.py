@@ -21,7 +21,6 @@ from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.promise import Extends
 from hubbub.training import Execution, LocalTraining, RunPlan, RunStore, SimulatedPopulation
-from hubbub.training.moments import private_moments, read_moments
 from hubbub.training.ranks import Ranks
 from hubbub.training.simulation.functional import FlatModel
 
@@ -111,6 +110,8 @@ def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
 
         dataset = with_scattering(dataset, cache_folder() / "scattering", mirrored=data.features == "mirrored-scattering")
     if data.normalization not in (None, PRIVATELY):
+        from hubbub.training.moments import read_moments
+
         moments = read_moments(Path(data.normalization).expanduser(), partial(_require_alike, config))
         train, test = (moments.normalized(inputs) for inputs in (dataset.train_inputs, dataset.test_inputs))
         dataset = replace(dataset, train_inputs=train, test_inputs=test)
@@ -142,6 +143,8 @@ def with_moments(run: Run, folder: Path, *, allow_import: bool = False, ranks: R
             f'data.normalization = "{PRIVATELY}": means and variances are released by engine = "process", with privacy and '
             "without secagg; name the folder of a run that released them, or leave it out"
         )
+    from hubbub.training.moments import private_moments
+
     private_moments(
         run.dataset.train_inputs if privacy.unit == "example" else [inputs for inputs, _ in run.examples],
         RunStore(folder),

@@ -30,8 +30,6 @@ from hubbub.training.rounds import train
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_run
 
-# The folder in a run's own for the means and variances that it released itself.
-NORMALIZATION = "normalization"
 EVERYONE = PoissonSampling(1.0)
 # What a run of means and variances says of itself.
 _STATISTICS = "means and variances"

@@ -23,8 +23,8 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training import RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.training.evaluation import evaluation_promise
-from hubbub.training.moments import NORMALIZATION, read_moments
-from hubbub.training.run_folder import EVALUATION
+from hubbub.training.moments import read_moments
+from hubbub.training.run_folder import EVALUATION, NORMALIZATION
 from hubbub.training.run_folder.record import key_ahead, ledger_of, read_metrics, unknown_releases
 from hubbub.training.run_folder.state import START, Checkpoint, Start, begins_with, metadata, model_digest, parse
 from hubbub.training.warm_start import breaks, origin_words

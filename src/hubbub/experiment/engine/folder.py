@@ -35,9 +35,9 @@ from hubbub.mechanism.participation import (
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
-from hubbub.training.moments import NORMALIZATION
 from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import EVALUATE, Phases
+from hubbub.training.run_folder import NORMALIZATION
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from hubbub.training.run_folder.state import CHECKPOINT
 

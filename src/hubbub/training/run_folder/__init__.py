@@ -14,6 +14,7 @@
     state/checkpoint-N.safetensors   model and optimizer after N rounds
     state/noise.sealed               rows of noise that later rounds need, encrypted under the run's key
     evaluation/                      ledger, keys and releases of the private evaluations
+    normalization/                   ledger, keys and release of means and variances, before the first round
     state/heads                      the last head of the ledger that the hook took
     state/holders/                   keys, noise and records of simulated share holders
 
@@ -21,6 +22,6 @@ Every file but the keys and the noise, which is authenticated under the run's ke
 with the ledger's or the manifest's.
 """
 
-from hubbub.training.run_folder.store import EVALUATION, SEALED_NOISE, RunStore
+from hubbub.training.run_folder.store import EVALUATION, NORMALIZATION, SEALED_NOISE, RunStore
 
-__all__ = ["EVALUATION", "SEALED_NOISE", "RunStore"]
+__all__ = ["EVALUATION", "NORMALIZATION", "SEALED_NOISE", "RunStore"]

@@ -32,8 +32,8 @@ from hubbub.training.run_folder.state import Checkpoint, parse
 if TYPE_CHECKING:
     from hubbub.training.head_hook import HeadHook
 
-# The folder of a run in a folder: the ledger, keys and releases of its private evaluations.
-EVALUATION = "evaluation"
+# Folders in a run's folder: ledger, keys and releases of its private evaluations, and of means and variances released first.
+EVALUATION, NORMALIZATION = "evaluation", "normalization"
 # The rows of noise that later rounds need.
 SEALED_NOISE = "state/noise.sealed"
 
