@@ -114,19 +114,26 @@ _INDEXED: dict[Callable[..., Any], tuple[tuple[str, ...], str]] = {
 }
 
 
-def called(module: nn.Module, given: Mapping[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
-    """The module's output with other tensors in place of its own, each by the first of its names; the others stay.
-
-    ``functional_call`` can tie the other names by itself, but then misses a module that is registered twice.
-    """
+def places(module: nn.Module) -> dict[str, str]:
+    """The names of all parameters and buffers, each with the first name of its tensor."""
     first = {id(own): name for name, own in [*module.named_parameters(), *module.named_buffers()]}
-    placed = {
-        f"{prefix}.{name}" if prefix else name: given[first[id(own)]]
+    return {
+        f"{prefix}.{name}" if prefix else name: first[id(own)]
         for prefix, part in module.named_modules()
         for own_names in (part.named_parameters, part.named_buffers)
         for name, own in own_names(recurse=False, remove_duplicate=False)
-        if first[id(own)] in given
     }
+
+
+def called(
+    module: nn.Module, given: Mapping[str, torch.Tensor], inputs: torch.Tensor, names: Mapping[str, str] | None = None
+) -> torch.Tensor:
+    """The module's output with other tensors in place of its own, each by the first of its names; the others stay.
+
+    ``names`` are the module's :func:`places`, if it is called often. ``functional_call`` can tie the other names by itself, but
+    then misses a module that is registered twice.
+    """
+    placed = {name: given[first] for name, first in (names or places(module)).items() if first in given}
     output: torch.Tensor = functional_call(module, placed, (inputs,), tie_weights=False)
     return output
 

@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C import _functorch
+from torch._functorch import pyfunctorch
 from torch.func import vmap
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from torch.overrides import TorchFunctionMode
 
 from hubbub.errors import ConfigError, HubbubError
-from hubbub.training.simulation.functional import called
+from hubbub.training.simulation.functional import called, places
 
 # Weights of an LSTM layer in one direction: of inputs and of the state, with biases or without.
 _WITH_BIAS, _WITHOUT = 4, 2
@@ -37,6 +39,7 @@ class StackedModel:
     def __init__(self, module: nn.Module, clients: int) -> None:
         self._module, self._clients = module, clients
         self._names = {id(p): name for name, p in module.named_parameters()}
+        self._places = places(module)
 
     def __call__(
         self,
@@ -53,7 +56,7 @@ class StackedModel:
 
         def forward(own: Mapping[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
             with _Rewriting(self._names, own, counts, generators):
-                output = called(self._module, own, batch)
+                output = called(self._module, own, batch, self._places)
             if not isinstance(output, torch.Tensor):
                 raise NotStackableError(f"its output is a {type(output).__name__}")
             return output
@@ -65,29 +68,6 @@ class StackedModel:
         except Exception as error:
             raise NotStackableError(f"{type(error).__name__}: {error}") from error
         return found
-
-
-class _Physical(torch.autograd.Function):
-    """Applies a rule to the tensors of all clients, which ``vmap`` shows to custom functions alone."""
-
-    generate_vmap_rule = False
-
-    @staticmethod
-    def forward(rule: Rule, *tensors: torch.Tensor) -> Any:
-        """Without any per-client tensor: computed for a single client, and shared by all."""
-        made, dims = rule(1, [None] * len(tensors), *tensors)
-        if isinstance(made, tuple):
-            return tuple(part.select(dim, 0) for part, dim in zip(made, dims, strict=True))
-        return made if dims is None else made.select(dims, 0)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Save nothing: autograd records the operations of the rule."""
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, rule: Rule, *tensors: torch.Tensor) -> tuple[Any, Any]:
-        """The rule's output, and where its clients' dimension is."""
-        return rule(info.batch_size, dims[1:], *tensors)
 
 
 class _Rewriting(TorchFunctionMode):
@@ -113,8 +93,26 @@ class _Rewriting(TorchFunctionMode):
 
 
 def _apply(rule: Rule, *tensors: torch.Tensor | None) -> Any:
-    given = [tensor for tensor in tensors if tensor is not None]
-    return _Physical.apply(rule, *given)  # type: ignore[no-untyped-call] # torch leaves it without types
+    """The rule's output for the tensors of all clients.
+
+    The rule takes them as the ``vmap`` of a custom function would, whose path through Python takes longer than a small layer.
+    Without any per-client tensor it computes for a single client, and all share the output.
+    """
+    level = pyfunctorch.retrieve_current_functorch_interpreter()
+    if not isinstance(level, pyfunctorch.VmapInterpreter):
+        raise NotStackableError(f"a layer within another transform, {level.key().name}")
+    number, given = level.level(), [tensor for tensor in tensors if tensor is not None]
+    physical, dims = zip(*(_functorch._unwrap_batched(tensor, number) for tensor in given), strict=True)
+    shared = all(dim is None for dim in dims)
+
+    def shown(x: torch.Tensor, dim: int | None) -> torch.Tensor:
+        if dim is None:
+            return x
+        return x.select(dim, 0) if shared else _functorch._add_batch_dim(x, dim, number)
+
+    with level.lower():
+        made, at = rule(1 if shared else level.batch_size(), dims, *physical)
+    return tuple(map(shown, made, at)) if isinstance(made, tuple) else shown(made, at)
 
 
 def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
