@@ -24,16 +24,9 @@ from recorded_runs import answer, invoke, require_ends
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TINY = """
-[training]
-rounds = 4
-cohort_size = 5
-seed = 3
-[privacy]
-noise_multiplier = 1.0
-delta = 1e-3
-noise = "simulation"
-[data]
-clients = 30
+training = { rounds = 4, cohort_size = 5, seed = 3 }
+privacy = { noise_multiplier = 1.0, delta = 1e-3, noise = "simulation" }
+data = { clients = 30 }
 """
 
 

@@ -486,15 +486,10 @@ def test_keys_in_pem_do_and_all_others_are_refused_without_a_word_of_what_is_in_
 
 
 CONFIG = """
-[training]
-rounds = 3
-[privacy]
-noise_multiplier = 1.0
-[data]
-clients = 20
-[heads]
-command = ["tee", "-a", "HEADS"]
-key = "KEY"
+training = { rounds = 3 }
+privacy = { noise_multiplier = 1.0 }
+data = { clients = 20 }
+heads = { command = ["tee", "-a", "HEADS"], key = "KEY" }
 """
 
 

@@ -51,20 +51,10 @@ class Deaf(nn.Module):
         return x[:, :3].clamp(-1e3, 1e3) + 0 * self.weight.sum()
 """
 SETTINGS = """
-[data]
-name = "deaf_model:data"
-partition = "user"
-[model]
-name = "deaf_model:Deaf"
-[training]
-rounds = 4
-cohort_size = 6
-evaluate_every = 2
-seed = 1
-fairness = true
-[privacy]
-noise_multiplier = 1.0
-delta = 1e-3
+data = { name = "deaf_model:data", partition = "user" }
+model = { name = "deaf_model:Deaf" }
+training = { rounds = 4, cohort_size = 6, evaluate_every = 2, seed = 1, fairness = true }
+privacy = { noise_multiplier = 1.0, delta = 1e-3 }
 """
 WAYS = {
     "Poisson": [],

@@ -424,13 +424,9 @@ def test_two_aborted_rounds_and_a_release_between_do_not_stop_a_run() -> None:
 # What is shown of it.
 
 TINY = """
-[data]
-clients = 10
-[training]
-rounds = 4
-cohort_size = 5
-[privacy]
-noise_multiplier = 1.0
+data = { clients = 10 }
+training = { rounds = 4, cohort_size = 5 }
+privacy = { noise_multiplier = 1.0 }
 """
 
 

@@ -27,19 +27,9 @@ from recorded_runs import answer, hubbub
 pytestmark = pytest.mark.slow
 
 CONFIG = """
-[training]
-rounds = 3
-cohort_size = 4
-learning_rate = 0.3
-plan = "one-by-one"
-
-[privacy]
-noise_multiplier = 1.0
-noise = "simulation"
-
-[data]
-name = "digits"
-clients = 20
+training = { rounds = 3, cohort_size = 4, learning_rate = 0.3, plan = "one-by-one" }
+privacy = { noise_multiplier = 1.0, noise = "simulation" }
+data = { name = "digits", clients = 20 }
 """
 FLAGS = ("--grid", "privacy.noise_multiplier=0.5,2", "--seeds", "1,2")
 FIRST, SECOND, LAST = "1-noise_multiplier=0.5,seed=1", "2-noise_multiplier=0.5,seed=2", "4-noise_multiplier=2,seed=2"

@@ -155,14 +155,9 @@ def test_a_tracker_that_fails_is_given_up_and_the_run_goes_on(
 
 
 CONFIG = """
-[training]
-rounds = 4
-evaluate_every = 4
-[privacy]
-noise_multiplier = 1.0
-sampling = "poisson"
-[data]
-clients = 20
+training = { rounds = 4, evaluate_every = 4 }
+privacy = { noise_multiplier = 1.0, sampling = "poisson" }
+data = { clients = 20 }
 """
 GAUGES = {
     *("rounds", "rounds_planned", "rounds_aborted", "epsilon", "delta", "clip_norm", "loss", "accuracy"),

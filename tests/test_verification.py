@@ -32,18 +32,10 @@ from refusals import refused
 from small_runs import linear, population, until
 
 CONFIG = """
-[training]
-rounds = 12
-cohort_size = 10
-[privacy]
-mode = "dp-ftrl"
-noise_multiplier = 1.0
-bands = 5
-[participation]
-min_separation = 5
-max_participations = 3
-[data]
-clients = 60
+training = { rounds = 12, cohort_size = 10 }
+privacy = { mode = "dp-ftrl", noise_multiplier = 1.0, bands = 5 }
+participation = { min_separation = 5, max_participations = 3 }
+data = { clients = 60 }
 """
 
 
@@ -314,7 +306,7 @@ def test_a_closed_run_verifies_and_neither_resumes_nor_closes_twice(run: Path) -
 
 
 def test_rng_6_a_simulation_says_that_it_is_not_for_release(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(CONFIG.replace("bands = 5", 'bands = 5\nnoise = "simulation"'))
+    (tmp_path / "run.toml").write_text(CONFIG.replace("bands = 5", 'bands = 5, noise = "simulation"'))
     folder = tmp_path / "run"
     assert "imulation, not for release" in invoke("train", tmp_path / "run.toml", "--out", folder)
     assert "simulation, not for release" in (folder / "ledger.jsonl").read_text()
