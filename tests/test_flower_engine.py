@@ -34,17 +34,9 @@ from small_runs import CLIENTS, linear, population
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "flower_quickstart"
 RUN = """
-[training]
-rounds = 3
-cohort_size = 6
-momentum = 0.5
-seed = 3
-[privacy]
-noise_multiplier = 1.0
-delta = 1e-3
-noise = "{noise}"
-[data]
-clients = 100
+training = {{ rounds = 3, cohort_size = 6, momentum = 0.5, seed = 3 }}
+privacy = {{ noise_multiplier = 1.0, delta = 1e-3, noise = "{noise}" }}
+data.clients = 100
 """
 
 
@@ -184,7 +176,7 @@ def test_a_deployed_server_marks_what_was_measured_on_held_out_data(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     file = run_file(tmp_path)
-    file.write_text(file.read_text().replace("[training]", "[training]\nvalidation = 0.1"))
+    file.write_text(file.read_text().replace("seed = 3", "seed = 3, validation = 0.1"))
     caplog.set_level(logging.INFO, logger="flwr")
     serve(federation(file), deployed(file, tmp_path / "served"), file)
     told = [record.getMessage() for record in caplog.records if "accuracy" in record.getMessage().lower()]
@@ -211,7 +203,7 @@ def test_a_deployment_refuses_what_it_cannot_keep(tmp_path: Path) -> None:
     file = run_file(tmp_path)
     with pytest.raises(ConfigError, match=r"run-folder = 'runs/x'.*--run-config"):
         serve(federation(file), deployed(file, "runs/x"), file)
-    text = file.read_text().replace("[privacy]", '[privacy]\nmode = "dp-ftrl"')
+    text = file.read_text().replace("privacy = {", 'privacy = { mode = "dp-ftrl",')
     (tmp_path / "ftrl.toml").write_text(text)
     with pytest.raises(ConfigError, match=r"keys-enforced = false: .*MinSeparation.*--enable-supernode-auth"):
         serve(federation(file), deployed(file, tmp_path / "ftrl"), tmp_path / "ftrl.toml")
