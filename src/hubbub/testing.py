@@ -99,6 +99,14 @@ def brute_force_sensitivity(C: Array, pattern: Pattern, *, most_sets: int | None
     By definition, in exponential time: over every set of rounds (or ``most_sets`` of them), with all signs for up to 10
     rounds, beyond that with equal signs and a few random ones.
 
+    Args:
+        C: ``(rows, rounds)``.
+        pattern: Which sets of rounds are allowed.
+        most_sets: How many sets are tried, in order; by default all.
+
+    Returns:
+        A lower bound on the sensitivity, which it equals if all sets and all signs are tried.
+
     Example:
         >>> from hubbub.mechanism.participation import MinSeparation
         >>> from hubbub.mechanism.strategies import BinaryTree

@@ -180,6 +180,13 @@ def _root(growing: Callable[[float], float], high: float) -> float:
 def bun_steinke_epsilon_from_zcdp(zcdp_rho: float, delta: float) -> float:
     """ρ + 2√(ρ·ln 1/δ), the bound of zCDP's first paper, for comparison; :func:`epsilon_from_zcdp` is below it.
 
+    Args:
+        zcdp_rho: ρ, from 0.
+        delta: Strictly between 0 and 1.
+
+    Raises:
+        ValueError: A number out of range.
+
     Example:
         >>> round(bun_steinke_epsilon_from_zcdp(zcdp_rho=0.15, delta=1e-10), 4)
         3.8669

@@ -49,6 +49,13 @@ def group_noise_multiplier(noise_multiplier: float, group_size: int) -> float:
 
     Exact: what the group costs is what one unit would cost at this multiplier.
 
+    Args:
+        noise_multiplier: Of one unit; from 1e-12 to 1e12.
+        group_size: Units of the group, from 1.
+
+    Raises:
+        ValueError: A number out of range.
+
     Example:
         >>> group_noise_multiplier(noise_multiplier=3.0, group_size=2)
         1.5

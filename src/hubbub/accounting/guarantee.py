@@ -149,6 +149,14 @@ def together(
 def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> PrivacyGuarantee:
     """The statement of a run without privacy: epsilon is infinite.
 
+    Args:
+        rounds: The rounds that were done.
+        delta: Stated with the infinite epsilon; it changes nothing.
+        privacy_unit: ``"client"`` or ``"example"``.
+
+    Raises:
+        ValueError: Another unit.
+
     Example:
         >>> unprotected(rounds=8, delta=1e-5).private
         False

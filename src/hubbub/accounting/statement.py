@@ -48,6 +48,11 @@ _ACCOUNTANTS = {
 class Restated:
     """The same releases under another neighboring relation: its epsilon, or ``None`` and why no theorem gives one.
 
+    Args:
+        neighboring_relation: The other relation.
+        epsilon: At the delta of the guarantee; ``None`` if no theorem gives one.
+        why: The reason, in words.
+
     Example:
         >>> from hubbub.accounting import guarantee
         >>> from hubbub.mechanism import Mechanism
@@ -177,6 +182,9 @@ class PrivacyGuarantee:
     def at(self, delta: float) -> float:
         """Epsilon at another delta; infinite where nothing is promised.
 
+        Args:
+            delta: Strictly between 0 and 1.
+
         Raises:
             ValueError: Not strictly between 0 and 1.
         """
@@ -188,6 +196,9 @@ class PrivacyGuarantee:
     def rdp(self, orders: npt.ArrayLike) -> Array:
         """An upper bound on the Rényi divergence of all that is covered at each order above 1, ``(orders,)``.
 
+        Args:
+            orders: ``(orders,)``, or one number.
+
         Raises:
             ValueError: An order that is not above 1, or nothing is promised.
         """
@@ -197,6 +208,12 @@ class PrivacyGuarantee:
 
     def trade_off(self, false_positive_rates: npt.ArrayLike) -> Array:
         """From below, the least false negative rate of any test between two neighboring data sets, at each false positive rate.
+
+        Args:
+            false_positive_rates: ``(rates,)``, or one number.
+
+        Returns:
+            ``(rates,)``, from 0 to 1.
 
         Raises:
             ValueError: A rate that is not from 0 to 1, or nothing is promised.
@@ -584,6 +601,9 @@ def no_less(delta: float) -> str:
 
 def rounded_up(epsilon: float) -> str:
     """Epsilon with four digits, rounded up: a statement may be too high, never too low.
+
+    Args:
+        epsilon: From 0; may be infinite.
 
     Example:
         >>> rounded_up(3.42400727), rounded_up(8.0), rounded_up(1407.97), rounded_up(math.inf)

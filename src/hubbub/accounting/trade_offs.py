@@ -29,6 +29,13 @@ _LARGEST_EPSILON = 700.0
 def gdp_mu(events: Sequence[tuple[Event, int]], neighboring_relation: str) -> float | None:
     """μ of Gaussian differential privacy, rounded up, where the whole is one Gaussian release; ``None`` otherwise.
 
+    Args:
+        events: Each with its number of times.
+        neighboring_relation: ``"zero-out"``, ``"add-or-remove-one"`` or ``"replace-one"``.
+
+    Raises:
+        ValueError: An unknown relation.
+
     Example:
         >>> from hubbub.accounting import Gaussian
         >>> gdp_mu([(Gaussian(noise_multiplier=2.0), 16)], neighboring_relation="zero-out")

@@ -101,6 +101,10 @@ def crude_delta(delta: float, units: int, unit: str = "client") -> str:
 class Assumption:
     """An assumption of a guarantee, and who enforces it: ``"ledger"``, ``"devices"``, ``"software"`` or ``"operator"``.
 
+    Args:
+        text: The assumption, in words.
+        enforced_by: Who enforces it.
+
     Example:
         >>> print(Assumption("updates are clipped before they are summed", "software"))
         updates are clipped before they are summed (software)

@@ -91,7 +91,14 @@ class Chain:
         return found[::-1]
 
     def append(self, body: Mapping[str, Any]) -> None:
-        """Write a record, durably, then believe it; if it cannot be written, the chain stays as it was."""
+        """Write a record, durably, then believe it; if it cannot be written, the chain stays as it was.
+
+        Args:
+            body: A record, of strict JSON values.
+
+        Raises:
+            LedgerError: The file was changed by another process.
+        """
         content = strict_json.canonical(body)
         head = _bound(self.head, content)
         line = _BEFORE + content + _BETWEEN + head.encode() + _AFTER + b"\n"
@@ -109,7 +116,11 @@ class Chain:
         self.size += len(line)
 
     def require_unchanged(self) -> None:
-        """Refuse a file that is longer or shorter than what was read and written here."""
+        """Refuse a file that is longer or shorter than what was read and written here.
+
+        Raises:
+            LedgerError: The file was changed by another process.
+        """
         if self.path is not None and self.path.lstat().st_size != self.size + len(self.torn):
             raise LedgerError(f"{self.path}: was changed by another process while this one was at work")
 
@@ -126,7 +137,14 @@ class Chain:
             self.size, self.ended = self.size + 1, True
 
     def require_head(self, head: str) -> None:
-        """Refuse a chain that does not hold a head that somebody kept."""
+        """Refuse a chain that does not hold a head that somebody kept.
+
+        Args:
+            head: 64 hexadecimal digits.
+
+        Raises:
+            LedgerError: It was rolled back, or is the ledger of another run.
+        """
         if head.lower() not in self.hashes:
             raise LedgerError(
                 f"head = {head[:80]!r}: is not among the {len(self.hashes)} hashes of {self.path or 'this ledger'}, which "

@@ -132,7 +132,12 @@ class Ledger:
         return hmac.digest(self._secret, name.encode() + b"\0" + content, "sha256").hex()
 
     def may_join(self, client: Hashable, round_index: int) -> bool:
-        """Whether the promised pattern lets this client join this round, given the rounds that it joined."""
+        """Whether the promised pattern lets this client join this round, given the rounds that it joined.
+
+        Args:
+            client: By the name under which it takes part.
+            round_index: t, from 0.
+        """
         joined = self.participations(client)
         return bool(self._allowed(np.array([len(joined)]), np.array(joined[-1:] or [0]), round_index)[0])
 
@@ -203,13 +208,28 @@ class Ledger:
         return Ticket(round_index, clip_norm)
 
     def commit(self, ticket: Ticket, release: bytes) -> None:
-        """Record a release that is on disk; afterwards it may leave."""
+        """Record a release that is on disk; afterwards it may leave.
+
+        Args:
+            ticket: Of :meth:`begin`.
+            release: The content of its file.
+
+        Raises:
+            LedgerError: Another round is pending, or the file of the ledger was changed by another process.
+        """
         self.require_begun(ticket)
         digest = hashlib.sha256(release).hexdigest()
         self._append({"kind": "commit", "round": ticket.round_index, "release": digest})
 
     def abort(self, ticket: Ticket) -> None:
-        """Abort a begun round: its cost stays spent."""
+        """Abort a begun round: its cost stays spent.
+
+        Args:
+            ticket: Of :meth:`begin`.
+
+        Raises:
+            LedgerError: Another round is pending, or the file of the ledger was changed by another process.
+        """
         self.require_begun(ticket)
         self._append({"kind": "abort", "round": ticket.round_index})
 

@@ -153,6 +153,9 @@ class Mechanism:
     def sensitivity_after(self, rounds: int) -> Sensitivity:
         """The sensitivity of the release of the first ``rounds`` rounds: that of the leading part of C.
 
+        Args:
+            rounds: From 1.
+
         Raises:
             ValueError: More rounds than the strategy has, or fewer than 1.
         """

@@ -39,6 +39,9 @@ _EXACT = 2048
 def noising_matrix(strategy: Strategy) -> Array:
     """N, ``(rounds, rows)``: the strategy's stream, applied to unit vectors.
 
+    Args:
+        strategy: C, ``(rows, rounds)``; its stream is asked once for each round.
+
     Example:
         >>> from hubbub.mechanism.strategies import Dense
         >>> noising_matrix(Dense([[1.0, 0.0], [0.5, 1.0]]))
@@ -55,6 +58,9 @@ def noising_matrix(strategy: Strategy) -> Array:
 
 def largest_row_norm(strategy: Strategy) -> float:
     """The largest L2 norm of a row of N: how much more a round's noise varies than z does.
+
+    Args:
+        strategy: C.
 
     Example:
         >>> from hubbub.mechanism.strategies import Dense
@@ -134,6 +140,10 @@ def squared_errors(workload: Workload, strategy: Strategy) -> Array:
 
     Not scaled by the sensitivity: multiply by the squared standard deviation of z.
 
+    Args:
+        workload: A.
+        strategy: C, of as many rounds.
+
     Raises:
         ValueError: Workload and strategy differ in their number of rounds.
 
@@ -157,6 +167,13 @@ def squared_errors(workload: Workload, strategy: Strategy) -> Array:
 def mean_squared_error(workload: Workload, strategy: Strategy) -> float:
     """The mean over rounds of :func:`squared_errors`.
 
+    Args:
+        workload: A.
+        strategy: C, of as many rounds.
+
+    Raises:
+        ValueError: As of :func:`squared_errors`.
+
     Example:
         >>> from hubbub.mechanism.strategies import Identity
         >>> from hubbub.mechanism.workloads import prefix_sum
@@ -169,6 +186,13 @@ def mean_squared_error(workload: Workload, strategy: Strategy) -> float:
 def max_squared_error(workload: Workload, strategy: Strategy) -> float:
     """The largest of :func:`squared_errors`.
 
+    Args:
+        workload: A.
+        strategy: C, of as many rounds.
+
+    Raises:
+        ValueError: As of :func:`squared_errors`.
+
     Example:
         >>> from hubbub.mechanism.workloads import prefix_sum
         >>> max_squared_error(prefix_sum(4), Identity(4)), mean_squared_error(prefix_sum(4), Identity(4))
@@ -179,6 +203,13 @@ def max_squared_error(workload: Workload, strategy: Strategy) -> float:
 
 def root_mean_squared_error(workload: Workload, strategy: Strategy) -> float:
     """The root of :func:`mean_squared_error`.
+
+    Args:
+        workload: A.
+        strategy: C, of as many rounds.
+
+    Raises:
+        ValueError: As of :func:`squared_errors`.
 
     Example:
         >>> from hubbub.mechanism.strategies import BinaryTree

@@ -59,6 +59,9 @@ def _row(source: NoiseSource, index: int, dim: int) -> torch.Tensor:
 class SimulationSource:
     """Noise from a seed, for simulations; not for release.
 
+    Args:
+        seed: Whoever knows it can take the noise away again.
+
     Example:
         >>> bool((SimulationSource(seed=0).row(0, dim=3) == SimulationSource(seed=0).row(0, dim=3)).all())
         True
@@ -102,6 +105,9 @@ class SecureSource:
     """AES-256 in counter mode under a secret key of 32 bytes, one derived key for each row.
 
     Belongs to the process that made it: a fork would draw the same rows for other data.
+
+    Args:
+        key: Secret, 32 bytes; of one run and one incarnation.
 
     Raises:
         NoiseExhaustedError: From :meth:`segments`, in another process.

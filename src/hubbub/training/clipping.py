@@ -72,6 +72,10 @@ class AdaptiveClipping:
     def split(self, noise_multiplier: float, expected_cohort_size: float) -> CountSplit:
         """The split of the noise between updates and count.
 
+        Args:
+            noise_multiplier: Of updates and count together, over the clip norm; from 1e-12 to 1e12.
+            expected_cohort_size: In clients; a twentieth of it is the usual noise on the count.
+
         Raises:
             ValueError: Too little noise on the count: the updates would have no budget left.
         """
@@ -86,7 +90,12 @@ class AdaptiveClipping:
         return CountSplit(z, z / math.sqrt(room), stddev)
 
     def following(self, clip_norm: float, fraction: float) -> float:
-        """The next clip norm, after a noisy fraction of unclipped updates: a geometric step of bounded length."""
+        """The next clip norm, after a noisy fraction of unclipped updates: a geometric step of bounded length.
+
+        Args:
+            clip_norm: Of the round that was released.
+            fraction: Of the updates that were not clipped, with noise; beyond 0 and 1 it counts as these.
+        """
         step = -self.clip_norm_learning_rate * (min(max(fraction, 0.0), 1.0) - self.target_quantile)
         return min(max(clip_norm * math.exp(min(max(step, -50.0), 50.0)), _LEAST), _MOST)
 

@@ -124,6 +124,14 @@ def noise(name: str, value: object) -> float:
 def log_delta(epsilon: float, noise_multiplier: float, sensitivity: float = 1.0) -> float:
     """The natural logarithm of :func:`delta`, rounded up; finite where delta itself underflows.
 
+    Args:
+        epsilon: At least 0.
+        noise_multiplier: As of :func:`delta`.
+        sensitivity: As of :func:`delta`.
+
+    Raises:
+        ValueError: A number out of range.
+
     Example:
         >>> round(log_delta(epsilon=100.0, noise_multiplier=1.0), 3)
         -4960.255

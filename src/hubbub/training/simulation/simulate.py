@@ -183,6 +183,13 @@ class SimulatedPopulation(LocalPopulation):
 
         With a ``split`` each client's indicator is one more coordinate, ``(dim + 1,)``.
 
+        Args:
+            cohort: Clients, by their numbers.
+            model: The global model.
+            clip_norm: The largest L2 norm of an update; ``None`` clips nothing.
+            round_index: t, from 0.
+            split: How the noise is split between updates and the count of those that were not clipped.
+
         Raises:
             ConfigError: The module does not run by the plan that was named.
             RankError: Another rank failed or ended.
