@@ -30,6 +30,8 @@ def test_cra_7_cra_9_a_kept_head_tells_a_rolled_back_ledger(tmp_path: Path) -> N
     opened(RunStore(tmp_path), head=kept)
     with pytest.raises(LedgerError, match="rolled back"):
         opened(RunStore(tmp_path), head="f" * 64)
+    with pytest.raises(LedgerError, match="64 hexadecimal digits"):
+        opened(RunStore(tmp_path), head=kept[:12])
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("workplace")
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [
-        ("rounds=3", ["--set", "rounds=3", "section.key=value"]),
+        ("rounds=3", ["--set", "rounds=3", "section.key=value", "training.rounds=3"]),
         ("training.learning_rate=1e300", ["learning_rate", "1e+300"]),
         ("training.validation=0.999999", ["validation", "0.999999"]),
         ("training.cohort_size=11", ["training.cohort_size = 11", "10 clients"]),
@@ -78,6 +78,10 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(assignment: str, words:
 def test_settings_that_contradict_each_other_are_refused(config: str, assignments: list[str], words: list[str]) -> None:
     refused(settings(config, *assignments), *words)
     assert not Path("new").exists()
+
+
+def test_a_flag_that_is_a_setting_is_refused_with_the_set_that_says_it() -> None:
+    refused([*settings("good.toml"), "--epsilon", "3"], "No such option: --epsilon", "--set privacy.epsilon=VALUE")
 
 
 def test_a_config_with_neither_noise_nor_budget_is_refused() -> None:
@@ -159,7 +163,7 @@ def test_own_code_that_does_not_exist_is_refused(config: str, setting: str, name
 def test_a_folder_that_holds_files_is_left_as_it_is() -> None:
     Path("new").mkdir()
     Path("new/.thesis.txt").write_text("years of work")
-    refused(settings("good.toml"), "new", "exists already", "--out")
+    assert "resume" not in refused(settings("good.toml"), "new", "exists already", "--out")
     assert contents(Path("new")) == {".thesis.txt": hashlib.sha256(b"years of work").hexdigest()}
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -161,10 +161,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         # 130 after Ctrl-C.
         sys.exit(app(given or ["--help"], prog_name="hubbub", standalone_mode=False) or 0)
     except _UsageError as error:
-        where = error.ctx.command_path if error.ctx else "hubbub"
-        # Typer names a variable that does not exist.
-        message = error.format_message().replace(" (env var: 'None')", "")
-        _stop(f"{message} (see '{where} --help')")
+        _stop(_of_usage(error))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:
@@ -185,6 +182,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if os.environ.get("HUBBUB_DEBUG") or not isinstance(error, HubbubError | ValueError | TypeError | OSError):
             raise
         _stop(_as_typed(str(error) or type(error).__name__, given))
+
+
+def _of_usage(error: Any) -> str:
+    """What is wrong with a command line; of a flag that is a setting, the ``--set`` that says it."""
+    # Typer names a variable that does not exist.
+    message = error.format_message().replace(" (env var: 'None')", "")
+    if error.ctx and any("--set" in known.opts for known in error.ctx.command.params):
+        from hubbub.experiment.config import settings_of_key
+
+        option = getattr(error, "option_name", None) or ""
+        if settings := settings_of_key(option.lstrip("-").replace("-", "_")):
+            message = f"No such option: {option}; as a setting: {' or '.join(f'--set {name}=VALUE' for name in settings)}"
+    return f"{message} (see '{error.ctx.command_path if error.ctx else 'hubbub'} --help')"
 
 
 # Flags whose value may be a file; messages about it begin with its name.

@@ -241,7 +241,7 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
             from hubbub.experiment.engine.parties import require_keys
 
             require_keys(run)
-        folder = new_folder(out, "runs", stem, ", or resume it with 'hubbub resume {out}'")
+        folder = new_folder(out, "runs", stem)
         return RunInFolder.begun(run, folder, allow_import=how.allow_import, ranks=ranks)
 
     _train(_led(ranks, begun), how, config)
@@ -416,11 +416,12 @@ def _words(row: dict[str, Any], unit: str) -> str:
     return "  ".join(filter(None, parts))
 
 
-def new_folder(out: Path | None, kind: str, stem: str, otherwise: str = "") -> Path:
+def new_folder(out: Path | None, kind: str, stem: str) -> Path:
     """A new or empty folder: the given one, or the next free one of a stem."""
     if out is not None:
         # What a run released before its settings were written is used by the next one.
         if out.exists() and (not out.is_dir() or any(found.name != NORMALIZATION for found in out.iterdir())):
-            raise RunFolderError(f"{out}: exists already; choose another with --out{otherwise.format(out=out)}")
+            resume = f", or resume it with 'hubbub resume {out}'" if (out / "ledger.jsonl").is_file() else ""
+            raise RunFolderError(f"{out}: exists already; choose another with --out{resume}")
         return out
     return next(folder for number in count(1) if not (folder := Path(kind, f"{stem}-{number}")).exists())

@@ -351,7 +351,8 @@ def load(path: str | Path) -> Layer:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConfigError(f"{file}: is missing; name a config file, or let 'hubbub new run.toml' write one") from error
     except OSError as error:
-        step = "name a config file, or resume a run with 'hubbub resume RUN'"
+        step = f"name {own}" if (own := file / "config.toml").is_file() else "name a config file"
+        step += ", or resume a run with 'hubbub resume RUN'"
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); {step}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: is not TOML ({_one_line(error)})") from error
@@ -379,6 +380,16 @@ def of_run(folder: Path) -> Layer:
     return layer
 
 
+def settings_of_key(key: str) -> list[str]:
+    """The settings of this key, each with its section.
+
+    Example:
+        >>> settings_of_key("noise_multiplier")
+        ['privacy.noise_multiplier', 'evaluation.noise_multiplier']
+    """
+    return [f"{part.name}.{key}" for part in fields(Config) if key in asdict(getattr(Config, part.name))]
+
+
 def overrides(assignments: Sequence[str]) -> Layer:
     """The layer of ``--set section.key=value`` flags; a value is read as TOML, a bare word as text.
 
@@ -394,7 +405,9 @@ def overrides(assignments: Sequence[str]) -> Layer:
         name = "secagg.scheme" if name.strip() == "secagg" else name
         section, dot, key = name.strip().partition(".")
         if not (equals and dot and section and key):
-            raise ConfigError(f"--set {assignment!r}: write section.key=value, such as privacy.noise_multiplier=1.1")
+            meant = [f"{whole}={text}" for whole in settings_of_key(name.strip())] if text else []
+            example = " or ".join(meant) or "privacy.noise_multiplier=1.1"
+            raise ConfigError(f"--set {assignment!r}: write section.key=value, such as {example}")
         try:
             parsed = tomllib.loads(f"value = {text.strip()}")
         except tomllib.TOMLDecodeError:

@@ -143,8 +143,10 @@ class Chain:
             head: 64 hexadecimal digits.
 
         Raises:
-            LedgerError: It was rolled back, or is the ledger of another run.
+            LedgerError: It was rolled back, or is the ledger of another run; or this is no head.
         """
+        if len(head) != 64:
+            raise LedgerError(f"head = {head[:80]!r}: is no head, which has 64 hexadecimal digits; give all of it")
         if head.lower() not in self.hashes:
             raise LedgerError(
                 f"head = {head[:80]!r}: is not among the {len(self.hashes)} hashes of {self.path or 'this ledger'}, which "
