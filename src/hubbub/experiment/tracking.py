@@ -85,6 +85,11 @@ def tensorboard(folder: str | Path) -> Iterator[Write]:
 
     Raises:
         ConfigError: TensorBoard is not installed, or the folder cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tensorboard(Path(tempfile.mkdtemp()) / "events") as write:
+        ...     log({"round_index": 0, "epsilon": 0.5}, write)
     """
     with _opening("tensorboard", str(folder), "name a folder"):
         from torch.utils.tensorboard import SummaryWriter
@@ -154,6 +159,12 @@ def require(extra: str) -> None:
 
     Raises:
         ConfigError: It is not; the message names the extra that installs it.
+
+    Example:
+        >>> require("no_such_tracker")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        hubbub.errors.ConfigError: no_such_tracker: its package is not installed (...); pip install 'hubbub[no_such_tracker]'
     """
     try:
         importlib.import_module(extra)

@@ -448,6 +448,13 @@ def require_participation(value: object) -> None:
 
     Raises:
         TypeError: The value is not one of the participations.
+
+    Example:
+        >>> require_participation(PoissonSampling(0.1))
+        >>> require_participation(0.1)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        TypeError: participation = 0.1: must be ...
     """
     # Subclasses are refused too: what they allow, or their probability, could change later.
     if type(value) not in PARTICIPATIONS.values():

@@ -102,6 +102,10 @@ def require_inverse(strategy: Strategy) -> None:
 
     Raises:
         ValueError: N·C is not I.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import BinaryTree
+        >>> require_inverse(BinaryTree(rounds=8))
     """
     C, N = np.asarray(strategy.matrix(), dtype=np.float64), noising_matrix(strategy)
     if N.shape != C.T.shape:
@@ -119,6 +123,10 @@ def require_no_look_ahead(strategy: Strategy) -> None:
 
     Raises:
         ValueError: A round draws a row of z that belongs to a later one.
+
+    Example:
+        >>> from hubbub.mechanism.strategies import BinaryTree
+        >>> require_no_look_ahead(BinaryTree(rounds=8))
     """
     C, memory = np.asarray(strategy.matrix(), dtype=np.float64), ()
     drawn: list[int] = []
