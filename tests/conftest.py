@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
         if not any(allowed in reason for allowed in SKIPS_ALLOWED_IN_CI):
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid} was skipped where it must run: {reason}"
+
+
+def raising(error: BaseException | type[BaseException]) -> Callable[..., Any]:
+    """A function that ends with an error, whatever it is given."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    return fails
 
 
 def oracle(name: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from conftest import raising
 from flower_arms import Federation, averaging
 from hubbub import accounting
 from hubbub.accounting import Gaussian, PoissonSampled, composition
@@ -138,11 +139,9 @@ def test_acc_11_one_direction_without_an_answer_is_not_covered_by_the_other(monk
     assert len(asked) == 2
 
 
-def failing(*arguments: object, **more: object) -> float:
-    raise RuntimeError("the accountant broke")
-
-
-@pytest.mark.parametrize("broken", [lambda *a, **k: math.nan, failing], ids=["nan", "raises"])
+@pytest.mark.parametrize(
+    "broken", [lambda *a, **k: math.nan, raising(RuntimeError("the accountant broke"))], ids=["nan", "raises"]
+)
 def test_acc_11_no_run_begins_whose_cost_nobody_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Callable[..., float]
 ) -> None:
@@ -159,7 +158,9 @@ def test_acc_11_no_run_begins_whose_cost_nobody_knows(
         DPFedAvgFixed(averaging(3), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3)
 
 
-@pytest.mark.parametrize("broken", [lambda *a, **k: math.nan, failing], ids=["nan", "raises"])
+@pytest.mark.parametrize(
+    "broken", [lambda *a, **k: math.nan, raising(RuntimeError("the accountant broke"))], ids=["nan", "raises"]
+)
 def test_acc_11_no_further_round_is_begun_once_the_accountant_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Callable[..., float]
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cohort_file import blocks, joined, name_of
+from conftest import raising
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
@@ -49,20 +50,6 @@ def require_same(ledger: Ledger, folder: Path, cohorts: list[str]) -> None:
         assert {client: list(one.participations(client)) for client in expected} == expected
 
 
-def no_memory(patch: pytest.MonkeyPatch) -> None:
-    def fails(*arguments: object) -> None:
-        raise MemoryError
-
-    patch.setattr(np, "insert", fails)
-
-
-def no_files(patch: pytest.MonkeyPatch) -> None:
-    def fails(*arguments: object) -> None:
-        raise OSError(errno.EMFILE, "too many open files")
-
-    patch.setattr(os, "open", fails)
-
-
 def interrupted(where: str) -> Callable[[pytest.MonkeyPatch], None]:
     def during(patch: pytest.MonkeyPatch) -> None:
         right = os.fsync
@@ -79,7 +66,12 @@ def interrupted(where: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 @pytest.mark.parametrize(
     "fails",
-    [no_memory, no_files, interrupted("ledger.jsonl"), interrupted("ledger.cohorts")],
+    [
+        lambda patch: patch.setattr(np, "insert", raising(MemoryError)),
+        lambda patch: patch.setattr(os, "open", raising(OSError(errno.EMFILE, "too many open files"))),
+        interrupted("ledger.jsonl"),
+        interrupted("ledger.cohorts"),
+    ],
     ids=["no memory", "no file can be opened", "interrupted in the record", "interrupted in the cohort"],
 )
 def test_a_round_that_could_not_be_begun_is_forgotten_in_memory_and_on_disk(

@@ -10,6 +10,7 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import nn
 
+from conftest import raising
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.experiment import config
 from hubbub.experiment.build import build
@@ -136,12 +137,8 @@ def test_keys_that_nobody_named_are_made_once_and_only_their_owner_may_read_them
     monkeypatch.setattr(paillier, "generate", generate)
     file = run_file(tmp_path, None)
     begun = RunInFolder.begun(build(config.resolve(config.load(file)), allow_import=True), tmp_path / "run")
-
-    def stop(row: dict[str, object]) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_locally(begun, stop, allow_import=True)
+        run_locally(begun, raising(KeyboardInterrupt), allow_import=True)
     kept = json.loads((begun.folder / "state" / "agreement.json").read_text())
     require_ends("resume", begun.folder, "--engine", "flower", "--allow-import")
     assert made == [2048]

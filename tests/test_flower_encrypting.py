@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import raising
 from flower_arms import record, returning
 from hubbub._util import strict_json
 from hubbub.flower import clipping_mod, encrypting_mod, noising_mod
@@ -150,8 +151,7 @@ def test_the_indicator_is_the_last_number_and_moves_it_by_half_its_scale(mods: l
     assert [opened(reply, agreement)[-1] * STEP for reply in replies] == [0.25, -0.25, -0.25]
 
 
-def _never(msg: Message, context: Context) -> Message:
-    raise AssertionError("the app must not be asked")
+NEVER = raising(AssertionError("the app must not be asked"))
 
 
 def _other_key() -> Agreement:
@@ -174,7 +174,7 @@ def _other_key() -> Agreement:
     ],
 )
 def test_before_the_app_trains_a_server_is_refused_that_says(config: Callable[[], dict[str, Any]], message: str) -> None:
-    why = reason(ask(config(), _never, [encrypting_mod]))
+    why = reason(ask(config(), NEVER, [encrypting_mod]))
     assert re.search(message, why), why
 
 
@@ -190,24 +190,20 @@ def test_a_client_encrypts_for_one_key_one_run_one_agreement_and_each_round_once
         (told(round_index=3), "has answered round 4 or a later one already"),
         (told(round_index=0), "has answered round 1 or a later one already"),
     ):
-        assert message in reason(ask(config, _never, [encrypting_mod], context))
+        assert message in reason(ask(config, NEVER, [encrypting_mod], context))
     assert opened(ask(told(round_index=4), context=context)) == IN_STEPS
 
 
 def test_a_round_counts_as_answered_when_it_begins() -> None:
     context = a_context()
-
-    def failing(msg: Message, context: Context) -> Message:
-        raise RuntimeError("no memory")
-
-    reason(ask(app=failing, context=context))
+    reason(ask(app=raising(RuntimeError("no memory")), context=context))
     assert "has answered round 1" in reason(ask(context=context))
 
 
 def test_the_key_of_a_nodes_own_configuration_is_the_only_one_it_encrypts_under() -> None:
     mine = owner().public_key.key_id
     assert opened(ask(context=a_context(**{"paillier-key-id": mine}))) == IN_STEPS
-    why = reason(ask(told(_other_key()), _never, [encrypting_mod], a_context(**{"paillier-key-id": mine})))
+    why = reason(ask(told(_other_key()), NEVER, [encrypting_mod], a_context(**{"paillier-key-id": mine})))
     assert mine in why
     assert "this node encrypts under" in why
 
@@ -229,14 +225,10 @@ def test_mods_in_a_wrong_order_or_missing_send_nothing(mods: list[Mod], others: 
 WORDS = "patient Ada weighs 63.5"
 
 
-def _raising(msg: Message, context: Context) -> Message:
-    raise ValueError(WORDS)
-
-
 @pytest.mark.parametrize(
     "app",
     [
-        _raising,
+        raising(ValueError(WORDS)),
         lambda msg, context: Message(Error(2, WORDS), reply_to=msg),
         lambda msg, context: WORDS,
         lambda msg, context: Message(RecordDict(), reply_to=msg),

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from conftest import raising
 from flower_arms import record, returning
 from hubbub.flower.mods import Mod, clipping_mod, noising_mod, timer_mod
 
@@ -221,11 +222,8 @@ def refused(reply: Message, *words: str) -> None:
 def test_a_configuration_that_bounds_nothing_is_refused_before_training(
     config: dict[str, Any] | None, words: list[str]
 ) -> None:
-    def never(msg: Message, context: Context) -> Message:
-        raise AssertionError("it trained")
-
     app = ClientApp(mods=BOTH_MODS)
-    app.train()(never)
+    app.train()(raising(AssertionError("it trained")))
     refused(app(train_message({"w": np.zeros(3)}, config), a_context()), *words)
 
 
@@ -272,10 +270,6 @@ def _replies_with_an_error(msg: Message, _: Context) -> Message:
     return Message(Error(code=99, reason="target 17 is no class"), reply_to=msg)
 
 
-def _fails(msg: Message, _: Context) -> Message:
-    raise IndexError("target 17 is no class")
-
-
 def test_an_error_of_the_app_passes_where_the_server_adds_the_noise() -> None:
     app = ClientApp(mods=BOTH_MODS)
     app.train()(_replies_with_an_error)
@@ -283,7 +277,7 @@ def test_an_error_of_the_app_passes_where_the_server_adds_the_noise() -> None:
     assert (reply.error.code, reply.error.reason) == (99, "target 17 is no class")
 
 
-@pytest.mark.parametrize("app_says", [_replies_with_an_error, _fails])
+@pytest.mark.parametrize("app_says", [_replies_with_an_error, raising(IndexError("target 17 is no class"))])
 def test_what_an_app_says_of_its_failure_does_not_leave_without_noise(
     app_says: Callable[[Message, Context], Message], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,6 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
+from conftest import raising
 from hubbub.accounting import guarantee
 from hubbub.errors import ConfigError, KeyFileError, LedgerError, RunFolderError, SumNotOpenedError
 from hubbub.flower import (
@@ -362,12 +363,8 @@ def test_pai_17_a_server_killed_between_the_exchanges_aborts_the_round_and_no_ro
     on = federation(tmp_path, shared=True)
     first = fixed(secagg, state)
     with monkeypatch.context() as patched:
-
-        def killed(*arguments: object) -> None:
-            raise _Killed
-
         # When the holders have given their noise, and nothing was opened.
-        patched.setattr(GridHolders, "open", killed)
+        patched.setattr(GridHolders, "open", raising(_Killed))
         with pytest.raises(_Killed):
             one_round(first, on)
     again = fixed(secagg, state)

@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian
 from safetensors.numpy import load_file, save
 
+from conftest import raising
 from flower_arms import Federation
 from hubbub.accounting import guarantee
 from hubbub.errors import BudgetError, ConfigError, LedgerError, RunFolderError
@@ -124,11 +125,7 @@ def test_a_release_that_nobody_has_learnt_from_is_learnt_after_a_crash(
     crashing = make("cut")
     _, arrays = one_round(crashing, grid())
     messages = list(crashing.configure_train(2, arrays, ConfigRecord(), on := grid()))
-
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(type(inner), "aggregate_train", crash)
+    monkeypatch.setattr(type(inner), "aggregate_train", raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         crashing.aggregate_train(2, on.send_and_receive(messages))
     monkeypatch.undo()

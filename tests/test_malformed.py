@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 import malformed
-from conftest import at_work
+from conftest import at_work, raising
 from hubbub.cli import main
 from hubbub.errors import HubbubError
 from hubbub.training import rounds
@@ -77,11 +77,8 @@ def called(call: Call) -> None:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    def ring(*ignored: object) -> None:
-        raise Hung
-
     with little_memory(MEMORY):
-        before = signal.signal(signal.SIGALRM, ring)
+        before = signal.signal(signal.SIGALRM, raising(Hung))
         signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         try:
             yield

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from conftest import raising
 from hubbub._util import files
 from hubbub.errors import RunFolderError
 from hubbub.experiment.build import build
@@ -307,18 +308,15 @@ def test_cra_2_a_kill_between_two_steps_of_a_round(between: str, tmp_path: Path,
     (disk, run, seen), calls = begun(tmp_path / "disk"), list[str]()
     fate, wanted = BETWEEN[between]
 
-    def raising(*_: object) -> None:
-        raise Killed
-
     def when(call: str, path: Path) -> bool:
         calls.append(f"{call} {path.name}")
         return bool(wanted) and calls[-len(wanted) :] == wanted
 
     with monkeypatch.context() as patch:
         if between == "the charge and the noise":
-            patch.setattr(LatticeSum, "open", raising)
+            patch.setattr(LatticeSum, "open", raising(Killed))
         if between == "the record and the world":
-            patch.setattr(Witness, "publishes", raising)
+            patch.setattr(Witness, "publishes", raising(Killed))
         killed(CASE, disk, run, 2, seen.append, when, 1)
     whole, last = release_of(run, DONE), records(run)[-1]
     assert (last["kind"], last["round"]) == ("commit" if between == "the record and the world" else "begin", DONE)

@@ -17,6 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
+from conftest import raising
 from hubbub.datasets import Dataset, cifar10, mnist, published, shakespeare
 from hubbub.errors import ConfigError, DataError
 from hubbub.experiment.build import client_side
@@ -26,14 +27,10 @@ from hubbub.experiment.config import resolve
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, without a folder of data, and without a network."""
-
-    def unreachable(*_: object, **__: object) -> None:
-        raise urllib.error.URLError("no network here")
-
     monkeypatch.delenv("HUBBUB_CACHE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("HUBBUB_DATA", raising=False)
-    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    monkeypatch.setattr("urllib.request.urlopen", raising(urllib.error.URLError("no network here")))
     return tmp_path / "home"
 
 

@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import hubbub
+from conftest import raising
 from hubbub.cli.training import How, launched
 from hubbub.cli.training import train as begin
 from hubbub.errors import ConfigError, LedgerError, RankError
@@ -265,7 +266,7 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
     if how == "hangs":
         ranks.exchange(lambda: time.sleep(8) if wrong else None)
     if how == "an error":
-        return ranks.exchange(lambda: _broken() if wrong else None)
+        return ranks.exchange(lambda: raising(MemoryError("no room"))() if wrong else None)
     model = nn.Linear(4, 3 if wrong and how == "another model" else 2)
     if how == "another frozen layer":
         frozen = nn.Linear(4, 4).requires_grad_(False)
@@ -283,10 +284,6 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
         3, PoissonSampling(0.9), 6, mechanism=hubbub.Mechanism(Identity(3), PoissonSampling(0.9), rate), clip_norm=0.5
     )
     return list(train(plan, SimulatedPopulation(clients, F.cross_entropy, ranks=ranks), model))
-
-
-def _broken(*_: object) -> torch.Tensor:
-    raise MemoryError("no room")
 
 
 FAULTS = [

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from conftest import raising
 from hubbub import factorization
 from hubbub._util import strict_json
 from hubbub._util.tensor_proto import read_tensor_proto
@@ -102,12 +103,8 @@ def test_res_3_a_round_that_runs_out_of_memory_is_aborted_or_was_never_charged(
 ) -> None:
     owner, name, expected = OUT[where]
     some_rounds(tmp_path, 1)
-
-    def fails(*more: object) -> None:
-        raise error
-
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, fails)
+        patch.setattr(owner, name, raising(error))
         with pytest.raises(type(error)):
             some_rounds(tmp_path, 2)
     some_rounds(tmp_path, 2 if len(expected) == 4 else 3)

@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conftest import raising
 from hubbub._util.prf import fresh_key, word_stream
 from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism import Mechanism
@@ -391,10 +392,7 @@ def test_noise_of_another_covariance_is_caught() -> None:
 def test_rng_7_no_run_starts_without_the_operating_system_s_randomness(
     failure: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(size: int) -> bytes:
-        raise failure
-
-    monkeypatch.setattr(os, "urandom", fails)
+    monkeypatch.setattr(os, "urandom", raising(failure))
     with pytest.raises(type(failure)):
         fresh_key()
     with pytest.raises(type(failure)):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import raising
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.ledger.ledger import end_run
 from hubbub.ledger.multi_run import costs_of_ended_runs, run_charges
@@ -117,12 +118,9 @@ def test_a_run_is_read_whose_checkpoint_is_of_another_version(tmp_path: Path) ->
 def test_a_round_under_way_and_an_aborted_one_are_no_sign_of_a_rollback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*ignored: object) -> bytes:
-        raise KeyboardInterrupt
-
     some_rounds(tmp_path, SECOND)
     with monkeypatch.context() as crash:
-        crash.setattr(RunStore, "save_release", killed)
+        crash.setattr(RunStore, "save_release", raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             some_rounds(tmp_path, ROUNDS)
     assert len(read_run(tmp_path).history.rounds) == SECOND + 1
