@@ -6,6 +6,7 @@ So that a check of what a private strategy must do can be run on both.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.serverapp import strategy as flower_strategies
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.mods import clipping_mod, noising_mod
+from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.strategies import toeplitz
 
 Model = Mapping[str, npt.ArrayLike]
 Entries = dict[str, npt.NDArray[Any]]
@@ -43,6 +47,13 @@ def entries(arrays: ArrayRecord) -> Entries:
 def averaging(clients: int) -> FedAvg:
     """Flower's own average over so many clients, all of them asked in each round."""
     return FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
+
+
+def separated(state: Path | None = None, *, rounds: int = 12, **more: Any) -> MatrixFactorizationDP:
+    """Three clients a round, each in every third round at most."""
+    mechanism = Mechanism(toeplitz.square_root(rounds, bands=3), MinSeparation(3, 4), noise_multiplier=1.0)
+    settings = {"clip_norm": 1.0, "num_sampled_clients": 3, "keys_enforced": True, "state": state, **more}
+    return MatrixFactorizationDP(FedAvgM(server_momentum=0.9), mechanism=mechanism, **settings)
 
 
 def training_app(

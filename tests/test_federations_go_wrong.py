@@ -23,20 +23,16 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
-    FedAvgM,
 )
 
-from flower_arms import Federation, averaging, entries, record, told
+from flower_arms import Federation, averaging, entries, record, separated, told
 from flower_defects import distance
 from flower_deployment import LOOPBACK, free_port
 from hubbub.errors import ConfigError, ParticipationError
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, clipping_mod, messages, noising_mod
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, clipping_mod, messages, noising_mod
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation
-from hubbub.mechanism.strategies import toeplitz
 
 ROOT = Path(__file__).parent.parent
 CLIENTS = 4
@@ -50,13 +46,6 @@ pytestmark = pytest.mark.usefixtures("quiet")
 def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:
     settings = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": clients, **settings}
     return DPFedAvgFixed(averaging(clients), **settings)
-
-
-def separated(state: Path | None = None, **settings: Any) -> MatrixFactorizationDP:
-    """Three clients a round, each in every third round at most."""
-    mechanism = Mechanism(toeplitz.square_root(12, bands=3), MinSeparation(3, 4), noise_multiplier=1.0)
-    settings = {"clip_norm": 1.0, "num_sampled_clients": 3, "keys_enforced": True, "state": state, **settings}
-    return MatrixFactorizationDP(FedAvgM(server_momentum=0.9), mechanism=mechanism, **settings)
 
 
 def moved(model: dict[str, Any], index: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian
 from safetensors.numpy import load_file, save
 
 from conftest import raising
-from flower_arms import Federation
+from flower_arms import Federation, separated
 from hubbub.accounting import guarantee
 from hubbub.errors import BudgetError, ConfigError, LedgerError, RunFolderError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP
@@ -22,8 +22,8 @@ from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.mechanism import Mechanism, gaussian
-from hubbub.mechanism.participation import FixedSizeSampling, MinSeparation, PoissonSampling, every_round
-from hubbub.mechanism.strategies import Identity, toeplitz
+from hubbub.mechanism.participation import FixedSizeSampling, PoissonSampling, every_round
+from hubbub.mechanism.strategies import Identity
 from hubbub.training import HeadHook
 from hubbub.training.run_folder.state import metadata
 from hubbub.verification import verify
@@ -39,12 +39,6 @@ pytestmark = pytest.mark.usefixtures("quiet")
 def grid(nodes: int = 12, step: float = 0.01) -> LocalGrid:
     """Clients that move every number by ``step``."""
     return Federation(nodes, lambda model, index: {name: values + np.float32(step) for name, values in model.items()}).grid
-
-
-def separated(state: Path | None = None, *, rounds: int = 12, **more: object) -> MatrixFactorizationDP:
-    mechanism = Mechanism(toeplitz.square_root(rounds, bands=3), MinSeparation(3, 4), noise_multiplier=1.0)
-    settings = {"clip_norm": 1.0, "num_sampled_clients": 3, "keys_enforced": True, "state": state, **more}
-    return MatrixFactorizationDP(FedAvgM(server_momentum=0.9), mechanism=mechanism, **settings)  # type: ignore[arg-type]
 
 
 def numbers(arrays: ArrayRecord) -> np.ndarray:
