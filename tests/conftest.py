@@ -27,34 +27,15 @@ SKIPS_ALLOWED_IN_CI = ("needs a GPU", "needs a browser")
 
 
 GOOD = """
-[training]
-rounds = 2
-cohort_size = 2
-
-[privacy]
-mode = "dp-fedavg"
-noise_multiplier = 1.0
-
-[data]
-name = "digits"
-clients = 10
+training = { rounds = 2, cohort_size = 2 }
+privacy = { mode = "dp-fedavg", noise_multiplier = 1.0 }
+data = { name = "digits", clients = 10 }
 """
-
 CORRELATED = """
-[training]
-rounds = 4
-cohort_size = 2
-
-[privacy]
-mode = "dp-ftrl"
-noise_multiplier = 1.0
-
-[participation]
-min_separation = 2
-
-[data]
-name = "digits"
-clients = 10
+training = { rounds = 4, cohort_size = 2 }
+privacy = { mode = "dp-ftrl", noise_multiplier = 1.0 }
+participation.min_separation = 2
+data = { name = "digits", clients = 10 }
 """
 
 
@@ -117,7 +98,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     with at_work(tmp_path, monkeypatch):
         Path("good.toml").write_text(GOOD)
         Path("correlated.toml").write_text(CORRELATED)
-        Path("pattern.toml").write_text(CORRELATED.replace("min_separation = 2\n", ""))
+        Path("pattern.toml").write_text(CORRELATED.replace("participation.min_separation = 2\n", ""))
         yield tmp_path
 
 
