@@ -101,15 +101,9 @@ def interrupted_at(number: int) -> Iterator[None]:
 
 # Settings of a run that trains in no time.
 SMALL = """
-[training]
-rounds = 4
-cohort_size = 10
-[privacy]
-clip_norm = 0.5
-noise_multiplier = 2.0
-[data]
-name = "digits"
-clients = 40
+training = { rounds = 4, cohort_size = 10 }
+privacy = { clip_norm = 0.5, noise_multiplier = 2.0 }
+data = { name = "digits", clients = 40 }
 """
 
 

@@ -88,12 +88,12 @@ def test_held_out_numbers_are_not_published(made: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("noise", "words"),
     [
-        ('noise_multiplier = 2.0\nnoise = "simulation"', "simulation, not for release"),
+        ('noise_multiplier = 2.0, noise = "simulation"', "simulation, not for release"),
         ('mode = "none"', "no privacy guarantee"),
     ],
 )
 def test_what_is_not_private_is_not_published(tmp_path: Path, noise: str, words: str) -> None:
-    run = trained(tmp_path, SMALL.replace("clip_norm = 0.5\nnoise_multiplier = 2.0", noise))
+    run = trained(tmp_path, SMALL.replace("clip_norm = 0.5, noise_multiplier = 2.0", noise))
     refused(["publish", run, "-o", tmp_path / "public"], words)
     assert not (tmp_path / "public").exists()
 

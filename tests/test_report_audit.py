@@ -20,7 +20,7 @@ from recorded_runs import SMALL, hubbub, trained
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in whose folder lies an audit of its settings."""
     place = tmp_path_factory.mktemp("audited")
-    run = trained(place, SMALL.replace("[privacy]", 'plan = "one-by-one"\n[privacy]\nnoise = "simulation"'))
+    run = trained(place, SMALL.replace("= 10 ", '= 10, plan = "one-by-one" ').replace("= 2.0", '= 2.0, noise = "simulation"'))
     assert hubbub("audit", place / "run.toml", "--canaries", 15, "--runs", 1, "--out", run / "audit") == 0
     return run
 
