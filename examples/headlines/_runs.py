@@ -20,9 +20,10 @@ import torch
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub._util.files import write_atomic
-from hubbub.experiment.build import Run, build
-from hubbub.experiment.config import Layer, resolve
+from hubbub.experiment.build import Run, build, with_moments
+from hubbub.experiment.config import PRIVATELY, Layer, resolve
 from hubbub.training import evaluate, train
+from hubbub.training.run_folder import NORMALIZATION
 
 Settings = Mapping[str, Any]
 Record = dict[str, Any]
@@ -93,6 +94,9 @@ def one_run(settings: Settings, data: str | None, device: str) -> Record:
     if (name := settings.get("data.path")) is not None:
         data = str(Path(data or os.environ.get("HUBBUB_DATA", "")) / name)
     run = build(resolve(layer({**settings, "training.device": device, "data.path": data})), allow_import=True)
+    if run.config.data.normalization == PRIVATELY:
+        with tempfile.TemporaryDirectory() as folder:
+            run = with_moments(run, Path(folder) / NORMALIZATION)
     model = run.model.to(device)
     accuracies: dict[str, float] = {}
     epsilon = 0.0
