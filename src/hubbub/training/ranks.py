@@ -254,13 +254,14 @@ class Ranks:
         """A sum of chunks, which the ranks divide, and what else the chunks return, in their order.
 
         Args:
-            chunks: The same on every rank. Each adds its terms to the zero tensor that it is given.
+            chunks: The same on every rank, by number and name. Each adds its terms to the zero tensor that it is given.
             zero: Of the shape, dtype and device of the sum.
             terms: What the chunks are computed from, such as clients by number and the model: ranks that disagree are refused,
-                since one would count twice, or not as what it is.
+                since one would count twice, or not as what it is. A rank that skips one of two sums with equal names and terms
+                is found only by a later exchange of another kind: let terms tell sums apart, as by their round.
 
         Raises:
-            RankError: The ranks disagree on the terms. A chunk failed on another rank, or a rank is gone.
+            RankError: The ranks disagree on the chunks or the terms. A chunk failed on another rank, or a rank is gone.
         """
         first, stop = divided(len(chunks), self.size)[self.rank]
         exact = not zero.dtype.is_floating_point
@@ -279,7 +280,7 @@ class Ranks:
             return found
 
         if self.size > 1:
-            self.require_same("cohort, model or data", lambda: fingerprint(zero.shape, zero.dtype, terms()))
+            self.require_same("cohort, model or data", lambda: fingerprint(zero.shape, zero.dtype, *map(word, chunks), terms()))
         found = self._exchange("sum", own)
         return self._total(parts, exact), [one for some in found for one in some]
 
