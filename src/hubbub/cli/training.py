@@ -231,8 +231,12 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
     config = how.settings(*layers)
     if (ranks := how.shared(config)) is None:
         return
+    again = "it would begin another run; resume the first one instead"
     if ranks.size > 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
-        raise ConfigError("torchrun started this command again, and it would begin another run; resume the first one instead")
+        raise ConfigError(f"torchrun started this command again, and {again}")
+    # A folder that is named would be the same, and is refused if it has a run.
+    if out is None and os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
+        raise ConfigError(f"SLURM started this job again, and {again}, or name a new folder with -o")
     say(console(stderr=how.as_json), *lines)
 
     def begun() -> RunInFolder:
