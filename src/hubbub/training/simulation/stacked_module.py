@@ -54,7 +54,8 @@ class StackedModel:
         dropout.
         """
 
-        def forward(own: Mapping[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
+        def forward(batch: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
+            own = dict(zip(parameters, values, strict=True))
             with _Rewriting(self._names, own, counts, generators):
                 output = called(self._module, own, batch, self._places)
             if not isinstance(output, torch.Tensor):
@@ -62,7 +63,7 @@ class StackedModel:
             return output
 
         try:
-            found: torch.Tensor = vmap(forward, in_dims=(0, 0), out_dims=0)(dict(parameters), inputs)
+            found: torch.Tensor = vmap(forward)(inputs, *parameters.values())
         except (torch.OutOfMemoryError, ConfigError):
             raise
         except Exception as error:
@@ -117,8 +118,9 @@ def _apply(rule: Rule, *tensors: torch.Tensor | None) -> Any:
 
 def _in_channels(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
     """``(B, K·C, *)``: every client a group of channels, channels last."""
-    stacked = x.unsqueeze(1).expand(-1, clients, *x.shape[1:]) if dim is None else x.movedim(dim, 1)
-    merged = stacked.flatten(1, 2)
+    if dim is None:
+        x = x.unsqueeze(1).expand(-1, clients, *x.shape[1:])
+    merged = (x if dim in (None, 1) else x.movedim(dim, 1)).flatten(1, 2)
     return merged.contiguous(memory_format=torch.channels_last) if merged.ndim == 4 else merged.contiguous()
 
 
@@ -254,7 +256,9 @@ def _within(indices: torch.Tensor, rows: int) -> Any:
 
 def _stack(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
     """``(K, *shape)``; a tensor that all clients share is repeated."""
-    return x.unsqueeze(0).expand(clients, *x.shape) if dim is None else x.movedim(dim, 0)
+    if dim is None:
+        return x.unsqueeze(0).expand(clients, *x.shape)
+    return x.movedim(dim, 0) if dim else x
 
 
 def _view(_: _Rewriting, x: torch.Tensor, *shape: Any, **named: Any) -> Any:
