@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.errors import ConfigError
-from hubbub.mechanism.participation import PoissonSampling
+from hubbub.errors import ConfigError, ParticipationError
+from hubbub.ledger.promise import Promise
+from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import PoissonSampling, SingleParticipation
+from hubbub.mechanism.strategies import Identity
 from hubbub.noise.lattice import Lattice
 from hubbub.testing import check_population
-from hubbub.training import RunPlan, ServerOptimizer, train
+from hubbub.training import ReleasePath, RunPlan, ServerOptimizer, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.per_example import Chosen, ExampleGradients, ExamplePopulation, private_gradients
 from odd_modules import MODULES, Counts, Forks, Mixes, made
@@ -206,6 +209,11 @@ def test_private_gradients_are_the_sum_of_the_clipped_ones() -> None:
     expected = (rows * (0.1 / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
     torch.testing.assert_close(total.open(None), expected, rtol=1e-4, atol=1e-6)
     assert total.lattice == Lattice(0.1)
+    path = ReleasePath(Promise(1, Mechanism(Identity(1), SingleParticipation(), 1.0)), len(total.total), clients=EXAMPLES)
+    path.start()
+    with pytest.raises(ParticipationError, match=f"holds {EXAMPLES} units, and its cohort names {EXAMPLES - 1}"):
+        path.begin(range(EXAMPLES - 1), total, 0.1)
+    path.begin(range(EXAMPLES), total, 0.1)
     assert not private_gradients(module, F.cross_entropy, inputs[:0], targets[:0], 0.1).total.any()
 
 

@@ -108,12 +108,14 @@ class Alternatives:
             return None, "nothing here can be run"
         least = able[0].error
         near = [one for one in able if one.error <= least * (1 + _SAME)]
+        among = "" if len(able) == len(self.options) else "of those without random cohorts, "
         if own is not None and own in near:
-            return own, "it has the least error" if own.error == least else "nothing else is better by more than 2 %"
+            why = "it has the least error" if own.error == least else "nothing else is better by more than 2 %"
+            return own, f"{among}{why}"
         best = min(near, key=lambda one: (math.inf if one.memory_rows is None else one.memory_rows, one.error))
-        why = "it has the least error" if best.error == least else "of those within 2 % of the least error it remembers least"
+        why = "it has the least error" if best.error == least else "within 2 % of the least error, it remembers least"
         gain = "" if own is None else f", {100 * (1 - best.error / own.error):.0f} % below that of the settings as they are"
-        return best, f"{why}{gain}"
+        return best, f"{among}{why}{gain}"
 
 
 def alternatives(

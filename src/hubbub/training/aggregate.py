@@ -174,6 +174,7 @@ class LatticeSum:
         total: ``(dim,)`` int64, in steps; secret.
         lattice: Says how long a step is.
         statistics: Numbers computed from updates; private.
+        units: How many units it holds at least; a cohort of fewer is refused.
 
     Raises:
         ValueError: ``total`` is no vector of int64.
@@ -187,6 +188,7 @@ class LatticeSum:
     total: torch.Tensor
     lattice: Lattice
     statistics: Mapping[str, float]
+    units: int = 0
 
     def __post_init__(self) -> None:
         if self.total.dtype != torch.int64 or self.total.ndim != 1:

@@ -395,7 +395,7 @@ def private_gradients(
     examples = Chosen(inputs, targets, range(len(inputs)), lambda number: seed_for(key, number))
     given = partial(fingerprint, inputs, targets, word(loss))
     total, private = _clipped_sum(gradients, examples, clip_norm, lattice, ranks=ranks, given=given)
-    return LatticeSum(total, lattice, private)
+    return LatticeSum(total, lattice, private, units=len(inputs))
 
 
 def _require_pairs(inputs: torch.Tensor, targets: torch.Tensor) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from hubbub._util.prf import derive, fresh_key, seed_key
-from hubbub.errors import ConfigError, LedgerError, RankError, RunFolderError
+from hubbub.errors import ConfigError, LedgerError, ParticipationError, RankError, RunFolderError
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
@@ -196,7 +196,7 @@ class ReleasePath:
         """Record the cost of the next round. On return it is on disk and the row of noise is spent.
 
         Raises:
-            ParticipationError: A client would break the promised pattern, or comes twice.
+            ParticipationError: A client would break the promised pattern or comes twice, or the sum holds more clients.
             LedgerError: The run has no further round, or the sum is in floating point where the noise is secure.
             ConfigError: The strategy is no longer the promised one.
         """
@@ -208,6 +208,10 @@ class ReleasePath:
         if self._foreign:
             self._foreign.require(self.next_round)
         lattice = total.lattice
+        if (units := getattr(total, "units", 0)) > len(cohort):
+            raise ParticipationError(
+                f"round {self.next_round}: its sum holds {units} units, and its cohort names {len(cohort)}; name each unit"
+            )
         if self._on_lattice and (clip_norm is None or lattice != Lattice(clip_norm, self._lattice_bits)):
             bits = "" if self._lattice_bits == 24 else f", bits={self._lattice_bits}"
             raise LedgerError(
