@@ -170,6 +170,9 @@ def _launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
     from torch.distributed import TCPStore  # type: ignore[attr-defined] # it is public, and in no __all__
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
 
+    # More than a few for each core gain nothing, and hundreds take all memory.
+    if nproc > (most := max(16, 4 * (cores := os.cpu_count() or 1))):
+        raise ConfigError(f"nproc = {nproc}: must be at most {most} on this machine, which has {cores} cores")
     # What they exchange stays on this machine.
     if Path("/sys/class/net/lo").exists():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
