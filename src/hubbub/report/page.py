@@ -115,7 +115,7 @@ def facts(run: RunSummary) -> Iterator[Fact]:
         standing = "exact" if guarantee.sensitivity_exact else "an upper bound"
         yield Fact(
             f"sensitivity of {guarantee.sensitivity_of}",
-            f"{no_less(guarantee.l2_sensitivity)} clip norms, {standing}",
+            f"{no_less(guarantee.l2_sensitivity)} × the clip norm, {standing}",
             public=True,
         )
     if "adaptive_clipping" in settings:
