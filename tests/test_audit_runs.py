@@ -43,6 +43,7 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training import ExamplePopulation, LocalTraining, RunPlan, SimulatedPopulation
 from hubbub.training.clipping import AdaptiveClipping, clip
 from hubbub.training.simulation import simulate as simulate_module
+from hubbub.training.simulation.choice import Choice, Probe
 from recorded_runs import hubbub
 from refusals import refused
 from small_runs import linear, population
@@ -403,8 +404,10 @@ def test_the_command_ends_with_1_where_the_system_is_broken(
     assert "**FAILED**" in (tmp_path / "a" / "audit.md").read_text()
 
 
-def test_the_command_audits_the_flower_engine(tmp_path: Path) -> None:
-    assert hubbub("audit", str(DIGITS), *SMALL, "--engine", "flower", "--runs", "1", "--out", str(tmp_path / "a")) == 0
+def test_the_command_audits_the_flower_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As larger models choose for the honest sums, after which each further run begins.
+    monkeypatch.setattr(Probe, "choice", lambda probe, cohort: Choice(4, "in this test"))
+    assert hubbub("audit", str(DIGITS), *SMALL, "--engine", "flower", "--out", str(tmp_path / "a")) == 0
 
 
 @pytest.mark.slow

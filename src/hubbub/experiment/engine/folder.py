@@ -279,12 +279,12 @@ def resolved(run: Run) -> configs.Config:
             clip_count_stddev=plan.clip_norms.split.count_stddev,
         )
     size = None if isinstance(plan.participation, FixedEpochs | BallsInBinsSampling) else int(plan.expected_cohort_size)
-    training = replace(
-        config.training,
-        cohort_size=size,
-        # A resumed run then has the same last bits as one that was never interrupted.
-        plan=run.population.plan if isinstance(run.population, SimulatedPopulation) else config.training.plan,
-    )
+    # A resumed run then has the same last bits as one that was never interrupted. On Flower each client is on its own, whatever
+    # an audit found fastest for its honest sums.
+    chosen = config.training.plan
+    if isinstance(run.population, SimulatedPopulation) and config.training.engine == "process":
+        chosen = run.population.plan
+    training = replace(config.training, cohort_size=size, plan=chosen)
     secagg = config.secagg
     if terms is not None:
         secagg = replace(secagg, **{key: getattr(terms, key) for key in ("threshold", "min_contributions", "min_survivors")})
