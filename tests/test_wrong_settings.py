@@ -84,6 +84,11 @@ def test_a_flag_that_is_a_setting_is_refused_with_the_set_that_says_it() -> None
     refused([*settings("good.toml"), "--epsilon", "3"], "No such option: --epsilon", "--set privacy.epsilon=VALUE")
 
 
+def test_a_file_that_cannot_be_written_is_named_without_the_number_of_the_error() -> None:
+    line = ["factorize", "identity", "--rounds", "4", "-o", "/proc/x.safetensors"]
+    assert "Errno" not in refused(line, "hubbub: /proc/.x.safetensors", "cannot be read or written (No such")
+
+
 def test_more_processes_than_a_machine_has_memory_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     refused([*settings("good.toml"), "--nproc", "17"], "nproc = 17: must be at most 16", "3 cores")

@@ -181,7 +181,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         # Anything else is a bug, whose report needs the traceback.
         if os.environ.get("HUBBUB_DEBUG") or not isinstance(error, HubbubError | ValueError | TypeError | OSError):
             raise
-        _stop(_as_typed(str(error) or type(error).__name__, given))
+        _stop(_as_typed(_said(error), given))
+
+
+def _said(error: Exception) -> str:
+    """What an error says; of a file, its name first."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: cannot be read or written ({error.strerror}); mend that, and give the command again"
+    return str(error) or type(error).__name__
 
 
 def _of_usage(error: Any) -> str:
