@@ -1,6 +1,7 @@
 """Means and variances as a private release of their own, and runs on inputs that they normalize."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,9 @@ from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.experiment.engine.finished import load
 from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.experiment.sweep.grid import CELLS, Cell
+from hubbub.experiment.sweep.results import choice, found
+from hubbub.ledger.multi_run import compose_runs
 from hubbub.mechanism.participation import PoissonSampling, SingleParticipation
 from hubbub.training.moments import Moments, private_moments, read_moments
 from hubbub.training.run_folder import NORMALIZATION
@@ -128,6 +132,47 @@ def test_a_run_that_stopped_before_its_settings_were_written_uses_what_it_releas
     # By its folder, in another run, whose cost counts it once.
     third = build(small(data__normalization=tmp_path / "again" / NORMALIZATION, privacy__earlier_runs=[f"{tmp_path}/again"]))
     assert len(third.plan.earlier) == 2
+
+
+def test_those_of_other_clients_and_those_that_a_run_would_not_count_are_refused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    begun = RunInFolder.begun(build(small(data__partition="dirichlet")), run)
+    own = {"data__partition": "dirichlet", "data__normalization": run / NORMALIZATION}
+    assert build(small(**own)).plan.earlier == begun.run.plan.earlier
+    # One client of another deal has examples of many of these, whose cost is that of one each.
+    other = {
+        "training__seed": 1,
+        "training__validation": 0.1,
+        "data__clients": 50,
+        "data__alpha": 0.1,
+        "data__partition": "iid",
+    }
+    for name, value in other.items():
+        with pytest.raises(ConfigError, match=f"has {name.replace('__', '.')} = "):
+            build(small(**{**own, name: value}))
+    (tmp_path / "left").mkdir()
+    shutil.copytree(run / NORMALIZATION, tmp_path / "left" / NORMALIZATION)
+    for changed in ({"data__normalization": "default"}, own):
+        with pytest.raises(RunFolderError, match="this run would not count them"):
+            RunInFolder.begun(build(small(**{"data__partition": "dirichlet", **changed})), tmp_path / "left")
+    with pytest.raises(LedgerError, match=r"training\.seed"):
+        RunInFolder.begun(build(small(data__partition="dirichlet", training__seed=1)), tmp_path / "left")
+    # The same first record, and a round that is not the one that was counted.
+    counted = (replace(begun.run.plan.earlier[0], head="0" * 64),)
+    with pytest.raises(LedgerError, match=r"does not hold head 0.*, which this run counts"):
+        build(small(**own), earlier=counted)
+
+
+def test_a_sweep_counts_what_a_run_released_before_it_began(tmp_path: Path) -> None:
+    cell = Cell("one", {}, small())
+    (tmp_path / CELLS / "one").mkdir(parents=True)
+    assert found(tmp_path, cell)[1] is None
+    begun = RunInFolder.begun(build(cell.config), tmp_path / "run")
+    (tmp_path / "run" / NORMALIZATION).rename(tmp_path / CELLS / "one" / NORMALIZATION)
+    state, known = found(tmp_path, cell)
+    assert state.state == "waiting"
+    assert known is not None
+    assert choice([known]).epsilon == pytest.approx(compose_runs(begun.run.plan.earlier, 1e-5).epsilon)
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

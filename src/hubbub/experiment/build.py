@@ -121,18 +121,26 @@ def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
 def _require_alike(config: Config, recorded: Recorded) -> None:
     """Refuse means and variances of other inputs or of other units."""
     promise = recorded.promise
-    found = {name: promise.settings.get(name) for name in _inputs(config)} | {"privacy.unit": promise.privacy_unit}
-    for name, wanted in {**_inputs(config), "privacy.unit": config.privacy.unit}.items():
-        if found[name] != wanted:
+    found = {**promise.settings, "privacy.unit": promise.privacy_unit}
+    for name, wanted in {"privacy.unit": config.privacy.unit, **_inputs(config)}.items():
+        if found.get(name) != wanted:
             raise ConfigError(
-                f"data.normalization = {config.data.normalization!r}: has {name} = {found[name]!r}, and this run {wanted!r}; "
-                f'name a run of the same, or say "{PRIVATELY}"'
+                f"data.normalization = {config.data.normalization!r}: has {name} = {found.get(name)!r}, and this run "
+                f'{wanted!r}; name a run of the same, or say "{PRIVATELY}"'
             )
 
 
 def _inputs(config: Config) -> dict[str, object]:
-    """The settings that say what is normalized."""
-    return {"data.name": config.data.name, "data.features": config.data.features}
+    """The settings that say what is normalized, and whose it is: one client of other parts would be several of these."""
+    data, training = config.data, config.training
+    inputs: dict[str, object] = {"data.name": data.name, "data.features": data.features}
+    if config.privacy.unit == "client":
+        inputs["data.partition"] = data.partition
+        if data.partition != "user":
+            inputs |= {"data.clients": data.clients, "training.seed": training.seed, "training.validation": training.validation}
+        if data.partition == "dirichlet":
+            inputs["data.alpha"] = data.alpha
+    return inputs
 
 
 def with_moments(run: Run, folder: Path, *, allow_import: bool = False, ranks: Ranks | None = None) -> Run:

@@ -11,7 +11,7 @@ from hubbub.accounting.calibrate import calibrate
 from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, stated_relation
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import rounded_up
-from hubbub.errors import BudgetError, ConfigError, HubbubError
+from hubbub.errors import BudgetError, ConfigError, HubbubError, LedgerError
 from hubbub.experiment.config import PRIVATELY, Config, DataConfig, TrainingConfig, strategy_name
 from hubbub.experiment.settings import (
     clipping_of,
@@ -87,7 +87,7 @@ def planned(
         server=server_of(config),
         seed=training.seed,
         noise=privacy.noise,  # type: ignore[arg-type] # checked by the config
-        settings=_settings(config, encryption),
+        settings=_settings(config, encryption, earlier),
         earlier=earlier,
         privacy_unit=privacy.unit,
         evaluation=evaluation,
@@ -126,16 +126,20 @@ def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *ar
         raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error})") from error
 
 
-def _released(normalization: str) -> str:
-    """By what a ledger knows the run that released means and variances."""
+def _released(normalization: str, earlier: tuple[RunCharge, ...]) -> str:
+    """By what a ledger knows the run that released means and variances; one at another head than is counted is refused."""
     if normalization == PRIVATELY:
         return normalization
     from hubbub.training.run_folder.record import read_run
 
-    return read_run(Path(normalization).expanduser()).chain.hashes[0]
+    hashes = read_run(Path(normalization).expanduser()).chain.hashes
+    for run in earlier:
+        if run.first == hashes[0] and run.head not in hashes:
+            raise LedgerError(f"{normalization}: does not hold head {run.head}, which this run counts; restore its ledger")
+    return hashes[0]
 
 
-def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]:
+def _settings(config: Config, encryption: "Encryption | None", earlier: tuple[RunCharge, ...]) -> dict[str, Any]:
     """The settings that decide a client's update; all others are in the plan, or change nothing."""
     settings = {
         "training.validation": config.training.validation,
@@ -143,7 +147,7 @@ def _settings(config: Config, encryption: "Encryption | None") -> dict[str, Any]
         "model.name": config.model.name,
         "keep_releases": config.training.keep_releases,
         **({} if config.data.features == "none" else {"data.features": config.data.features}),
-        **({} if (released := config.data.normalization) is None else {"data.normalization": _released(released)}),
+        **({} if (released := config.data.normalization) is None else {"data.normalization": _released(released, earlier)}),
     }
     if config.privacy.unit == "example":
         return settings

@@ -64,6 +64,14 @@ class RunInFolder:
         """
         if run.config.data.normalization == configs.PRIVATELY:
             run = with_moments(run, folder / NORMALIZATION, allow_import=allow_import, ranks=ranks)
+        elif (
+            os.path.lexists(own := folder / NORMALIZATION)
+            and Path(run.config.data.normalization or "").resolve() != own.resolve()
+        ):
+            raise RunFolderError(
+                f"{own}: means and variances were released here, and this run would not count them; say "
+                f'data.normalization = "{own}", or choose another folder with --out'
+            )
         begun = cls(run, folder)
         begun.prepare()
         with begun.store.locked():

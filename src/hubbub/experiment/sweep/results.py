@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from hubbub.ledger.multi_run import compose_runs, run_charges
 from hubbub.report.charts import Chart
 from hubbub.report.drawing import SERIES, canvas, shown, styled
 from hubbub.report.page import rendered
-from hubbub.training.run_folder import RunStore
+from hubbub.training.run_folder import NORMALIZATION, RunStore
 from hubbub.training.run_folder.record import Traces, read_run
 
 # The states of runs that a sweep trains when it resumes.
@@ -233,7 +234,10 @@ def found(sweep: Path, cell: Cell, error: str = "") -> tuple[CellSummary, Begun 
     folder, summary = sweep / CELLS / cell.name, CellSummary(cell.name, cell.settings, "waiting")
     try:
         if not (folder / "ledger.jsonl").exists() and not Traces.of(RunStore(folder)).tell:
-            return replace(summary, state="failed" if error else "waiting", error=error), None
+            # A run that has released means and variances alone counts as these.
+            own = folder / NORMALIZATION
+            released = (cell, read_run(own)) if os.path.lexists(own / "ledger.jsonl") else None
+            return replace(summary, state="failed" if error else "waiting", error=error), released
         recorded = read_run(folder)
         guarantee = spent(recorded.promise, recorded.history).guarantee
         scores = None if error else current_scores(folder, recorded)
