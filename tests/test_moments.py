@@ -73,6 +73,8 @@ def test_one_unit_moves_the_sum_by_no_more_than_the_clip_norm_and_a_broken_one_b
     # The same seed, the same noise: what differs is one unit.
     assert float((sums[1] - sums[0]).norm()) <= 3.0
     assert torch.allclose(sums[2], sums[0], rtol=1e-12, atol=0)
+    half = released(tmp_path / "half", torch.full((50, 1, 4), 300.0).half(), clip_norm=1e5)
+    assert float(half.mean) == pytest.approx(300.0, abs=30.0)
     noisy = released(tmp_path / "noisy", inputs, noise_multiplier=100.0)
     assert bool((noisy.variance > 0).all())
 
@@ -157,6 +159,11 @@ def test_those_of_other_clients_and_those_that_a_run_would_not_count_are_refused
             RunInFolder.begun(build(small(**{"data__partition": "dirichlet", **changed})), tmp_path / "left")
     with pytest.raises(LedgerError, match=r"training\.seed"):
         RunInFolder.begun(build(small(data__partition="dirichlet", training__seed=1)), tmp_path / "left")
+    settings = (run / "config.toml").read_text()
+    for line in ("", 'normalization = "private"'):
+        (run / "config.toml").write_text(settings.replace(f'normalization = "{run / NORMALIZATION}"', line))
+        with pytest.raises(RunFolderError, match="this run would not count them"):
+            RunInFolder.resumed(run)
     # The same first record, and a round that is not the one that was counted.
     counted = (replace(begun.run.plan.earlier[0], head="0" * 64),)
     with pytest.raises(LedgerError, match=r"does not hold head 0.*, which this run counts"):
@@ -180,6 +187,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         released(tmp_path / "a", torch.zeros(5, 2, dtype=torch.long))
     with pytest.raises(DataError, match="there are none"):
         released(tmp_path / "a", [])
+    with pytest.raises(DataError, match=r"clients\[1\]: has 3 channels, clients\[0\] 2"):
+        released(tmp_path / "a", [torch.zeros(5, 2), torch.zeros(5, 3)])
     with pytest.raises(ConfigError, match="everyone takes part once"):
         released(tmp_path / "a", torch.zeros(5, 2), participation=PoissonSampling(0.5))
     with pytest.raises(DataError, match="have 3 channels, these means and variances are of 2"):

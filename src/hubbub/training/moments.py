@@ -173,6 +173,12 @@ class _Units(LocalPopulation):
         first = clients if isinstance(clients, torch.Tensor) else clients[0]
         _require_channels(first)
         self._clients, self.channels = clients, first.shape[1]
+        for number, inputs in enumerate(clients if self.unit == "client" else ()):
+            _require_channels(inputs)
+            if inputs.shape[1] != self.channels:
+                raise DataError(
+                    f"clients[{number}]: has {inputs.shape[1]} channels, clients[0] {self.channels}; give all the same"
+                )
 
     @property
     def clients(self) -> Sequence[int]:
@@ -203,6 +209,7 @@ class _Units(LocalPopulation):
 
 def _moments(inputs: torch.Tensor) -> torch.Tensor:
     """Means and mean squares over the places of each example, ``(examples, 2 * channels)``."""
-    _require_channels(inputs)
+    # Squares of half precision would overflow from 256 on, and move nothing.
+    inputs = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
     places = inputs.flatten(2) if inputs.ndim > 2 else inputs.unsqueeze(2)
     return torch.cat([places.mean(2), places.square().mean(2)], dim=1)

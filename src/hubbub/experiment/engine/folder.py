@@ -64,15 +64,8 @@ class RunInFolder:
         """
         if run.config.data.normalization == configs.PRIVATELY:
             run = with_moments(run, folder / NORMALIZATION, allow_import=allow_import, ranks=ranks)
-        elif (
-            os.path.lexists(own := folder / NORMALIZATION)
-            and Path(run.config.data.normalization or "").resolve() != own.resolve()
-        ):
-            raise RunFolderError(
-                f"{own}: means and variances were released here, and this run would not count them; say "
-                f'data.normalization = "{own}", or choose another folder with --out'
-            )
         begun = cls(run, folder)
+        begun._require_counted()
         begun.prepare()
         with begun.store.locked():
             if (folder / "config.toml").exists():
@@ -100,12 +93,22 @@ class RunInFolder:
         earlier, extends = (None, None) if missing else _recorded(folder)
         run = build(configs.resolve(layer), allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
         found = cls(run, folder, head)
+        found._require_counted()
         if missing and run.plan.earlier:
             found.write_guarantee()
             with found.store.locked():
                 found._write_start()
                 found._register()
         return found
+
+    def _require_counted(self) -> None:
+        """Refuse means and variances in the folder by which this run does not normalize, as it would not count them."""
+        own, named = self.folder / NORMALIZATION, self.run.config.data.normalization
+        if named == configs.PRIVATELY or (os.path.lexists(own) and own.resolve() != Path(named or "").expanduser().resolve()):
+            raise RunFolderError(
+                f"{own}: means and variances were released here, and this run would not count them; say "
+                f'data.normalization = "{own.absolute()}", or choose another folder with --out'
+            )
 
     def _write_start(self) -> None:
         if self.run.start:
