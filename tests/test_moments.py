@@ -105,6 +105,20 @@ def test_a_run_releases_them_first_counts_them_and_resumes_by_them(tmp_path: Pat
     assert verdict.ok, [check for check in verdict.checks if not check.ok]
     assert "normalization" in [check.name for check in verdict.checks]
     assert load(moved).dataset.shape == begun.run.dataset.shape
+    for closed in (moved / NORMALIZATION, moved):
+        assert RunStore(closed).secret_files()
+        hubbub("close", closed)
+        assert not RunStore(closed).secret_files()
+        assert verify(moved).ok
+
+
+def test_a_closed_run_has_no_key_of_its_means_and_variances(tmp_path: Path) -> None:
+    begun = RunInFolder.begun(build(small()), tmp_path / "run")
+    list(begun.rounds(begun.run.population))
+    hubbub("close", tmp_path / "run")
+    assert not RunStore(tmp_path / "run" / NORMALIZATION).secret_files()
+    assert verify(tmp_path / "run").ok
+    assert build(small(data__normalization=tmp_path / "run" / NORMALIZATION)).plan.earlier == begun.run.plan.earlier
 
 
 def test_others_than_those_that_were_counted_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import math
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from hubbub._util import files, strict_json
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import count
-from hubbub.ledger.actual_cost import Spent, breaches
+from hubbub.ledger.actual_cost import Recorded, Spent, breaches
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.ledger import key_digest
@@ -192,8 +192,12 @@ def _normalization(run: Run) -> Claim:
     counted = tuple(earlier for earlier in run.promise.earlier if earlier.first == named)
     if named is not None and not counted:
         yield f"the cost of the run of ledger {str(named)[:16]}, which released means and variances, is not counted"
-    elif os.path.lexists(own) and read_moments(own).charges != counted:
-        yield f"{NORMALIZATION} holds another run than the one that is counted"
+    elif os.path.lexists(own):
+        held: list[Recorded] = []
+        # Since it was counted it may have been closed.
+        (cost,) = read_moments(own, held.append).charges
+        if [replace(earlier, head=cost.head) for earlier in counted if earlier.head in held[0].chain.hashes] != [cost]:
+            yield f"{NORMALIZATION} holds another run than the one that is counted"
     return None if named is None else "by means and variances of a run of its own, whose cost is counted"
 
 

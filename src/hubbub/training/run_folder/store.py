@@ -220,9 +220,9 @@ class RunStore:
             for path in (self._state / "holders").rglob("*")
             if (path.parent.name == "keys" or path.name.lstrip(".").startswith(("share-", "private-key"))) and not path.is_dir()
         ]
-        own = self.evaluation()
-        of_evaluations = own.secret_files() if own.folder.is_dir() and not own.folder.is_symlink() else []
-        return sorted(_listed(self._keys)) + sorted(rows) + sorted(of_holders) + of_evaluations
+        inner = [own for name in (EVALUATION, NORMALIZATION) if (own := self.folder / name).is_dir() and not own.is_symlink()]
+        of_inner = [path for own in inner for path in RunStore(own).secret_files()]
+        return sorted(_listed(self._keys)) + sorted(rows) + sorted(of_holders) + of_inner
 
     def has_keys(self) -> bool:
         """Whether the run's secret is in the folder."""
