@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from hubbub import RunStore, accounting, verify
 from hubbub.errors import BudgetError, ConfigError, DataError, LedgerError, RunFolderError
@@ -105,6 +106,12 @@ def test_a_run_releases_them_first_counts_them_and_resumes_by_them(tmp_path: Pat
     assert verdict.ok, [check for check in verdict.checks if not check.ok]
     assert "normalization" in [check.name for check in verdict.checks]
     assert load(moved).dataset.shape == begun.run.dataset.shape
+    hubbub("publish", moved, "-o", tmp_path / "public")
+    published = load_file(tmp_path / "public" / "normalization.safetensors")
+    assert torch.equal(published["mean"], own.mean)
+    assert torch.equal(published["variance"], own.variance)
+    assert "normalization.safetensors" in (tmp_path / "public" / "README.md").read_text()
+    assert verify(tmp_path / "public").ok
     for closed in (moved / NORMALIZATION, moved):
         assert RunStore(closed).secret_files()
         hubbub("close", closed)

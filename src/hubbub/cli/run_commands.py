@@ -258,14 +258,13 @@ def publish(
     ] = None,
 ) -> None:
     """Write a folder to publish: model, guarantee, card and report; refuses a simulation."""
-    from hubbub.experiment.engine.finished import PUBLISHED
+    from hubbub.experiment.engine.finished import ALSO_PUBLISHED, PUBLISHED
     from hubbub.experiment.engine.finished import publish as published
     from hubbub.ledger.chain import read_chain
     from hubbub.training.run_folder.record import ledger_of
-    from hubbub.verification import SIGNATURE
 
     found = published(run, output, head, sign_with=sign_with)
-    names = PUBLISHED if sign_with is None else (*PUBLISHED, SIGNATURE)
+    names = [*PUBLISHED, *(name for name in ALSO_PUBLISHED if (output / name).exists())]
     last = read_chain(ledger_of(run)).head
     say(
         console(),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import save
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
@@ -25,6 +26,7 @@ from hubbub.report.citations import bibtex, cited
 from hubbub.report.page import page
 from hubbub.report.summary import RunSummary, summary
 from hubbub.training import RunStore, evaluate
+from hubbub.training.moments import read_moments
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import metadata, parse
 from hubbub.verification import PUBLICATION, SIGNATURE, verify
@@ -122,6 +124,15 @@ def _model_content(folder: Path, recorded: Recorded) -> bytes:
 # Markup of Markdown, to be escaped in a name.
 _MARKUP, _ESCAPED = re.compile(r"([\\`*_{}\[\]<>()#!|&~])"), r"\\\1"
 PUBLISHED = ("model.safetensors", "guarantee.json", "README.md", "report.html", PUBLICATION)
+# Beside it what the model's inputs are normalized by, if they are, and a signature.
+MOMENTS = "normalization.safetensors"
+ALSO_PUBLISHED = (MOMENTS, SIGNATURE)
+
+
+_OF_MOMENTS = (
+    f"| `{MOMENTS}` | mean and variance of each channel, released with noise and counted: the model takes inputs less the "
+    "mean, over the root of the variance |"
+)
 
 
 def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path | None = None) -> RunSummary:
@@ -153,6 +164,9 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
         "README.md": card(found).encode(),
         "report.html": page([found], public=True).encode(),
     }
+    if (released := configs.of_run(run).get("data", {}).get("normalization")) is not None:
+        moments = read_moments(Path(released))
+        contents[MOMENTS] = save({"mean": moments.mean, "variance": moments.variance})
     record = {"kind": "publish", "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}}
     with store.locked():
         chain = add_record(store.ledger_path, record)
@@ -179,6 +193,7 @@ def card(run: RunSummary) -> str:
         "| file | |",
         "|---|---|",
         "| `model.safetensors` | the weights; their metadata name the head of the ledger after the last round |",
+        *([_OF_MOMENTS] if run.settings.get("data", {}).get("normalization") else []),
         "| `guarantee.json` | the guarantee with all of its numbers, for programs |",
         "| `report.html` | the report, to be opened in a browser |",
         f"| `{PUBLICATION}` | the record that binds these files in the ledger, and the head of the ledger with it |",
