@@ -5,7 +5,7 @@ import hmac
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, Protocol
 
@@ -188,7 +188,8 @@ class LatticeSum:
     total: torch.Tensor
     lattice: Lattice
     statistics: Mapping[str, float]
-    units: int = 0
+    # By keyword, so that a class of one's own can add fields.
+    units: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.total.dtype != torch.int64 or self.total.ndim != 1:
