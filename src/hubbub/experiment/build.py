@@ -16,7 +16,7 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import DATASETS, MODELS, PRIVATELY, Config, DataConfig
-from hubbub.experiment.planner import everyone, made, planned
+from hubbub.experiment.planner import everyone, made, planned, require_release
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.promise import Extends
@@ -112,6 +112,7 @@ def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
     if data.normalization not in (None, PRIVATELY):
         from hubbub.training.moments import read_moments
 
+        require_release(data.normalization)
         moments = read_moments(Path(data.normalization).expanduser(), partial(_require_alike, config))
         train, test = (moments.normalized(inputs) for inputs in (dataset.train_inputs, dataset.test_inputs))
         dataset = replace(dataset, train_inputs=train, test_inputs=test)

@@ -32,6 +32,7 @@ from hubbub.training.cohorts import require_feasible
 from hubbub.training.plan import RunPlan
 
 if TYPE_CHECKING:
+    from hubbub.ledger.actual_cost import Recorded
     from hubbub.training.encryption import Encryption
 
 # What no guarantee covers if the operator measures single clients.
@@ -126,13 +127,21 @@ def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *ar
         raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error})") from error
 
 
+def require_release(normalization: str) -> "Recorded":
+    """The run that released means and variances, by the setting that names its folder."""
+    from hubbub.training.run_folder.record import read_run
+
+    try:
+        return read_run(Path(normalization).expanduser())
+    except HubbubError as error:
+        raise type(error)(f"data.normalization = {normalization!r}: {error}") from error
+
+
 def _released(normalization: str, earlier: tuple[RunCharge, ...]) -> str:
     """By what a ledger knows the run that released means and variances; one at another head than is counted is refused."""
     if normalization == PRIVATELY:
         return normalization
-    from hubbub.training.run_folder.record import read_run
-
-    hashes = read_run(Path(normalization).expanduser()).chain.hashes
+    hashes = require_release(normalization).chain.hashes
     for run in earlier:
         if run.first == hashes[0] and run.head not in hashes:
             raise LedgerError(f"{normalization}: does not hold head {run.head}, which this run counts; restore its ledger")
@@ -172,6 +181,7 @@ def _earlier(config: Config, participation: Participation) -> tuple[RunCharge, .
     if data.normalization is not None and (released := Path(data.normalization).expanduser()).resolve() not in [
         folder.resolve() for folder in folders
     ]:
+        require_release(data.normalization)
         folders.append(released)
     if not folders:
         return ()
