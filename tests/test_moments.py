@@ -22,6 +22,7 @@ from hubbub.mechanism.participation import PoissonSampling, SingleParticipation
 from hubbub.training.moments import Moments, private_moments, read_moments
 from hubbub.training.run_folder import NORMALIZATION
 from recorded_runs import hubbub
+from refusals import refused
 
 PATTERN = {"privacy__mode": "dp-ftrl", "privacy__strategy": "identity", "participation__min_separation": 3}
 LAYER = {
@@ -218,7 +219,12 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         small(data__normalization="default", data__normalization_noise_multiplier=2.0)
     with pytest.raises(BudgetError, match="earlier runs alone cost"):
         build(small(data__normalization_noise_multiplier=0.5))
-    for changed in ({"privacy__mode": "none", "privacy__epsilon": "default"}, {"training__engine": "flower"}):
+    (tmp_path / "run.toml").write_text(configs.dump(small()))
+    refused(["audit", tmp_path / "run.toml", "-o", tmp_path / "audit"], "data.normalization", "an audit starts runs of its own")
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        released(tmp_path / "a", torch.zeros(5, 2), noise_multiplier=0.0)
+    others = ({"training__engine": "flower"}, {"secagg__scheme": "paillier", "training__cohort_size": 5})
+    for changed in ({"privacy__mode": "none", "privacy__epsilon": "default"}, *others):
         with pytest.raises(ConfigError, match="means and variances are released by"):
             RunInFolder.begun(build(small(**changed)), tmp_path / "c")
     RunInFolder.begun(build(small()), tmp_path / "d")

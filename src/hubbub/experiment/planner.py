@@ -177,19 +177,19 @@ def _earlier(config: Config, participation: Participation) -> tuple[RunCharge, .
     named, data = config.privacy.earlier_runs or (), config.data
     if data.normalization == PRIVATELY:
         return (*_earlier(replace(config, data=DataConfig()), participation), _unreleased(config, participation))
-    folders = [Path(folder).expanduser() for folder in named]
-    if data.normalization is not None and (released := Path(data.normalization).expanduser()).resolve() not in [
-        folder.resolve() for folder in folders
-    ]:
-        require_release(data.normalization)
-        folders.append(released)
-    if not folders:
+    if not named and data.normalization is None:
         return ()
     # Loads torch, which nothing else here needs.
     from hubbub.ledger.multi_run import costs_of_ended_runs
     from hubbub.training.run_folder.record import read_run
 
-    runs = costs_of_ended_runs([read_run(folder) for folder in folders])
+    folders = [Path(folder).expanduser() for folder in named]
+    recorded = [read_run(folder) for folder in folders]
+    if data.normalization is not None:
+        released = require_release(data.normalization)
+        if Path(released.name).resolve() not in [folder.resolve() for folder in folders]:
+            recorded.append(released)
+    runs = costs_of_ended_runs(recorded)
     for run in runs:
         if run.simulation and config.privacy.noise == "secure":
             raise ConfigError(f"privacy.earlier_runs: the run of {run.first[:16]} is a simulation; leave it out")

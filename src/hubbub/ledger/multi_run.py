@@ -28,25 +28,13 @@ def costs_of_ended_runs(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
 
 
 def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
-    """The costs of runs and of the earlier runs that they name, each counted once; :func:`compose_runs` adds them up.
+    """The costs of runs and of the earlier runs that they name, each counted once, for :func:`compose_runs`, as there.
 
     Args:
         runs: As their folders record them.
 
     Raises:
         LedgerError: The same run twice, a copy, or a run that was rolled back behind the head that another one names.
-
-    Example:
-        >>> from hubbub.ledger import Ledger, Promise
-        >>> from hubbub.mechanism import Mechanism
-        >>> from hubbub.mechanism.participation import MinSeparation
-        >>> from hubbub.mechanism.strategies import Identity
-        >>> mechanism = Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0)
-        >>> ledgers = [Ledger(Promise(4, mechanism, simulation=True), secret=bytes([n]) * 32) for n in (1, 2)]
-        >>> _ = [ledger.commit(ledger.begin(0, ["anna"], digest="sum", clip_norm=1.0), b"") for ledger in ledgers]
-        >>> runs = [Recorded("a run", ledger.chain, ledger.promise, ledger.history) for ledger in ledgers]
-        >>> [(charge.rounds, charge.planned) for charge in run_charges(runs)]
-        [(1, 4), (1, 4)]
     """
     for number, run in enumerate(runs):
         for other in runs[:number]:
@@ -94,7 +82,7 @@ def compose_runs(
         >>> mechanism = Mechanism(Identity(4), MinSeparation(2, 2), noise_multiplier=3.0)
         >>> ledgers = [Ledger(Promise(4, mechanism, simulation=True), secret=bytes([n]) * 32) for n in (1, 2)]
         >>> _ = [ledger.commit(ledger.begin(0, ["anna"], digest="sum", clip_norm=1.0), b"") for ledger in ledgers]
-        >>> charges = [cost_of_run(ledger.chain, ledger.promise, ledger.history) for ledger in ledgers]
+        >>> charges = run_charges([Recorded("a run", one.chain, one.promise, one.history) for one in ledgers])
         >>> [round(compose_runs(some, delta=1e-5).epsilon, 3) for some in (charges[:1], charges)]
         [1.271, 1.866]
 

@@ -100,7 +100,8 @@ def private_moments(
 
     Raises:
         DataError: No unit, inputs of whole numbers, or clients of other channels.
-        ConfigError: A number out of range.
+        ValueError: A number out of range.
+        ConfigError: Another participation.
         LedgerError: The folder holds another run.
 
     Example:
@@ -110,7 +111,7 @@ def private_moments(
         >>> bool((moments.mean - 1).abs().max() < 0.3), bool((moments.variance - 9).abs().max() < 1.5)
         (True, True)
 
-    Source: Tramèr and Boneh 2021, Section 2.2 and Appendix B, https://arxiv.org/abs/2011.11660.
+    Source: Tramèr and Boneh 2021, who release means and variances of scattering features so, https://arxiv.org/abs/2011.11660.
     """
     if not len(clients):
         raise DataError("clients: there are none")
