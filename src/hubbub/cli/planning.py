@@ -8,7 +8,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -152,8 +152,8 @@ def _costs(made: _Planned) -> dict[str, Any]:
         "clip_norm_moves": bool(plan.clip_norms.further),
         "update_noise_multiplier": plan.clip_norms.split.update_multiplier if plan.clip_norms.split else None,
         "epsilon_after": estimates.epsilons(plan.promise(), plan.delta) if plan.mechanism else None,
-        "noise_stddev_on_mean": noise.mean_stddev if noise else None,
-        "noise": asdict(noise) if noise else None,
+        "noise_stddev_on_mean": noise["mean_stddev"] if noise else None,
+        "noise": noise,
         "noise_rows": rows,
         "parameters": parameters,
         "nproc": nproc,

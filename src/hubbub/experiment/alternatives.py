@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.experiment.config import Config, Layer, ParticipationConfig, layer_of, resolve
@@ -160,7 +162,9 @@ def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_se
     if levels is None:
         return None
     encryption = encryption_of(config, plan.expected_cohort_size)
-    error = deviation(plan, encryption.noise_rows if encryption else 0) * levels.model(config.privacy.objective or "mean")
+    _, models = levels
+    error = models.max() if config.privacy.objective == "max" else np.sqrt(np.square(models).mean())
+    error = float(error) * deviation(plan, encryption.noise_rows if encryption else 0)
     return Alternative(strategy, changes, plan, plan.mechanism, plan.promised.epsilon, error, cpu_seconds)
 
 

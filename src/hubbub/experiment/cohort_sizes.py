@@ -158,13 +158,14 @@ def _judged(plan: RunPlan, changes: Layer) -> CohortSize | None:
     levels = noise_levels(prefix_sum(plan.rounds), plan.mechanism.strategy)
     if levels is None:
         return None
+    releases, models = levels
     # Encryption, which may add rows of noise, is for patterns alone.
     stddev = deviation(plan, noise_rows=0) * plan.clip_norms.first
     return CohortSize(
         size=round(plan.expected_cohort_size),
         rounds=plan.rounds,
         noise_multiplier=plan.mechanism.noise_multiplier,
-        mean_stddev=stddev * float(levels.releases.max()),
-        run_stddev=stddev * float(levels.models[-1]) / plan.rounds,
+        mean_stddev=stddev * float(releases.max()),
+        run_stddev=stddev * float(models[-1]) / plan.rounds,
         changes=changes,
     )

@@ -6,7 +6,6 @@ Letters: A workload, C strategy, N noising matrix ``(rounds, rows)`` with N·C =
 import math
 import secrets
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,31 +33,6 @@ _SEGMENT = 1 << 16
 _TRIED = 8
 
 
-@dataclass(frozen=True)
-class _NoiseEstimate:
-    """Signal and noise; ratios are over the clip norm, and ``None`` if the number of parameters is unknown.
-
-    Args:
-        sum_stddev: Of a coordinate of the noise in a sum: the largest over rounds, in the units of an update.
-        mean_stddev: The same of the mean over the expected cohort.
-        norm_over_clip: The expected norm of the noise in that mean, over the clip norm.
-        signal_to_noise: The inverse of that: the mean of clipped updates has at most the clip norm.
-        model_stddev: Of a coordinate of the noise in the last model.
-        model_rmse: The root mean square over rounds of the same, in clip norms; strategies are compared by it.
-        final_norm_over_clip: The expected norm of the noise in the last model, over the clip norm.
-        final_signal_to_noise: The largest sum of updates of the clip norm, all in one direction, over that norm.
-    """
-
-    sum_stddev: float
-    mean_stddev: float
-    norm_over_clip: float | None
-    signal_to_noise: float | None
-    model_stddev: float
-    model_rmse: float
-    final_norm_over_clip: float | None
-    final_signal_to_noise: float | None
-
-
 def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, float]]:
     """Pairs (rounds, epsilon): after the first round, and after each of ``parts`` equal parts of the rounds.
 
@@ -73,10 +47,16 @@ def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, 
     return [(rounds, promise.after(rounds, delta).epsilon) for rounds in after]
 
 
-def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, noise_rows: int = 0) -> _NoiseEstimate | None:
-    """Signal and noise of a run; ``None`` for one without noise, or if the noise takes long to compute.
+def noise_estimate(
+    plan: RunPlan, workload: Workload, parameters: int | None, noise_rows: int = 0
+) -> dict[str, float | None] | None:
+    """Signal and noise of a run, by name; ``None`` for one without noise, or if the noise takes long to compute.
 
-    ``noise_rows`` key holders add a whole row of noise each; it is 0 if the server or the clients add the noise.
+    ``noise_rows`` key holders add a whole row of noise each; it is 0 if the server or the clients add the noise. Standard
+    deviations are of a coordinate, in the units of an update: of the sum and of the mean over the expected cohort the largest
+    over rounds, and of the last model. ``model_rmse``, by which strategies are compared, is the root mean square over rounds of
+    that, in clip norms. Norms are expected ones over the clip norm. The signal over them is at most one clip norm in a mean,
+    and in the last model all updates in one direction. What depends on an unknown number of parameters is ``None``.
 
     Example:
         >>> from hubbub.mechanism import Mechanism
@@ -85,7 +65,7 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
         >>> mechanism = Mechanism(Identity(16), PoissonSampling(0.1), noise_multiplier=2.0)
         >>> plan = RunPlan(16, mechanism.participation, expected_cohort_size=100, mechanism=mechanism, clip_norm=0.5)
         >>> found = noise_estimate(plan, prefix_sum(16), parameters=10_000)
-        >>> found.sum_stddev, found.mean_stddev, round(found.signal_to_noise, 2), round(found.model_stddev, 3)
+        >>> found["sum_stddev"], found["mean_stddev"], round(found["signal_to_noise"], 2), round(found["model_stddev"], 3)
         (1.0, 0.01, 0.5, 0.04)
     """
     clip = plan.clip_norms.first
@@ -94,21 +74,21 @@ def noise_estimate(plan: RunPlan, workload: Workload, parameters: int | None, no
     levels = noise_levels(workload, plan.mechanism.strategy)
     if levels is None:
         return None
-    z = deviation(plan, noise_rows)
-    each, last = z * float(levels.releases.max()), z * float(levels.models[plan.rounds - 1])
+    z, (releases, models) = deviation(plan, noise_rows), levels
+    each, last = z * float(releases.max()), z * float(models[plan.rounds - 1])
     # The expected norm of so many independent standard normal numbers.
     norm = parameters and math.sqrt(2) * math.exp(math.lgamma((parameters + 1) / 2) - math.lgamma(parameters / 2))
     most = float(_models(workload, np.ones((workload.rounds, 1)))[plan.rounds - 1, 0])
-    return _NoiseEstimate(
-        sum_stddev=each * clip * plan.expected_cohort_size,
-        mean_stddev=each * clip,
-        norm_over_clip=None if norm is None else each * norm,
-        signal_to_noise=None if norm is None else 1 / (each * norm),
-        model_stddev=last * clip,
-        model_rmse=z * levels.model("mean"),
-        final_norm_over_clip=None if norm is None else last * norm,
-        final_signal_to_noise=None if norm is None else most / (last * norm),
-    )
+    return {
+        "sum_stddev": each * clip * plan.expected_cohort_size,
+        "mean_stddev": each * clip,
+        "norm_over_clip": None if norm is None else each * norm,
+        "signal_to_noise": None if norm is None else 1 / (each * norm),
+        "model_stddev": last * clip,
+        "model_rmse": z * float(np.sqrt(np.square(models).mean())),
+        "final_norm_over_clip": None if norm is None else last * norm,
+        "final_signal_to_noise": None if norm is None else most / (last * norm),
+    }
 
 
 def remembered_rows(plan: RunPlan) -> int:
@@ -223,34 +203,16 @@ def deviation(plan: RunPlan, noise_rows: int) -> float:
 MOST_ROUNDS = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class _NoiseLevels:
-    """Standard deviations of a coordinate, for noise z of standard deviation 1.
+def noise_levels(workload: Workload, strategy: Strategy) -> tuple[Array, Array] | None:
+    """Standard deviations of a coordinate for noise z of standard deviation 1: of each release, and of the model after it.
 
-    Args:
-        releases: ``(rounds,)``, of the noise that a round's sum gets: the norms of the rows of N.
-        models: ``(rounds,)``, of the noise in what the workload makes of all sums so far: the norms of the rows of A·N.
-
-    Example:
-        >>> levels = _NoiseLevels(releases=np.array([1.0, 1.0]), models=np.array([1.0, 2.0]))
-        >>> levels.model("max"), round(levels.model("mean"), 3)
-        (2.0, 1.581)
-    """
-
-    releases: Array
-    models: Array
-
-    def model(self, objective: str) -> float:
-        """The root mean square of the models over rounds (``"mean"``), or the largest (``"max"``)."""
-        return float(self.models.max() if objective == "max" else np.sqrt(np.square(self.models).mean()))
-
-
-def noise_levels(workload: Workload, strategy: Strategy) -> _NoiseLevels | None:
-    """The levels by definition; ``None`` if that needs a matrix of more than :data:`MOST_ROUNDS` rounds, as Toeplitz C do not.
+    Each ``(rounds,)``: the norms of the rows of N and of A·N. ``None`` if that needs a matrix of more than :data:`MOST_ROUNDS`
+    rounds, as Toeplitz C do not.
 
     Example:
         >>> from hubbub.mechanism.workloads import prefix_sum
-        >>> noise_levels(prefix_sum(rounds=4), Identity(rounds=4)).models.round(3)
+        >>> releases, models = noise_levels(prefix_sum(rounds=4), Identity(rounds=4))
+        >>> models.round(3)
         array([1.   , 1.414, 1.732, 2.   ])
     """
     if workload.rounds != strategy.rounds:
@@ -262,12 +224,12 @@ def noise_levels(workload: Workload, strategy: Strategy) -> _NoiseLevels | None:
         for t in range(strategy.rounds):
             first[t], memory = strategy.step(t, lambda row: float(row == 0), memory)
         models = _models(workload, first)
-        return _NoiseLevels(np.sqrt(np.cumsum(np.square(first[:, 0]))), np.sqrt(np.cumsum(np.square(models[:, 0]))))
+        return np.sqrt(np.cumsum(np.square(first[:, 0]))), np.sqrt(np.cumsum(np.square(models[:, 0])))
     if workload.rounds > MOST_ROUNDS:
         return None
     C = np.asarray(strategy.matrix(), dtype=np.float64)
     N = solve_triangular(C, np.eye(len(C)), lower=True) if is_triangular(C) else noising_matrix(strategy)
-    return _NoiseLevels(np.linalg.norm(N, axis=1), np.linalg.norm(_models(workload, N), axis=1))
+    return np.linalg.norm(N, axis=1), np.linalg.norm(_models(workload, N), axis=1)
 
 
 def _models(workload: Workload, releases: Array) -> Array:
