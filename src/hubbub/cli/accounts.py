@@ -310,17 +310,17 @@ def _draw(plot: Path, epsilon: float, delta: float, refused: Mapping[str, bool])
     All are drawn, in the order of their names, which decides their colours; one without a value is NaN.
     """
     # Drawing costs a second to import.
-    from hubbub.report.pictures import Calibrated, draw_calibrations
+    from hubbub.report.pictures import draw_calibrations
 
     low, high = max(min(0.01, epsilon / 10), 1e-12), min(max(50.0, epsilon * 10), 1e12)
     epsilons = np.geomspace(low, high, _POINTS)
     least = np.array([releases.noise_multiplier(float(eps), delta) for eps in epsilons])
-    curves = []
+    curves = {}
     for name, is_refused in refused.items():
         if name == "analytic":
             continue
         found = [_computed(name, float(eps), delta, 1.0)[0] for eps in epsilons]
         noise = np.array([one.noise_multiplier if one else math.nan for one in found])
         proved = np.array([one is None or one.proved for one in found])
-        curves.append(Calibrated(f"{name}, refused" if is_refused else name, noise / least, proved))
+        curves[f"{name}, refused" if is_refused else name] = noise / least, proved
     files.write_atomic(plot, draw_calibrations(epsilon, delta, epsilons, curves), mode=0o644)

@@ -400,16 +400,16 @@ def _show_sizes(sizes: Sequence[CohortSize], counts: Sequence[CohortSize], unit:
 def _draw(path: Path, name: str, among: Alternatives, made: _Planned) -> None:
     """Draw the alternatives and epsilon over rounds."""
     # Drawing costs a second to import.
-    from hubbub.report.pictures import Alternative as Bar
     from hubbub.report.pictures import draw_alternatives
 
+    own, (best, _) = among.own, among.recommended
     marks = [
-        Bar(
+        (
             f"{one.name} ({one.cohorts})",
             one.error,
             _memory(one.memory_rows, _bytes(one, made.parameters)),
-            one is among.own,
-            one is among.recommended[0],
+            one is own,
+            one is best,
         )
         for one in among.options
     ]

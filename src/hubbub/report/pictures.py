@@ -5,7 +5,6 @@ Letters: A workload, C strategy, N noising matrix with N·C = I, B = A·N decode
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,31 +121,24 @@ def signed_image(figure: Any, axes: Any, matrix: Array, most: int = _MOST_DOTS) 
     bar.ax.set_ylim(-top if shown.min() < 0 else 0, top)
 
 
-@dataclass(frozen=True, eq=False)
-class Calibrated:
-    """The noise of a calibration of the Gaussian mechanism over the least noise; all ``(points,)``.
-
-    A claim of a ratio below 1 is false, and NaN is no claim; ``proved`` marks the epsilons that the theorem covers.
-    """
-
-    name: str
-    ratios: Array
-    proved: npt.NDArray[np.bool_]
-
-
 @styled
-def draw_calibrations(epsilon: float, delta: float, epsilons: Array, curves: Sequence[Calibrated]) -> bytes:
-    """A PNG of the noise of each calibration over the exact one, over epsilon; thin where its theorem does not hold."""
+def draw_calibrations(
+    epsilon: float, delta: float, epsilons: Array, curves: Mapping[str, tuple[Array, npt.NDArray[np.bool_]]]
+) -> bytes:
+    """A PNG of the noise of each calibration over the exact one, over epsilon; thin where its theorem does not hold.
+
+    Each has its ratios, below 1 where its claim is false and NaN where it claims nothing, and whether its theorem covers them.
+    """
     figure = canvas(9, 6)
     axes = figure.subplots()
-    low = max(_LOWEST, min([0.95, *(float(curve.ratios.min()) for curve in curves)]) / 1.03)
-    high = min(_HIGHEST, max([1.2, *(float(curve.ratios.max()) for curve in curves)]) * 1.03)
-    for number, curve in enumerate(curves):
-        beyond = ~curve.proved
+    low = max(_LOWEST, min([0.95, *(float(ratios.min()) for ratios, _ in curves.values())]) / 1.03)
+    high = min(_HIGHEST, max([1.2, *(float(ratios.max()) for ratios, _ in curves.values())]) * 1.03)
+    for number, (name, (ratios, covered)) in enumerate(curves.items()):
+        beyond = ~covered
         # With the last proved point, so that the line has no gap.
         beyond[:-1] |= beyond[1:]
-        proved, thin = (np.where(part, curve.ratios, np.nan) for part in (curve.proved, beyond))
-        axes.plot(epsilons, proved, linewidth=2.0, label=curve.name, zorder=3, **look(number))
+        proved, thin = (np.where(part, ratios, np.nan) for part in (covered, beyond))
+        axes.plot(epsilons, proved, linewidth=2.0, label=name, zorder=3, **look(number))
         axes.plot(epsilons, thin, linewidth=0.9, zorder=3, **look(number))
     axes.axhspan(low, 1, color="#f1e3dc", zorder=0)
     axes.axhline(1, color=INK, linewidth=1.2, zorder=2, label="analytic: the least noise;\nbelow it the claim is false")
@@ -156,41 +148,35 @@ def draw_calibrations(epsilon: float, delta: float, epsilons: Array, curves: Seq
         _plain(axis, subs)
     axes.set(xlabel="epsilon", ylabel="noise over that of the analytic calibration")
     notes = [f"delta = {delta:g}"]
-    if not all(curve.proved.all() for curve in curves):
+    if not all(covered.all() for _, covered in curves.values()):
         notes.append("thin: beyond its theorem")
-    if any(curve.ratios.max() > high for curve in curves):
+    if any(ratios.max() > high for ratios, _ in curves.values()):
         notes.append(f"above {high:g} not drawn")
     axes.set_title("; ".join(notes), **_SUBTITLE)
     axes.legend(**_OUTSIDE)
     return png(figure, "How much more noise than needed each calibration adds")
 
 
-@dataclass(frozen=True)
-class Alternative:
-    """One bar: name, error, memory of the noise in words, whether it is the run itself, and whether it is recommended."""
-
-    name: str
-    error: float
-    memory: str
-    own: bool
-    best: bool
-
-
 @styled
-def draw_alternatives(title: str, marks: Sequence[Alternative], spent: Sequence[tuple[int, float]]) -> bytes:
-    """A PNG of errors as bars, the least on top, above epsilon over rounds."""
+def draw_alternatives(
+    title: str, marks: Sequence[tuple[str, float, str, bool, bool]], spent: Sequence[tuple[int, float]]
+) -> bytes:
+    """A PNG of errors as bars, the least on top, above epsilon over rounds.
+
+    A mark is name, error, memory of the noise in words, whether it is the run itself, and whether it is recommended.
+    """
     height = 0.32 * len(marks)
     figure = canvas(9, 3.6 + height)
     bars, curve = figure.subplots(2, 1, height_ratios=[max(1.2, height), 2.2])
-    for place, mark in enumerate(marks):
-        color = SERIES[1] if mark.best else SERIES[0] if mark.own else SERIES[7]
+    for place, (_, error, memory, own, best) in enumerate(marks):
+        color = SERIES[1] if best else SERIES[0] if own else SERIES[7]
         # Hatched, for print without color.
-        bar = bars.barh(place, mark.error, color=color, hatch="//" if mark.best else None, edgecolor="white", linewidth=0)
-        roles = [word for word, given in (("as it is", mark.own), ("recommended", mark.best)) if given]
-        bars.bar_label(bar, [" · ".join(filter(None, [f"{mark.error:.4g}", mark.memory, *roles]))], padding=4, fontsize=8)
-    bars.set_yticks(range(len(marks)), [mark.name for mark in marks])
+        bar = bars.barh(place, error, color=color, hatch="//" if best else None, edgecolor="white", linewidth=0)
+        roles = ["as it is" if own else "", "recommended" if best else ""]
+        bars.bar_label(bar, [" · ".join(filter(None, [f"{error:.4g}", memory, *roles]))], padding=4, fontsize=8)
+    bars.set_yticks(range(len(marks)), [name for name, *_ in marks])
     bars.invert_yaxis()
-    bars.set(xlim=(0, max(mark.error for mark in marks) * 1.45), xlabel="error of the model's noise, in clip norms")
+    bars.set(xlim=(0, max(error for _, error, *_ in marks) * 1.45), xlabel="error of the model's noise, in clip norms")
     bars.grid(visible=False)
     bars.set_title("next to each bar: error, and memory of the noise", **_SUBTITLE)
     rounds, epsilons = zip(*spent, strict=True)
