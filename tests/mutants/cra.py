@@ -324,8 +324,8 @@ the heads of evaluations are given to nobody @ RunStore.evaluation
 ? test_head_hook.py::test_cra_19_a_required_hook_that_fails_stops_an_evaluation_before_it_leaves
 ! DID NOT RAISE
 
-kept heads that the ledger does not have pass @ verdict._compared
-- faults.append(f'line {number} of the kept heads: {error}')
+kept heads that the ledger does not have pass @ verdict._kept_heads
+- yield f'line {number} of the kept heads: {error}'
 + continue
 ? test_head_hook.py::test_cra_19_a_folder_that_was_rolled_back_is_found_by_the_kept_list_and_cannot_go_on
 ! assert

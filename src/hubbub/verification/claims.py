@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hubbub._util import files, strict_json
+from hubbub._util.files import refusing
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import count
@@ -298,14 +299,12 @@ def _model(run: Run) -> Claim:
     """The model is complete, and names a head of the ledger."""
     if not os.path.lexists(run.folder / _MODEL):
         return None
-    try:
+    with refusing(run.folder / _MODEL, "is no model"):
         content = files.read(run.folder / _MODEL, at_most=2**36)
         parse(content)
-        if metadata(content).get("ledger_head") not in run.chain.hashes:
-            yield f"{_MODEL} was released under no head of this ledger"
-    except (OSError, ValueError) as error:
-        why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
-        yield f"{_MODEL}: {why}"
+        head = metadata(content).get("ledger_head")
+    if head not in run.chain.hashes:
+        yield f"{_MODEL} was released under no head of this ledger"
     return f"{_MODEL} was released under a head of this ledger"
 
 

@@ -187,42 +187,35 @@ def _kept_head(chain: Chain, head: str) -> Claim:
 
 
 def _kept_heads(chain: Chain, evaluations: Path, kept: Sequence[bytes], keys: Collection[PublicKey] | None) -> Claim:
-    """The heads from a hook are in the chain, or in that of the private evaluations, and signed."""
-    chains = [chain, *([read_chain(evaluations)] if os.path.lexists(evaluations) else [])]
-    faults, reached = _compared(chains, kept, keys)
-    yield from faults
-    by = "no signature was checked (--signer)" if keys is None else "each is signed by a given key"
-    ends = zip(reached, chains, ("rounds", "evaluations"), strict=False)
-    of = "the last after " + " and ".join(f"{last} of {own.rounds_at(own.head)} {what}" for last, own, what in ends)
-    return f"{count(len(kept), 'kept head')} in the ledger, in order, {of}; {by}"
-
-
-def _compared(
-    chains: Sequence[Chain], lines: Sequence[bytes], keys: Collection[PublicKey] | None
-) -> tuple[list[str], list[int]]:
-    """The faults of the lines, in words, and the number of rounds that the others reach in each ledger.
+    """The heads from a hook are in the chain, or in that of the private evaluations, and signed.
 
     A line is the input of a head hook, or a bare head. Lines may repeat: a hook gets each head at least once.
     """
-    places = {head: (number, place) for number, chain in enumerate(chains) for place, head in enumerate(chain.hashes)}
-    rounds_of = {head: rounds for chain in chains for rounds, head in chain.round_heads()}
-    faults, seen, last = list[str](), set[bytes](), [0] * len(chains)
-    for number, line in enumerate(lines, start=1):
+    chains = [chain, *([read_chain(evaluations)] if os.path.lexists(evaluations) else [])]
+    places = {head: (number, place) for number, own in enumerate(chains) for place, head in enumerate(own.hashes)}
+    rounds_of = {head: rounds for own in chains for rounds, head in own.round_heads()}
+    seen, last = set[bytes](), [0] * len(chains)
+    if not kept:
+        yield "no head was kept"
+    for number, line in enumerate(kept, start=1):
         try:
-            run, head, rounds = _stated([chain.hashes[0] for chain in chains], line, keys)
-            own, place = places.get(head, (-1, -1))
-            if own < 0 or run not in (None, own):
+            run, head, rounds = _stated([own.hashes[0] for own in chains], line, keys)
+            which, place = places.get(head, (-1, -1))
+            if which < 0 or run not in (None, which):
                 raise ValueError(f"head {shown(head)} is not in the ledger, which was rolled back or is of another run")
             if rounds is not None and rounds_of.get(head) != rounds:
                 raise ValueError(f"says {rounds} rounds, and the ledger had {rounds_of.get(head)} with this head")
-            if line not in seen and place < last[own]:
+            if line not in seen and place < last[which]:
                 raise ValueError("was received after a later head")
             seen.add(line)
-            last[own] = max(last[own], place)
+            last[which] = max(last[which], place)
         except ValueError as error:
-            faults.append(f"line {number} of the kept heads: {error}")
-    reached = [chain.rounds_at(chain.hashes[place]) or 0 for chain, place in zip(chains, last, strict=True)]
-    return faults if lines else ["no head was kept"], reached
+            yield f"line {number} of the kept heads: {error}"
+    by = "no signature was checked (--signer)" if keys is None else "each is signed by a given key"
+    ends = zip(last, chains, ("rounds", "evaluations"), strict=False)
+    reached = (f"{own.rounds_at(own.hashes[place]) or 0} of {own.begun} {what}" for place, own, what in ends)
+    of = "the last after " + " and ".join(reached)
+    return f"{count(len(kept), 'kept head')} in the ledger, in order, {of}; {by}"
 
 
 def _stated(runs: Sequence[str], line: bytes, keys: Collection[PublicKey] | None) -> tuple[int | None, str, int | None]:
