@@ -31,7 +31,7 @@ from hubbub.mechanism.participation import MinSeparation, RandomParticipation, p
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import from_parts, strategy_arrays, strategy_numbers
 
-__all__ = ["Extends", "Promise", "Terms", "earlier_from"]
+__all__ = ["Extends", "Promise", "Terms"]
 
 # Smaller numbers were formats of versions before the first release, which none reads.
 SCHEMA = 7
@@ -333,7 +333,11 @@ class Promise:
         Raises:
             LedgerError: The record is of another schema, is damaged, or its arrays are not those given.
         """
-        _require_schema(record)
+        if type(record.get("schema")) is not int or record["schema"] != SCHEMA:
+            raise LedgerError(
+                f"ledger.jsonl, line 1: schema = {str(record.get('schema'))[:80]!r}: this run was begun with another version "
+                f"of hubbub, and this one reads schema {SCHEMA}; use the version that began it, or begin a new run"
+            )
         try:
             # Types and words: constructors check the numbers.
             one_of("kind", record["kind"], ("promise",))
@@ -351,7 +355,7 @@ class Promise:
                 mechanism=mechanism,
                 neighboring_relation=None if stated is None else stated["neighboring_relation"],
                 simulation=record["noise"] == _NOT_FOR_RELEASE,
-                earlier=earlier_from(record),
+                earlier=_earlier(record["earlier"]),
                 further=further,
                 not_covered=not_covered,
             )
@@ -360,26 +364,8 @@ class Promise:
             raise LedgerError(f"ledger.jsonl, line 1: the promise cannot be read ({what})") from error
 
 
-def _require_schema(record: Mapping[str, Any]) -> None:
-    """Refuse a promise that another version wrote."""
-    if type(record.get("schema")) is not int or record["schema"] != SCHEMA:
-        raise LedgerError(
-            f"ledger.jsonl, line 1: schema = {str(record.get('schema'))[:80]!r}: this run was begun with another version of "
-            f"hubbub, and this one reads schema {SCHEMA}; use the version that began it, or begin a new run"
-        )
-
-
-def earlier_from(record: Mapping[str, Any]) -> tuple[RunCharge, ...]:
-    """The earlier runs that the record of a promise names.
-
-    Raises:
-        ValueError: One that cannot be, or the same run twice.
-        TypeError: A value of another type.
-        KeyError: It names none, not even an empty list.
-        LedgerError: It is of another schema.
-    """
-    _require_schema(record)
-    stated = record["earlier"]
+def _earlier(stated: object) -> tuple[RunCharge, ...]:
+    """The earlier runs that the record of a promise names."""
     if not isinstance(stated, list) or len(stated) > _MOST_RUNS:
         raise TypeError(f"earlier = {str(stated)[:80]!r}: must be a list of at most {_MOST_RUNS} runs")
     runs = tuple(RunCharge.from_record(run) for run in stated)

@@ -16,8 +16,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub import report
 from hubbub._util import files, strict_json
-from hubbub.accounting.runs import RunCharge
-from hubbub.errors import LedgerError, RunFolderError
+from hubbub.errors import RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build, with_moments
 from hubbub.experiment.planner import strategy_word
@@ -25,7 +24,7 @@ from hubbub.factorization import FAMILIES
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.ledger import add_record
-from hubbub.ledger.promise import Extends, earlier_from
+from hubbub.ledger.promise import Promise
 from hubbub.mechanism.participation import (
     PATTERN_WORDS,
     BallsInBinsSampling,
@@ -87,10 +86,14 @@ class RunInFolder:
         if len(missing) == 2 or (missing == ["ledger.jsonl"] and any((folder / "state").glob("releases/*"))):
             raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
         layer = configs.of_run(folder)
-        if not missing and read_chain(folder / "ledger.jsonl").closed:
-            raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which counts its cost")
-        # Earlier runs count as they did when this one began, even if their folders were moved.
-        earlier, extends = (None, None) if missing else _recorded(folder)
+        earlier, extends = None, None
+        if not missing:
+            chain = read_chain(folder / "ledger.jsonl")
+            if chain.closed:
+                raise RunFolderError(f"{folder}: was closed and its keys destroyed; start a new run, which counts its cost")
+            # Earlier runs count as they did when this one began, even if their folders were moved.
+            promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
+            earlier, extends = promise.earlier, promise.terms.extends
         run = build(configs.resolve(layer), allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
         found = cls(run, folder, head)
         found._require_counted()
@@ -249,16 +252,6 @@ class RunInFolder:
                 *(() if result.released else ("fault",)),
             ],
         }
-
-
-def _recorded(folder: Path) -> tuple[tuple[RunCharge, ...], Extends | None]:
-    path = folder / "ledger.jsonl"
-    try:
-        record = read_chain(path).records[0]
-        settings = record.get("settings")
-        return earlier_from(record), Extends.of(settings) if isinstance(settings, dict) else None
-    except (KeyError, ValueError, TypeError) as error:
-        raise LedgerError(f"{path}, line 1: the promise cannot be read ({error})") from error
 
 
 def resolved(run: Run) -> configs.Config:
