@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -214,9 +214,8 @@ def read_record(folder: Path) -> SweepRecord:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a sweep, so that no other process works on it."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(files.locked_folder(folder, wait=False))
-        except BlockingIOError as error:
-            raise RunFolderError(f"{folder}: another process is working on this sweep; wait for it") from error
-        yield
+    try:
+        with files.locked_folder(folder, wait=False):
+            yield
+    except BlockingIOError as error:
+        raise RunFolderError(f"{folder}: another process is working on this sweep; wait for it") from error
