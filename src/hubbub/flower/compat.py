@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import Strategy
 
 from hubbub.errors import ConfigError
 from hubbub.flower.messages import CLIP_NORM, NORM_BIT
-from hubbub.flower.options import StrategyArguments
+from hubbub.flower.options import StrategyArguments, require_known
 from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed, PrivateStrategy
 
 __all__ = [
@@ -82,6 +82,7 @@ class DifferentialPrivacyServerSideFixedClipping(_FlowersNames, DPFedAvgFixed):
         rounds: int = 10_000,
         **options: Unpack[StrategyArguments],
     ) -> None:
+        require_known(type(self), options)
         super().__init__(
             strategy,
             clip_norm=clipping_norm,
@@ -167,6 +168,7 @@ class DifferentialPrivacyServerSideAdaptiveClipping(_FlowersNames, DPFedAvgAdapt
         rounds: int = 10_000,
         **options: Unpack[StrategyArguments],
     ) -> None:
+        require_known(type(self), options)
         super().__init__(
             strategy,
             noise_multiplier=noise_multiplier,

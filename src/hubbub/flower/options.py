@@ -1,5 +1,6 @@
 """The options of the private strategies (cohorts, who adds the noise, failures), and the assumptions that follow from them."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from hubbub._util.checks import integer, one_of, open_unit, positive, probability, scale
+from hubbub._util.checks import integer, nearest, one_of, open_unit, positive, probability, scale, shown
 from hubbub.accounting.guarantee import guarantee
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
@@ -297,6 +298,18 @@ class Options:
             noise_by="holders" if encryption and encryption.noise_by == "holders" else "server",
             setting=encryption.setting() if encryption else "",
         )
+
+
+def require_known(called: type[Strategy], further: Mapping[str, object]) -> None:
+    """Refuse a keyword that is no option, by the name of the class that was called."""
+    for name, value in further.items():
+        if name not in StrategyArguments.__annotations__:
+            named = [one.name for one in inspect.signature(called).parameters.values() if one.kind is not one.VAR_KEYWORD]
+            known = [*named, *StrategyArguments.__annotations__]
+            raise TypeError(
+                f"{name} = {shown(value)}: is no argument of {called.__name__}{nearest(name, known)}; "
+                f"known are {', '.join(known)}"
+            )
 
 
 def independent_noise(options: Options, noise_multiplier: float, rounds: int) -> Mechanism:

@@ -16,7 +16,7 @@ from hubbub.accounting.wording import crude_delta
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import Identity, Node, connected
-from hubbub.flower.options import Options, StrategyArguments, independent_noise, require_averaging
+from hubbub.flower.options import Options, StrategyArguments, independent_noise, require_averaging, require_known
 from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import recorded, require_same_mechanism
 from hubbub.flower.summing import Streaming
@@ -335,6 +335,7 @@ class DPFedAvgFixed(PrivateStrategy):
         rounds: int = 10_000,
         **further: Unpack[StrategyArguments],
     ) -> None:
+        require_known(type(self), further)
         options = Options(num_sampled_clients=num_sampled_clients, **further)
         super().__init__(strategy, independent_noise(options, noise_multiplier, rounds), clip_norm, options)
 
@@ -381,6 +382,7 @@ class DPFedAvgAdaptive(PrivateStrategy):
         rounds: int = 10_000,
         **further: Unpack[StrategyArguments],
     ) -> None:
+        require_known(type(self), further)
         options = Options(num_sampled_clients=num_sampled_clients, **further)
         clipping = AdaptiveClipping(initial_clip_norm, target_quantile, clip_norm_learning_rate, clip_count_stddev)
         super().__init__(strategy, independent_noise(options, noise_multiplier, rounds), clipping, options)
@@ -431,5 +433,6 @@ class MatrixFactorizationDP(PrivateStrategy):
     ) -> None:
         if not isinstance(mechanism, Mechanism):
             raise TypeError(f"mechanism = {type(mechanism).__name__}: must be a hubbub.mechanism.Mechanism")
+        require_known(type(self), further)
         options = Options(num_sampled_clients=num_sampled_clients, **further)
         super().__init__(strategy, replace(mechanism, shares=options.shares()), clip_norm, options)
