@@ -15,10 +15,12 @@ from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.experiment.engine.finished import load
 from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.experiment.planner import planned
 from hubbub.experiment.sweep.grid import CELLS, Cell
 from hubbub.experiment.sweep.results import choice, found
 from hubbub.ledger.multi_run import compose_runs
 from hubbub.mechanism.participation import PoissonSampling, SingleParticipation
+from hubbub.noise.sources import SimulationSource
 from hubbub.training.moments import Moments, private_moments, read_moments
 from hubbub.training.run_folder import NORMALIZATION
 from recorded_runs import hubbub
@@ -120,6 +122,22 @@ def test_a_run_releases_them_first_counts_them_and_resumes_by_them(tmp_path: Pat
         assert verify(moved).ok
 
 
+def test_in_a_simulation_their_noise_is_other_noise_than_that_of_the_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[SimulationSource] = []
+    begin = SimulationSource.__init__
+    monkeypatch.setattr(SimulationSource, "__init__", lambda self, seed: made.append(self) or begin(self, seed))
+    begun = RunInFolder.begun(build(small(privacy__noise="simulation", training__seed=7)), tmp_path / "run")
+    next(begun.rounds(begun.run.population))
+    of_moments, of_rounds = made
+    assert of_moments._key != of_rounds._key
+    assert torch.equal(of_rounds.row(0, 1000), SimulationSource(7).row(0, 1000))
+    # Of independent rows, one of 15 pairs correlates by more than 0.18 less than once in a million times.
+    rows = torch.stack([source.row(index, 1000) for source in (of_moments, of_rounds) for index in range(3)])
+    assert float((torch.corrcoef(rows) - torch.eye(6)).abs().max()) < 0.18
+
+
 def test_a_closed_run_has_no_key_of_its_means_and_variances(tmp_path: Path) -> None:
     begun = RunInFolder.begun(build(small()), tmp_path / "run")
     list(begun.rounds(begun.run.population))
@@ -190,6 +208,34 @@ def test_those_of_other_clients_and_those_that_a_run_would_not_count_are_refused
     counted = (replace(begun.run.plan.earlier[0], head="0" * 64),)
     with pytest.raises(LedgerError, match=r"does not hold head 0.*, which this run counts"):
         build(small(**own), earlier=counted)
+
+
+def test_those_of_other_data_and_those_of_a_simulation_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("read_digits.py").write_text("from hubbub.datasets import digits\ndef data(path):\n    return digits.load()\n")
+    for name in ("one", "two"):
+        Path(name).touch()
+    Path("link").symlink_to("one")
+    own = {"data__name": "read_digits:data", "data__path": "one"}
+    begun = RunInFolder.begun(build(small(**own), allow_import=True), tmp_path / "run", allow_import=True)
+    list(begun.rounds(begun.run.population))
+    theirs = {**own, "data__normalization": tmp_path / "run" / NORMALIZATION}
+    for path in ("one", "link", tmp_path / "one"):
+        assert planned(small(**{**theirs, "data__path": path}), 100).earlier == begun.run.plan.earlier
+    for path in ("two", "default"):
+        with pytest.raises(
+            ConfigError, match=r"data\.normalization = .*has data\.path = '.*/one', and this run (None|'.*/two')"
+        ):
+            planned(small(**{**theirs, "data__path": path}), 100)
+    settings = tmp_path / "run" / "config.toml"
+    settings.write_text(settings.read_text().replace(f'path = "{tmp_path}/one"', f'path = "{tmp_path}/two"'))
+    # The run itself resumes where its data were moved.
+    assert RunInFolder.resumed(tmp_path / "run", allow_import=True).run.plan.earlier == begun.run.plan.earlier
+    simulated = {"data__normalization": tmp_path / "simulated" / NORMALIZATION}
+    RunInFolder.begun(build(small(privacy__noise="simulation")), tmp_path / "simulated")
+    assert planned(small(**simulated, privacy__noise="simulation"), 100).earlier
+    with pytest.raises(ConfigError, match=r"data\.normalization = .*was released by a simulation, whose noise is known"):
+        planned(small(**simulated), 100)
 
 
 def test_a_sweep_counts_what_a_run_released_before_it_began(tmp_path: Path) -> None:

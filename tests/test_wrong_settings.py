@@ -4,11 +4,16 @@ Each setting and flag with values of another type or range, and files that are d
 """
 
 import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conftest import CORRELATED, GOOD
+from hubbub.errors import ConfigError
+from hubbub.experiment.config import Config, DataConfig, PrivacyConfig, TrainingConfig, of_run, resolve
 from refusals import ACCOUNT, contents, refused, settings
 
 pytestmark = pytest.mark.usefixtures("workplace")
@@ -78,6 +83,30 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(assignment: str, words:
 def test_settings_that_contradict_each_other_are_refused(config: str, assignments: list[str], words: list[str]) -> None:
     refused(settings(config, *assignments), *words)
     assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: TrainingConfig(rounds=0), "training.rounds = 0: must be at least 1"),
+        (lambda: replace(Config().training, rounds="7"), "training.rounds = '7': must be a whole number, not str"),
+        (lambda: TrainingConfig(round=3), "training.round: is no setting (did you mean 'rounds'?); known are rounds, "),
+        (lambda: PrivacyConfig(earlier_runs=["one", 3]), "['one', 3]: must be a list such as [\"runs/one\"], not of int"),
+        (lambda: PrivacyConfig(epsilon=10**5000), "privacy.epsilon = a number of 16610 bits: is too large, must be at most"),
+        (lambda: DataConfig(normalization_clip_norm=2.0), "data.normalization_clip_norm = 2.0: does nothing without norm"),
+        (lambda: replace(Config(), data=3), "data = 3: must be a DataConfig, not int"),
+        (lambda: Config(dat=DataConfig()), "dat: is no setting (did you mean 'data'?); known are training, "),
+        (lambda: resolve({"training": 3}), "training = 3: must be a section"),
+        (lambda: DataConfig(normalization=" "), "data.normalization = ' ': must be \"private\", or the folder of a release"),
+        (lambda: resolve(of_run(Path())), "data.normalization = 3: must be text, not int"),
+    ],
+)
+def test_settings_made_or_replaced_in_python_are_refused_in_the_same_words(make: Callable[[], object], words: str) -> None:
+    Path("config.toml").write_text("[data]\nnormalization = 3\n")
+    with pytest.raises(ConfigError, match=re.escape(words)) as refusal:
+        make()
+    assert "pydantic" not in str(refusal.value)
+    assert "validation error" not in str(refusal.value)
 
 
 def test_a_flag_that_is_a_setting_is_refused_with_the_set_that_says_it() -> None:

@@ -16,7 +16,7 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import DATASETS, MODELS, PRIVATELY, Config, DataConfig
-from hubbub.experiment.planner import everyone, made, planned, require_release
+from hubbub.experiment.planner import everyone, made, path_of, planned, require_release
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.promise import Extends
@@ -163,7 +163,7 @@ def with_moments(run: Run, folder: Path, *, allow_import: bool = False, ranks: R
         delta=privacy.delta,
         noise=privacy.noise,
         seed=config.training.seed,
-        settings=_inputs(config),
+        settings={**_inputs(config), **({} if (path := path_of(config.data)) is None else {"data.path": path})},
     )
     usual = {name: getattr(DataConfig, name) for name in ("normalization_noise_multiplier", "normalization_clip_norm")}
     data = replace(config.data, normalization=str(folder.absolute()), **usual)

@@ -9,8 +9,9 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import tomli_w
 from pydantic import AfterValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
@@ -104,6 +105,14 @@ def _plan(name: str, value: str) -> str:
     return value
 
 
+def _release(name: str, value: str) -> str:
+    if not value.strip():
+        raise ValueError(
+            f'{name} = {value!r}: must be "{PRIVATELY}", or the folder of a release, such as "runs/one/normalization"'
+        )
+    return value
+
+
 def _named(name: str, value: str, known: Mapping[str, str]) -> str:
     return value if ":" in value else _checks.one_of(name, value, known)
 
@@ -128,6 +137,25 @@ def _strict(section: str) -> ConfigDict:
     return ConfigDict(title=section, extra="forbid", strict=True)
 
 
+_Section = TypeVar("_Section")
+
+
+def _in_words(kind: type[_Section]) -> type[_Section]:
+    """The class of a section, whose values are refused by their settings' names in place of pydantic's report."""
+    checked: Callable[..., None] = kind.__init__
+
+    @wraps(checked)
+    def init(self: _Section, **keys: Any) -> None:
+        keys = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items()}
+        try:
+            checked(self, **keys)
+        except ValidationError as error:
+            raise _refusal(type(self), keys, error.errors()[0]) from None
+
+    kind.__init__ = init  # type: ignore[assignment,method-assign] # no longer that of object
+    return kind
+
+
 def _require_usual(section: str, made: Any, names: Iterable[str], without: str) -> None:
     """Refuse settings that do nothing without another one, unless they are at their defaults."""
     for name in names:
@@ -135,6 +163,7 @@ def _require_usual(section: str, made: Any, names: Iterable[str], without: str) 
             raise ConfigError(f"{section}.{name} = {value!r}: does nothing without {without}; say that, or leave it out")
 
 
+@_in_words
 @dataclass(frozen=True, config=_strict("training"))
 class TrainingConfig:
     """``[training]``: what is computed, by which ``engine``.
@@ -190,6 +219,7 @@ class TrainingConfig:
         return self
 
 
+@_in_words
 @dataclass(frozen=True, config=_strict("privacy"))
 class PrivacyConfig:
     """``[privacy]``: the guarantee. Give ``noise_multiplier``, or ``epsilon`` for the least noise that meets it."""
@@ -217,6 +247,7 @@ class PrivacyConfig:
     earlier_runs: Texts | None = None
 
 
+@_in_words
 @dataclass(frozen=True, config=_strict("participation"))
 class ParticipationConfig:
     """``[participation]``: a participation pattern and its numbers, or the numbers of random cohorts."""
@@ -231,6 +262,7 @@ class ParticipationConfig:
     bins: Positive | None = None
 
 
+@_in_words
 @dataclass(frozen=True, config=_strict("data"))
 class DataConfig:
     """``[data]``: the data set, and its partition into clients."""
@@ -238,7 +270,7 @@ class DataConfig:
     name: Annotated[str, _rule(_named, DATASETS)] = "digits"
     path: str | None = None
     features: Annotated[str, _rule(_checks.one_of, ("none", "scattering", "mirrored-scattering"))] = "none"
-    normalization: str | None = None
+    normalization: Annotated[str, _rule(_release)] | None = None
     normalization_noise_multiplier: Scale = 8.0
     normalization_clip_norm: Scale | None = None
     clients: Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**9)] = 100
@@ -253,6 +285,7 @@ class DataConfig:
         return self
 
 
+@_in_words
 @dataclass(frozen=True, config=_strict("model"))
 class ModelConfig:
     """``[model]``: the module that is trained."""
@@ -260,6 +293,7 @@ class ModelConfig:
     name: Annotated[str, _rule(_named, MODELS)] = "mlp"
 
 
+@_in_words
 @dataclass(frozen=True, config=_strict("secagg"))
 class SecaggConfig:
     """``[secagg]``: encrypted sums; short form ``secagg = "paillier"`` before all sections."""
@@ -284,6 +318,7 @@ class SecaggConfig:
         return self
 
 
+@_in_words
 @dataclass(frozen=True, config=_strict("evaluation"))
 class EvaluationConfig:
     """``[evaluation]``: private evaluations of the clients; each number is between 0 and its bound, and epsilon counts them."""
@@ -308,6 +343,7 @@ class EvaluationConfig:
         return self
 
 
+@_in_words
 @dataclass(frozen=True, config=_strict("heads"))
 class HeadsConfig:
     """``[heads]``: a hook that gets the head of each round, so that a rollback of the folder is detected."""
@@ -326,7 +362,8 @@ class HeadsConfig:
         return self
 
 
-@dataclass(frozen=True)
+@_in_words
+@dataclass(frozen=True, config=_strict(""))
 class Config:
     """All settings of a run, one field for each section of the TOML file; docs/settings.md describes each key."""
 
@@ -374,7 +411,8 @@ def of_run(folder: Path) -> Layer:
             "hubbub.training.extended, one of a Flower strategy resumes with its ServerApp"
         )
     layer = load(path)
-    if (released := layer.get("data", {}).get("normalization")) and (own := folder / Path(released).name).is_dir():
+    released = layer.get("data", {}).get("normalization")
+    if isinstance(released, str) and released and (own := folder / Path(released).name).is_dir():
         # In this run's own folder, wherever that is now.
         layer["data"]["normalization"] = str(own.absolute())
     return layer
@@ -429,6 +467,9 @@ def merge(*layers: Layer) -> Layer:
     """
     merged: Layer = {}
     for layer in layers:
+        for section, keys in layer.items():
+            if not isinstance(keys, Mapping):
+                raise ConfigError(f"{section} = {_checks.shown(keys)}: must be a section, settings by their names")
         privacy = layer.get("privacy", {})
         if "noise_multiplier" in privacy and "epsilon" in privacy:
             raise ConfigError(
@@ -468,7 +509,10 @@ def resolve(*layers: Layer) -> Config:
         known = [part.name for part in fields(Config)]
         if section not in known:
             raise ConfigError(f"[{section}]: is no section; there are {', '.join(known)}{_checks.nearest(section, known)}")
-        config = replace(config, **{section: _made(section, type(getattr(config, section)), keys)})
+        kind = type(getattr(config, section))
+        # ``None`` in a later layer resets a setting, which must be one.
+        given = {key: value for key, value in keys.items() if value is not None or not hasattr(kind, key)}
+        config = replace(config, **{section: kind(**given)})
     # Other contradictions of several sections are found when a run is planned.
     if config.training.fairness and config.privacy.unit != "client":
         raise ConfigError(f"training.fairness = true with privacy.unit = {config.privacy.unit!r}: leave it out")
@@ -518,29 +562,26 @@ def dump(config: Config, header: str = "") -> str:
     return header + tomli_w.dumps({section: keys for section, keys in layer_of(config).items() if keys})
 
 
-def _made(section: str, kind: type, keys: Mapping[str, Any]) -> Any:
-    hints = get_type_hints(kind)
-    for key, value in keys.items():
-        if key not in hints:
-            raise ConfigError(f"{section}.{key}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
-        if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
-            raise ConfigError(f"{section}.{key} = {str(value)[:20]}…: is too large, must be at most 1e300")
-    # ``None`` in a later layer resets a setting.
-    keys = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items() if value is not None}
-    try:
-        return kind(**keys)
-    except ValidationError as error:
-        first = error.errors()[0]
-    key = str(first["loc"][0]) if first["loc"] else ""
+def _refusal(kind: type, keys: Mapping[str, Any], first: Mapping[str, Any]) -> ConfigError:
+    """The first fault that pydantic found in the values of a section, or in the sections of a config."""
     if first["type"] == "value_error":
-        raise ConfigError(str(first["ctx"]["error"]))
+        return ConfigError(str(first["ctx"]["error"]))
+    section = kind.__pydantic_config__.get("title")  # type: ignore[attr-defined] # pydantic sets it
+    hints, (key, *places) = get_type_hints(kind), first["loc"]
+    name = f"{section}.{key}" if section else key
+    if key not in hints:
+        return ConfigError(f"{name}: is no setting{_checks.nearest(key, hints)}; known are {', '.join(hints)}")
     value = list(keys[key]) if isinstance(keys[key], tuple) else keys[key]
-    raise ConfigError(f"{section}.{key} = {value!r}: must be {_words(hints[key])}, not {type(value).__name__}")
+    if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
+        return ConfigError(f"{name} = {_checks.shown(value)}: is too large, must be at most 1e300")
+    found = f"not {'of ' if places else ''}{type(first['input']).__name__}"
+    return ConfigError(f"{name} = {_checks.shown(value)}: must be {_words(hints[key])}, {found}")
 
 
 def _words(hint: Any) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Texts: 'a list such as ["runs/one"]'}
-    return " or ".join(names[option] for option in ((hint,) if hint in names else get_args(hint)) if option in names)
+    options = (hint,) if hint in names or isinstance(hint, type) else get_args(hint)
+    return " or ".join(names.get(option, f"a {option.__name__}") for option in options if option is not type(None))
 
 
 def strategy_name(name: str, value: str) -> str:

@@ -2,6 +2,7 @@
 
 import bisect
 import importlib
+import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -185,15 +186,32 @@ def _earlier(config: Config, participation: Participation) -> tuple[RunCharge, .
 
     folders = [Path(folder).expanduser() for folder in named]
     recorded = [read_run(folder) for folder in folders]
+    releases = ""
     if data.normalization is not None:
         released = require_release(data.normalization)
+        releases, path = released.chain.hashes[0], released.promise.settings.get("data.path")
+        if path != path_of(data):
+            raise ConfigError(
+                f"data.normalization = {data.normalization!r}: has data.path = {path!r}, and this run {path_of(data)!r}; name "
+                f'a run of the same, or say "{PRIVATELY}"'
+            )
         if Path(released.name).resolve() not in [folder.resolve() for folder in folders]:
             recorded.append(released)
     runs = costs_of_ended_runs(recorded)
     for run in runs:
         if run.simulation and config.privacy.noise == "secure":
+            if run.first == releases:
+                raise ConfigError(
+                    f"data.normalization = {data.normalization!r}: was released by a simulation, whose noise is known; say "
+                    f'"{PRIVATELY}", or noise = "simulation"'
+                )
             raise ConfigError(f"privacy.earlier_runs: the run of {run.first[:16]} is a simulation; leave it out")
     return runs
+
+
+def path_of(data: DataConfig) -> str | None:
+    """Where the settings say that the data are: a release of other data is not one of these people."""
+    return None if data.path is None else os.path.realpath(Path(data.path).expanduser())
 
 
 def everyone(participation: Participation) -> PoissonSampling | SingleParticipation:
