@@ -65,7 +65,7 @@ def test_cra_5_a_checkpoint_that_was_removed_is_made_again_from_the_releases(fol
 
 def rows(folder: Path) -> list[torch.Tensor]:
     """What the stream remembers when the run goes on."""
-    return started(folder).path.noise.state_dict()["memory"]
+    return started(folder).path._noise.state_dict()["memory"]
 
 
 @pytest.mark.parametrize("fault", ["lost", "of an earlier checkpoint"])
@@ -323,9 +323,9 @@ def test_cra_5_cra_15_a_lost_checkpoint_is_made_again_from_the_releases_and_the_
         (tmp_path / "copy" / "state" / name).unlink()
     whole, again = (RunState.start(plan, linear(), RunStore(tmp_path / name), clients=CLIENTS) for name in ("run", "copy"))
     assert torch.equal(whole.model.vector, again.model.vector)
-    for ours, theirs in zip(whole.path.noise.state_dict()["memory"], again.path.noise.state_dict()["memory"], strict=True):
+    for ours, theirs in zip(whole.path._noise.state_dict()["memory"], again.path._noise.state_dict()["memory"], strict=True):
         assert torch.equal(ours, theirs)
-    assert whole.path.noise.drawn == again.path.noise.drawn == 3
+    assert whole.path._noise.drawn == again.path._noise.drawn == 3
 
 
 def test_cra_6_a_run_resumes_under_its_own_matrix_only(tmp_path: Path) -> None:

@@ -218,10 +218,10 @@ def test_rng_10_the_command_line_leaves_no_core_dump() -> None:
 def test_rng_10_neither_an_open_run_nor_its_noise_nor_a_secret_can_be_pickled_or_shown(tmp_path: Path) -> None:
     path = opened(locked(tmp_path))
     secrets = [form for key in secrets_of(tmp_path) for form in forms(key)]
-    for thing in (path, path.noise):
+    for thing in (path, path._noise):
         for refused in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match="cannot be copied or pickled"):
                 refused(thing)
-    for thing in (path, path.noise, path.ledger, path.ledger.promise, *path.ledger.history.epochs, SecureSource(KEY)):
+    for thing in (path, path._noise, path.ledger, path.ledger.promise, *path.ledger.history.epochs, SecureSource(KEY)):
         shown = f"{thing!r} {thing}".encode()
         assert not any(form in shown for form in (*secrets, *forms(KEY)))

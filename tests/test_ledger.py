@@ -1,5 +1,6 @@
 import hashlib
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,15 @@ from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation
+from hubbub.mechanism.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedSizeSampling,
+    MinSeparation,
+    Participation,
+    PoissonSampling,
+    TruncatedPoissonSampling,
+)
 from hubbub.mechanism.strategies import Identity
 
 SECRET = bytes(range(32))
@@ -40,6 +49,40 @@ def test_prt_1_a_breach_is_refused_by_name_and_nothing_is_charged() -> None:
         ledger.begin(3, ["a", "c"], "sum 3")
     assert ledger.next_round == 3
     assert ledger.participations("a") == (0,)
+
+
+@pytest.mark.parametrize(
+    ("promised", "cohorts_", "message"),
+    [
+        (FixedSizeSampling(2, 100), ["abc"], "round 0: there are 3 clients in its cohort, .* of 2 at most"),
+        (TruncatedPoissonSampling(0.5, 2, 100), ["abc"], "round 0: there are 3 clients in its cohort, .* of 2 at most"),
+        (
+            TruncatedPoissonSampling(0.5, 2, 3),
+            ["ab", "bc", "ad"],
+            "round 2: there are 4 clients in the rounds so far, .* of 3 at",
+        ),
+        (
+            CyclicPoissonSampling(0.5, 2),
+            ["ab", "c", "a", "db"],
+            r"client 'b' may not join round 3: it took part in rounds \[0\]",
+        ),
+        (BallsInBinsSampling(3), ["ab", "c", "", "ab", "a"], r"client 'a' may not join round 4: .* rounds \[0, 3\]"),
+        (PoissonSampling(0.5), ["ab", "abcdef", "a"], None),
+        (FixedSizeSampling(2, 3), ["ab", "cd", "ef"], None),
+        (MinSeparation(2, 2), ["ab", "cdefgh", "a"], None),
+    ],
+    ids=["fixed size", "truncated", "more than the population", "two groups", "two bins", "Poisson", "more names", "a pattern"],
+)
+def test_prt_12_cohorts_that_the_promise_cannot_give_are_refused_where_they_cost_more(
+    promised: Participation, cohorts_: list[str], message: str | None
+) -> None:
+    """And where they do not, names and number of clients are one's own."""
+    ledger = Ledger(Promise(6, Mechanism(Identity(6), promised, 1.0)), SECRET)
+    for t, cohort in enumerate(cohorts_):
+        refused = message and t == len(cohorts_) - 1
+        with pytest.raises(ParticipationError, match=message) if refused else nullcontext():
+            ledger.commit(ledger.begin(t, list(cohort), f"sum {t}"), b"release")
+    assert ledger.next_round == len(cohorts_) - bool(message)
 
 
 def test_a_client_counts_once_in_a_cohort() -> None:

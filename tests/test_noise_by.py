@@ -247,7 +247,7 @@ def test_noise_that_nobody_answers_for_and_noise_that_nobody_promised_are_refuse
 
 def test_the_path_makes_no_rows_where_holders_add_them_and_every_start_has_a_key(tmp_path: Path) -> None:
     path = opened(locked(tmp_path), HELD)
-    assert path.noise is None
+    assert path._noise is None
     ticket = path.begin([0], total(5), CLIP)
     row = path.row(ticket)
     assert row is None

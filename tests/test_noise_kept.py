@@ -46,8 +46,8 @@ def started(folder: Path, until: int, keep: int | None = None, strategy: Strateg
             path.commit(ticket, total.open(path.row(ticket)))
             if path.next_round == keep:
                 path.keep_noise()
-        assert path.noise.round_index == until
-        return b"".join(path.noise.remembered())
+        assert path._noise.round_index == until
+        return b"".join(path._noise.remembered())
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=["banded", "BLT"])

@@ -188,7 +188,7 @@ def own_loop(ranks: Ranks, folder: Path, start: int, stop: int) -> list[Any]:
             release = total.open(path.row(ticket))
             path.commit(ticket, release)
             found.append(release.numpy())
-        rows = path.noise.state_dict()["memory"] if path.noise else []
+        rows = path._noise.state_dict()["memory"] if path._noise else []
         return [np.stack(found), sum(len(row) for row in rows), ranks.lead(lambda: path.ledger.head)]
 
 

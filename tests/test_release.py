@@ -1,6 +1,14 @@
 """The release path: what is charged, hidden and persisted in which order, and what it refuses."""
 
+import copy
+import math
+import pickle
 import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +17,17 @@ import pytest
 import torch
 from torch import nn
 
-from hubbub.errors import ConfigError, LedgerError, RunFolderError
+from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, ParticipationError, RunFolderError
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation, PoissonSampling
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
+from hubbub.noise import NoiseStream
+from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource
-from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, train
+from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, ServerOptimizer, SimulatedPopulation, train
 from hubbub.training.aggregate import Population
 from release_paths import CLIENTS, CLIP, DIM, PATTERN, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, total
 from small_runs import Foreign
@@ -45,6 +56,127 @@ def test_secure_noise_hides_sums_on_the_lattice_of_the_clip_norm_only(wrong: Pla
     with pytest.raises(LedgerError, match=r"round 0.*Lattice\(0.5\)"):
         path.begin([0], wrong, CLIP)
     assert path.ledger.rounds == ()
+
+
+def test_rng_4_a_row_of_noise_opens_the_sum_that_its_round_began_with_and_no_other() -> None:
+    path = opened()
+    ticket = path.begin([0], total(5), CLIP)
+    row = path.row(ticket)
+    with pytest.raises(NoiseExhaustedError, match="round 0: its row of noise is for the sum that the round was begun with"):
+        total(2).open(row)
+    path.abort(ticket)
+    row = path.row(path.begin([1], total(5), CLIP))
+    # Formed twice, and the same.
+    assert type(total(5).open(row)) is torch.Tensor
+    for other in (total(5), total(2)):
+        with pytest.raises(NoiseExhaustedError, match="round 1: its row of noise has met a sum, and none meets two"):
+            other.open(row)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
+def test_rng_4_a_row_of_noise_cannot_be_copied(copied: Callable) -> None:
+    path = opened()
+    row = path.row(path.begin([0], total(), CLIP))
+    with pytest.raises(TypeError, match="row of noise cannot be copied or pickled"):
+        copied(row)
+
+
+def test_rng_2_a_fork_does_not_open_a_sum_with_its_parents_row() -> None:
+    path = opened()
+    row = path.row(path.begin([0], total(5), CLIP))
+    row._process += 1
+    with pytest.raises(NoiseExhaustedError, match="was forked from"):
+        total(5).open(row)
+
+
+def test_rng_4_a_round_that_is_begun_behind_the_paths_back_gets_no_row() -> None:
+    path = opened()
+    with pytest.raises(LedgerError, match="was not begun by begin of this path"):
+        path.row(path.ledger.begin(0, [0], "sum", CLIP))
+
+
+def test_rng_4_of_two_threads_that_ask_for_a_row_one_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    path, both = opened(), threading.Barrier(2)
+    ticket, right = path.begin([0], total(), CLIP), NoiseStream.next_row
+
+    def slow(self: NoiseStream) -> torch.Tensor:
+        # Long enough for the other thread to look whether the row is still there.
+        time.sleep(0.2)
+        return right(self)
+
+    def asked(_: int) -> str:
+        both.wait()
+        try:
+            return type(path.row(ticket)).__name__
+        except LedgerError as error:
+            return str(error)
+
+    monkeypatch.setattr(NoiseStream, "next_row", slow)
+    with ThreadPoolExecutor(2) as threads:
+        given = sorted(threads.map(asked, range(2)))
+    assert given == ["Row", "round 0: its row of noise was given out already; abort the round"]
+
+
+def test_rng_4_a_stream_of_secret_noise_is_not_set_back() -> None:
+    for seed, refused in (
+        (None, pytest.raises(NoiseExhaustedError, match="gave out the rows before round 1")),
+        (0, nullcontext()),
+    ):
+        stream = NoiseStream(PROMISE.mechanism, DIM, seed=seed)
+        before = stream.state_dict()
+        stream.next_row()
+        with refused:
+            stream.load_state_dict(before)
+
+
+@pytest.mark.parametrize("simulation", [False, True], ids=["lattice", "floating point"])
+def test_shp_12_a_sum_longer_than_clipped_updates_can_make_is_refused_before_anything_is_recorded(simulation: bool) -> None:
+    """The longest sum of two clipped updates is twice as long as one of them, along one direction."""
+    path, direction = opened(promise=replace(PROMISE, simulation=simulation)), torch.zeros(DIM, dtype=torch.float64)
+    direction[3] = 1.0
+
+    def along(norm: float) -> LatticeSum | PlainSum:
+        lattice = Lattice(CLIP)
+        return (
+            PlainSum(norm * direction, {}) if simulation else LatticeSum((norm / lattice.step * direction).long(), lattice, {})
+        )
+
+    for norm, cohort in ((2.02 * CLIP, [0, 1]), (1e-5, []), (math.nan if simulation else 2.0**30, [0, 1])):
+        with pytest.raises(
+            ParticipationError, match=rf"round 0: its sum is longer than {len(cohort)} clients .* clip_norm = 0.5"
+        ):
+            path.begin(cohort, along(norm), CLIP)
+    assert path.ledger.rounds == ()
+    total = along(2 * CLIP)
+    path.commit(ticket := path.begin([0, 1], total, CLIP), total.open(path.row(ticket)))
+    assert path.ledger.rounds == ("committed",)
+
+
+def test_what_is_no_sum_is_refused_by_the_name_of_its_class() -> None:
+    class Nothing(Population):
+        clients = range(CLIENTS)
+
+        def collect(self, cohort, model, clip_norm, round_index, split=None):  # forgets to return
+            return None
+
+    with pytest.raises(
+        TypeError, match=r"round 0: Nothing\.collect = NoneType: must be a sum: return hubbub\.training\.LatticeSum"
+    ):
+        next(train(plan(Identity(ROUNDS)), Nothing(), nn.Linear(3, 2)))
+    with pytest.raises(TypeError, match="total = Tensor: must be a sum"):
+        opened().begin([0], torch.zeros(DIM), CLIP)
+
+
+@pytest.mark.parametrize("answers", [None, 3, {"accuracy": 0.5}], ids=repr)
+def test_what_is_no_list_of_measurements_is_refused_by_the_name_of_its_class(answers: object) -> None:
+    class Measures(SimulatedPopulation):
+        def measure(self, cohort, model):
+            return answers
+
+    population = Measures([(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))] * CLIENTS, nn.functional.cross_entropy)
+    measured = plan(Identity(ROUNDS), evaluation=PrivateEvaluation(2.0, every=1))
+    with pytest.raises(TypeError, match=rf"round 0: Measures\.measure = {type(answers).__name__}: must be a list"):
+        next(train(measured, population, nn.Linear(3, 2)))
 
 
 def test_rng_4_a_round_that_was_begun_is_not_begun_again() -> None:
@@ -116,7 +248,7 @@ def test_independent_noise_resumes_on_any_machine_and_draws_no_row_of_an_earlier
         IncarnationSource, "segments", lambda self, index, first: (drawn.append(index), right(self, index, first))[1]
     )
     again = opened(RunStore(tmp_path), promise)
-    assert again.noise.round_index == again.noise.drawn == 2
+    assert again._noise.round_index == again._noise.drawn == 2
     one_round(again, 2)
     again.abort(again.begin([3], total(), CLIP))
     one_round(again, 4)
@@ -163,10 +295,12 @@ def test_num_14_a_model_that_diverges_keeps_its_last_good_state_and_its_charge(t
         clients = range(CLIENTS)
 
         def collect(self, cohort, model, clip_norm, round_index, split=None):  # a release beyond what float32 holds
-            return PlainSum(torch.full((DIM,), 1e300 if round_index == 1 else 0.0, dtype=torch.float64), {})
+            return PlainSum(torch.full((DIM,), clip_norm / 3 if round_index == 1 else 0.0, dtype=torch.float64), {})
 
     model = nn.Linear(3, 2)
-    run = train(plan(Identity(ROUNDS), noise="simulation"), Overflowing(), model, RunStore(tmp_path))
+    mechanism, server = Mechanism(Identity(ROUNDS), PATTERN, 1e-6), ServerOptimizer(learning_rate=1e35)
+    diverging = plan(Identity(ROUNDS), noise="simulation", mechanism=mechanism, server=server, clip_norm=1e6)
+    run = train(diverging, Overflowing(), model, RunStore(tmp_path))
     next(run)
     before = model.weight.detach().clone()
     with pytest.raises(ConfigError, match="no longer finite after 2 rounds"):

@@ -88,7 +88,9 @@ class RandomSums(Population):
     ) -> LatticeSum:
         lattice = Lattice(split.joint_norm(clip_norm) if split else clip_norm)
         generator = torch.Generator().manual_seed(1000 * self.seed + round_index)
-        total = torch.randint(-lattice.radius, lattice.radius, (DIM + bool(split),), generator=generator)
+        # Of a norm of at most one client's.
+        most = lattice.radius // 3 if len(cohort) else 1
+        total = torch.randint(-most, most, (DIM + bool(split),), generator=generator) * bool(len(cohort))
         return LatticeSum(total, lattice, {})
 
 

@@ -146,7 +146,7 @@ noise meets the sum before BEGIN @ rounds._rounds
 -     run.update(release, round_index)
 -     clock.end('update')
 -     aborted = 0
-+ release = total.open(path.noise.next_row() * plan.clip_norm)
++ release = total.open(path._noise.next_row() * plan.clip_norm)
 + ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))
 + clock.end('record')
 + try:
@@ -271,8 +271,8 @@ an interrupted round stays open @ ReleasePath._settle
 ! Violation: the run cannot go on:
 
 a run goes on without the noise that was drawn before @ ReleasePath.start
-- self.noise.skip_to(self._next)
-+ self.noise.round_index = self.noise._drawn_before = self._next
+- self._noise.skip_to(self._next)
++ self._noise.round_index = self._noise._drawn_before = self._next
 ! Violation: the run cannot go on:
 
 a checkpoint is named before it is written @ RunStore.save_checkpoint

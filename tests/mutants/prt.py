@@ -8,6 +8,16 @@ a client may come again at once @ _Participation.may_follow
 + (counts < most) & (round_index < end)
 ? test_ledger.py::test_prt_1_a_breach_is_refused_by_name_and_nothing_is_charged
 
+a cohort may be larger than its epsilon counts on @ Ledger._require_count
+- count > most
++ False
+? test_ledger.py::test_prt_12_cohorts_that_the_promise_cannot_give_are_refused_where_they_cost_more[fixed size]
+
+of random cohorts nobody is followed @ Ledger.begin
+- tags is not None and listed is None
++ False
+? test_ledger.py::test_prt_12_cohorts_that_the_promise_cannot_give_are_refused_where_they_cost_more[two bins]
+
 a client may come once more than promised @ _Participation.may_follow
 - counts < most
 + counts <= most

@@ -19,12 +19,32 @@ a fork may draw rows @ SecureSource.segments
 ? test_secure_noise.py::test_rng_2_a_fork_cannot_draw_the_rows_of_its_parent
 
 a row is given out as often as it is asked for @ ReleasePath.row
-- if (self.noise and self.noise.round_index != ticket.round_index) or ticket.clip_norm is None:
+- if (self._noise and self._noise.round_index != ticket.round_index) or ticket.clip_norm is None:
 -     raise LedgerError(f'round {ticket.round_index}: its row of noise was given out already; abort the round')
-+ self.noise.round_index = ticket.round_index
++ self._noise.round_index = ticket.round_index
 + if ticket.clip_norm is None:
 +     raise LedgerError(f'round {ticket.round_index}: its row of noise was given out already; abort the round')
 ? test_release.py::test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only
+
+two threads are given one row @ ReleasePath.row
+- self._one_at_a_time
++ threading.Lock()
+? test_release.py::test_rng_4_of_two_threads_that_ask_for_a_row_one_gets_it
+
+a row opens any sum @ Row.meet
+- own.dtype != total.dtype or not torch.equal(own.cpu(), total.cpu())
++ False
+? test_release.py::test_rng_4_a_row_of_noise_opens_the_sum_that_its_round_began_with_and_no_other
+
+a row opens a second sum @ Row.meet
+- self._unmet.pop()
++ self._unmet[0]
+? test_release.py::test_rng_4_a_row_of_noise_opens_the_sum_that_its_round_began_with_and_no_other
+
+secret noise may be set back @ NoiseStream.load_state_dict
+- self._process is not None and round_index < self.round_index
++ False
+? test_release.py::test_rng_4_a_stream_of_secret_noise_is_not_set_back
 
 a round that is under way is begun again with another sum @ Ledger._require_repeatable
 - self.history.rounds[-1].total != total

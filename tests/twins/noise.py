@@ -54,7 +54,7 @@ def run() -> Seen:
 
 def _released(folder: Path | None, *starts: tuple[int, int]) -> Array:
     """The noise of a run that is started so often, each time for the rounds from the first up to the second."""
-    totals = torch.randint(-(2**20), 2**20, (ROUNDS, DIM), generator=torch.Generator().manual_seed(0))
+    totals = torch.randint(-(2**18), 2**18, (ROUNDS, DIM), generator=torch.Generator().manual_seed(0))
     lattice, rows = Lattice(CLIP_NORM), []
     for start in starts:
         store = RunStore(folder) if folder else None

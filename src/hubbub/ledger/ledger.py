@@ -32,13 +32,21 @@ from hubbub.errors import LedgerError, ParticipationError
 from hubbub.ledger.actual_cost import breaches
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
-from hubbub.ledger.participations import TAG_BYTES, Listed, cohorts_path
+from hubbub.ledger.participations import TAG_BYTES, Listed, Participations, cohorts_path
 from hubbub.ledger.promise import Promise
+from hubbub.mechanism.participation import (
+    BallsInBinsSampling,
+    CyclicPoissonSampling,
+    FixedSizeSampling,
+    TruncatedPoissonSampling,
+)
 
 __all__ = ["Ledger", "Ticket", "add_record", "end_run", "key_digest"]
 
 _COMPUTED = ("key", "mechanism.epsilon", "mechanism.l2_sensitivity", "mechanism.stddev")
 _MOST_NAMED = 4
+# Random cohorts whose epsilon depends on the rounds of one name, or on how many names there are.
+_FOLLOWED = (CyclicPoissonSampling, BallsInBinsSampling, TruncatedPoissonSampling)
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,8 @@ class Ledger:
         self._secret = secret
         self.history = History()
         self._listed: tuple[Sequence[Hashable], Listed] | None = None
+        # Who was in random cohorts since the ledger was opened; never on disk, where it would be secret.
+        self._drawn = Participations()
         # Whether memory and file are one state; and whether the file of cohorts may hold more than the records account for.
         self._sound, self._unrecorded = True, True
         if path is not None and path.is_symlink():
@@ -176,6 +186,12 @@ class Ledger:
     def begin(self, round_index: int, cohort: Sequence[Hashable], digest: str, clip_norm: float | None = None) -> Ticket:
         """Record the cost of a round. When this returns, the record is on disk.
 
+        A cohort that the promise cannot give is refused. Of a pattern the ledger knows who took part when, over all starts. Of
+        random cohorts it knows no names on disk: it refuses more clients than a cohort of a fixed size, or a truncated one,
+        has, and, as far as it saw since it was opened, a client in rounds of two groups or bins, and more clients than the
+        ``population`` of truncated cohorts. The epsilon of other cohorts depends on neither names nor number: further clients
+        of a fixed-size sample only lower the chance of each.
+
         Args:
             round_index: The next round.
             cohort: Its clients.
@@ -183,7 +199,7 @@ class Ledger:
             clip_norm: To which each of its updates was clipped.
 
         Raises:
-            ParticipationError: A client would break the pattern, or comes twice.
+            ParticipationError: A client would break the pattern, or comes twice, or there are more clients than promised.
             TypeError: A client is known by something else than a text or a whole number.
             LedgerError: Not the next round, past the last one, after the end, or a simulation's round that is done again with
                 another sum.
@@ -198,13 +214,16 @@ class Ledger:
             self._require_repeatable(total)
             return Ticket(round_index, clip_norm)
         tags, epoch = self._admit(cohort, round_index), self.history.epoch
-        block = b"" if tags is None else self.history.participations.block(round_index, tags)
-        clients = None if tags is None else len(tags)
-        bound = None if tags is None else hashlib.sha256(block).hexdigest()
+        listed = tags if self.promise.lists_clients else None
+        block = b"" if listed is None else self.history.participations.block(round_index, listed)
+        clients = None if listed is None else len(listed)
+        bound = None if listed is None else hashlib.sha256(block).hexdigest()
         body = {"round": round_index, "epoch": epoch, "clients": clients, "cohort": bound, "sum": total, "clip_norm": clip_norm}
         self._append({"kind": "begin", **body}, block)
-        if tags is not None and self._listed:
-            self._listed[1].learn(tags, self.history.participations)
+        if listed is not None and self._listed:
+            self._listed[1].learn(listed, self.history.participations)
+        if tags is not None and listed is None:
+            self._drawn.add(round_index, self._drawn.block(round_index, tags))
         return Ticket(round_index, clip_norm)
 
     def commit(self, ticket: Ticket, release: bytes) -> None:
@@ -346,17 +365,26 @@ class Ledger:
         return self.promise.mechanism.participation.may_follow(counts, last, round_index)
 
     def _admit(self, cohort: Sequence[Hashable], round_index: int) -> npt.NDArray[np.uint64] | None:
-        """The tags of the clients, where the promise is about them; refused as a whole if one would break it."""
+        """The tags of the clients, where a promise about them is checked by name; refused as a whole if one would break it."""
         if len(set(cohort)) != len(cohort):
             raise ParticipationError(f"round {round_index}: a client is in the cohort twice")
         tags = self._tags(cohort)
         if len(np.unique(tags)) != len(tags):
             raise ParticipationError(f"round {round_index}: two clients of the cohort have one name as text")
-        mechanism = self.promise.mechanism
-        if mechanism is None or not self.promise.lists_clients:
+        mechanism, listed = self.promise.mechanism, self.promise.lists_clients
+        if mechanism is None:
             return None
-        found = self.history.participations
+        promised, found = mechanism.participation, self.history.participations if listed else self._drawn
+        if isinstance(promised, FixedSizeSampling):
+            self._require_count(round_index, len(cohort), promised.cohort_size, "in its cohort")
+        if isinstance(promised, TruncatedPoissonSampling):
+            self._require_count(round_index, len(cohort), promised.max_cohort_size, "in its cohort")
+        if not listed and not isinstance(promised, _FOLLOWED):
+            return None
         numbers = found.numbers(tags)
+        if isinstance(promised, TruncatedPoissonSampling):
+            clients = found.clients + int((numbers < 0).sum())
+            self._require_count(round_index, clients, promised.population, "in the rounds so far")
         known = np.flatnonzero(numbers >= 0)
         numbers = numbers[known]
         free = self._allowed(found.counts[numbers], found.last[numbers], round_index)
@@ -365,9 +393,18 @@ class Ledger:
             raise ParticipationError(
                 f"client {cohort[place]!r} may not join round {round_index}: it took part in rounds "
                 f"{list(found.rounds_of(int(found.numbers(tags[place : place + 1])[0])))} and the run promised "
-                f"{mechanism.participation}"
+                f"{promised}"
             )
         return tags
+
+    def _require_count(self, round_index: int, count: int, most: int, where: str) -> None:
+        """Refuse more clients than the promise has."""
+        if count > most:
+            promised = self.promise.mechanism and self.promise.mechanism.participation
+            raise ParticipationError(
+                f"round {round_index}: there are {count} clients {where}, and the run promised {promised}, whose epsilon is of "
+                f"{most} at most; draw cohorts as promised, or promise what will come"
+            )
 
     def _first(self) -> dict[str, Any]:
         """The first record: the promise, and a digest of the key for clients and sums."""

@@ -11,7 +11,9 @@ https://arxiv.org/abs/2207.10635 (sums); Jin et al. 2021, https://arxiv.org/abs/
 """
 
 import math
+import os
 from dataclasses import dataclass
+from typing import Any, NoReturn, SupportsIndex
 
 import torch
 
@@ -197,9 +199,66 @@ class Lattice:
 
 
 def require_one_shape(total: torch.Tensor, row: torch.Tensor) -> None:
-    """Refuse a sum and a row of different shapes, which torch would broadcast: an update would count many times."""
+    """Refuse a sum and a row of different shapes, which torch would broadcast: an update would count many times.
+
+    A :class:`Row` meets its sum here.
+    """
     if total.shape != row.shape:
         raise ValueError(f"total has shape {tuple(total.shape)}, its row of noise {tuple(row.shape)}: must be alike")
+    if isinstance(row, Row):
+        row.meet(total)
+
+
+class Row(torch.Tensor):
+    """The row of noise of a round: a tensor that opens one sum, once, in the process that drew it."""
+
+    # What is computed from a row is a plain tensor, as of torch's own Parameter.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    _unmet: list[torch.Tensor | None]
+    _round_index: int
+    _process: int
+
+    @classmethod
+    def of(cls, row: torch.Tensor, round_index: int, total: torch.Tensor | None) -> "Row":
+        """A row for this sum, or for one that is not formed yet."""
+        made = row.as_subclass(cls)
+        made._unmet, made._round_index, made._process = [total], round_index, os.getpid()
+        return made
+
+    def meet(self, total: torch.Tensor | None) -> None:
+        """Let the row meet a sum, ``None`` for one that cannot be read.
+
+        Raises:
+            NoiseExhaustedError: It has met one, was drawn for another one, or by another process.
+        """
+        if self._process != os.getpid():
+            raise NoiseExhaustedError(
+                f"round {self._round_index}: process {os.getpid()} was forked from {self._process}, whose row of noise this "
+                "is; open the sum in the process that releases it"
+            )
+        try:
+            # One call, so that of two threads one gets it.
+            own = self._unmet.pop()
+        except IndexError:
+            raise NoiseExhaustedError(
+                f"round {self._round_index}: its row of noise has met a sum, and none meets two, whose releases would show "
+                "their difference; put both in one sum, or begin a round for each"
+            ) from None
+        if own is None or total is None or own is total:
+            return
+        if own.dtype != total.dtype or not torch.equal(own.cpu(), total.cpu()):
+            raise NoiseExhaustedError(
+                f"round {self._round_index}: its row of noise is for the sum that the round was begun with, and this is "
+                "another one; abort the round, and begin one with the sum that is to be released"
+            )
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse a copy, which would meet another sum."""
+        raise TypeError("a row of noise cannot be copied or pickled: it is for one sum")
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        """Refuse a copy, as pickle does."""
+        self.__reduce_ex__(4)
 
 
 class _Blocks:

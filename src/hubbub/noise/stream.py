@@ -26,7 +26,7 @@ _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 class NoiseStream:
-    """Row after row of stddev·N·z for a mechanism, each given out once.
+    """Row after row of stddev·N·z for a mechanism, each given out once, to one thread at a time.
 
     The strategy's own ``step`` computes a row segment by segment, in the cache. Sums and products are elementwise: a row has
     the same bits on any machine that draws the same z, and in any parts.
@@ -203,11 +203,17 @@ class NoiseStream:
         """Continue bit for bit where :meth:`state_dict` was taken, from the same source.
 
         Raises:
+            NoiseExhaustedError: Rows of secret noise were given out since.
             RunFolderError: The state is no possible one of this stream.
             ValueError, TypeError: A number out of range.
         """
         rows, strategy = tuple(state["memory"]), self.mechanism.strategy
         round_index = integer("noise state: round_index", state["round_index"], at_least=0, at_most=strategy.rounds)
+        if self._process is not None and round_index < self.round_index:
+            raise NoiseExhaustedError(
+                f"noise state: round_index = {round_index}: this stream gave out the rows before round {self.round_index}, and "
+                "none meets two sums; restore an earlier state of a simulation (seed=) only"
+            )
         expected = progress(strategy, round_index)
         if (state["drawn"], len(rows)) != (expected.drawn, expected.remembered):
             raise RunFolderError(

@@ -48,6 +48,19 @@ class Sum(Protocol):
         """The sum plus a row of noise, ``(dim,)``; ``None`` adds nothing. The only place where noise and sum meet."""
 
 
+def require_sum(total: object, who: str) -> None:
+    """Refuse what is no :class:`Sum`; ``who`` made it.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if isinstance(total, type) or not all(hasattr(total, name) for name in ("lattice", "statistics", "digest", "open")):
+        raise TypeError(
+            f"{who} = {type(total).__name__}: must be a sum: return hubbub.training.LatticeSum(total, lattice, statistics), or "
+            "a PlainSum(total, statistics) in a simulation"
+        )
+
+
 class Population(ABC):
     """A place where clients run: in this process, over a network, encrypted. It is responsible for clipping.
 

@@ -33,7 +33,7 @@ from hubbub.errors import NoiseExhaustedError, SumNotOpenedError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise import NoiseStream, SimulationSource, sampler
-from hubbub.noise.lattice import Lattice
+from hubbub.noise.lattice import Lattice, Row
 from hubbub.noise.sources import IncarnationSource
 from hubbub.noise.steps import share_stddev
 from hubbub.secagg.aggregator import Aggregator
@@ -81,6 +81,8 @@ class EncryptedSum:
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
         """What the holders open after the server's row of noise was added, ``(dim,)`` float64."""
         started = time.perf_counter()
+        if isinstance(row, Row):
+            row.meet(None)
         if row is not None:
             self._aggregator.add_own_noise(noise_steps(row, self.step))
         try:

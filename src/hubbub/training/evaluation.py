@@ -214,7 +214,13 @@ class Evaluations:
         if not self.measured.due(round_index):
             return ()
         cohort = self.cohort(clients)
-        return self.release(cohort, population.measure(cohort, model))
+        answers = population.measure(cohort, model)
+        if not isinstance(answers, Sequence):
+            raise TypeError(
+                f"round {round_index}: {type(population).__name__}.measure = {type(answers).__name__}: must be a list with the "
+                "measurements of each client by name, in the order of the cohort, and None for one that does not answer"
+            )
+        return self.release(cohort, answers)
 
     def cohort(self, clients: Sequence[Hashable]) -> list[Hashable]:
         """The cohort of the next evaluation."""

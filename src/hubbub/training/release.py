@@ -17,6 +17,7 @@ from a key of its own; earlier rows are drawn again from the key of their incarn
 import math
 import os
 import sys
+import threading
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NoReturn, SupportsIndex
 
@@ -32,11 +33,11 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.strategies import OWN, Identity, strategy_arrays
 from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.noise import NoiseStream, SimulationSource, sampler
-from hubbub.noise.lattice import Lattice
+from hubbub.noise.lattice import Lattice, Row
 from hubbub.noise.sources import IncarnationSource
 from hubbub.noise.steps import require_room
 from hubbub.noise.stream import require_memory
-from hubbub.training.aggregate import Sum
+from hubbub.training.aggregate import LatticeSum, PlainSum, Sum, require_sum
 from hubbub.training.cohorts import CohortKeys
 from hubbub.training.ranks import Ranks, fingerprint, segments
 from hubbub.training.run_folder import RunStore
@@ -44,6 +45,9 @@ from hubbub.training.run_folder.record import Traces, rounds_shown
 
 # The most share holders of a key; each may add a whole row to a sum.
 _MOST_HOLDERS = 100
+# By how much the norm of a sum may be above its bound: on the lattice as it is computed here, in floating point as updates of
+# 16 bits may be clipped.
+_FINE, _COARSE = 1 + 2.0**-20, 1 + 2.0**-7
 
 
 class _Unchanged:
@@ -148,16 +152,20 @@ class ReleasePath:
         self._next, epochs = self._ranks.lead(lambda: self._open(promise, clients, seed, head, remembered))
         self._source = IncarnationSource(epochs) if self._secure else SimulationSource(seed)
         whole = self._ranks.size == 1
-        self.noise = (
+        self._noise = (
             NoiseStream(here, dim, source=self._source, part=None if whole else (first, stop))
             if here and stop > first
             else None
         )
-        if self.noise and store and whole and self._next < self._rounds:
-            store.unseal_noise(self._secret, self.ledger.chain, self.noise)
+        if self._noise and store and whole and self._next < self._rounds:
+            store.unseal_noise(self._secret, self.ledger.chain, self._noise)
         self._foreign = _Unchanged(mechanism) if mechanism and type(mechanism.strategy) not in OWN else None
         self._started = False
+        # The round in progress and its sum, and the ticket whose row was given out.
+        self._begun: tuple[Ticket, Sum] | None = None
         self._given: Ticket | None = None
+        # Two threads would find the same row not given out yet.
+        self._one_at_a_time = threading.RLock()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Refuse: each copy would record its rounds in a ledger of its own, and draw the same noise and cohorts."""
@@ -195,16 +203,28 @@ class ReleasePath:
     def begin(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
         """Record the cost of the next round. On return it is on disk and the row of noise is spent.
 
+        A sum that is longer than clip norm × clients, or on the lattice than its ``radius`` × clients, was not clipped, and is
+        refused before anything is recorded. That cannot be seen of sums that are formed later, are encrypted, contain noise,
+        or are of a class of your own that is neither a ``LatticeSum`` nor a ``PlainSum``.
+
         Raises:
-            ParticipationError: A client would break the promised pattern or comes twice, or the sum holds more clients.
+            ParticipationError: A client would break the promised pattern or comes twice, the sum holds more clients or is too
+                long for them, or the cohort is larger than promised.
             LedgerError: The run has no further round, or the sum is in floating point where the noise is secure.
             ConfigError: The strategy is no longer the promised one.
+            TypeError: The sum is none.
         """
-        self._require_started()
-        self._ranks.require_same("round, cohort or clip norm", lambda: fingerprint(self.next_round, list(cohort), clip_norm))
-        return self._ranks.lead(lambda: self._begun(cohort, total, clip_norm))
+        require_sum(total, "total")
+        with self._one_at_a_time:
+            self._require_started()
+            self._ranks.require_same(
+                "round, cohort or clip norm", lambda: fingerprint(self.next_round, list(cohort), clip_norm)
+            )
+            ticket = self._ranks.lead(lambda: self._recorded(cohort, total, clip_norm))
+            self._begun = ticket, total
+            return ticket
 
-    def _begun(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
+    def _recorded(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
         if self._foreign:
             self._foreign.require(self.next_round)
         lattice = total.lattice
@@ -217,34 +237,43 @@ class ReleasePath:
             raise LedgerError(
                 f"round {self.next_round}: its sum is {'in floating point' if lattice is None else f'on {lattice}'}, from "
                 f"whose last bits one can see who took part; form it on Lattice({clip_norm}{bits})"
-                + ("" if self.noise is None else ", or say noise = 'simulation'")
+                + ("" if self._noise is None else ", or say noise = 'simulation'")
             )
+        if self._draws and clip_norm is not None:
+            _require_clipped(self.next_round, total, len(cohort), clip_norm)
         return self.ledger.begin(self.next_round, cohort, total.digest(self._digest_key), clip_norm)
 
     def row(self, ticket: Ticket) -> torch.Tensor | None:
-        """The round's row of noise at the scale of the sum, ``(dim,)``, returned once.
+        """The round's row of noise at the scale of the sum, ``(dim,)``, returned once, for the sum that the round began with.
 
-        ``None`` if the sum contains the noise, or no noise is promised.
+        ``None`` if the sum contains the noise, or no noise is promised. A second sum does not open with the row, nor does any
+        in a forked process, and it cannot be pickled or copied by :mod:`copy`.
 
         Raises:
-            LedgerError: The row was already returned, or the round was not begun.
+            LedgerError: The row was already returned, or the round was not begun here.
             RankError: A rank is gone; the round is aborted.
         """
-        self._require_started()
-        self._ranks.lead(lambda: self.ledger.require_begun(ticket))
-        self._given = ticket
-        if not self._draws:
-            return None
-        if (self.noise and self.noise.round_index != ticket.round_index) or ticket.clip_norm is None:
-            raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; abort the round")
-        noise = self.noise
-        try:
-            row = self._ranks.gathered(lambda: noise.next_row() if noise else None, self._parts, torch.float64)
-        except RankError:
-            if self._ranks.leads:
-                self._settle()
-            raise
-        return row * ticket.clip_norm
+        with self._one_at_a_time:
+            self._require_started()
+            self._ranks.lead(lambda: self.ledger.require_begun(ticket))
+            if self._begun is None or self._begun[0] != ticket:
+                raise LedgerError(
+                    f"round {ticket.round_index}: was not begun by begin of this path, which checks its sum; abort it"
+                )
+            self._given = ticket
+            if not self._draws:
+                return None
+            if (self._noise and self._noise.round_index != ticket.round_index) or ticket.clip_norm is None:
+                raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; abort the round")
+            noise, total = self._noise, self._begun[1]
+            try:
+                row = self._ranks.gathered(lambda: noise.next_row() if noise else None, self._parts, torch.float64)
+            except RankError:
+                if self._ranks.leads:
+                    self._settle()
+                raise
+            own = total.total if isinstance(total, LatticeSum | PlainSum) else None
+            return Row.of(row * ticket.clip_norm, ticket.round_index, own)
 
     def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
         """Write the release to disk, then its digest to the ledger. On return it may leave.
@@ -253,9 +282,10 @@ class ReleasePath:
             LedgerError: The round was not begun, its row was not taken, or this is no release of this run; or a required hook
                 did not take the head: the round is committed, and its release leaves at the next start.
         """
-        self._require_started()
-        self._ranks.lead(lambda: self._committed(ticket, release))
-        self._next = ticket.round_index + 1
+        with self._one_at_a_time:
+            self._require_started()
+            self._ranks.lead(lambda: self._committed(ticket, release))
+            self._next, self._begun = ticket.round_index + 1, None
 
     def _committed(self, ticket: Ticket, release: torch.Tensor) -> None:
         self.ledger.require_begun(ticket)
@@ -289,11 +319,12 @@ class ReleasePath:
         Raises:
             LedgerError: The round was not begun, or a required hook did not take the head.
         """
-        self._ranks.lead(lambda: self._aborted(ticket))
-        self._next = ticket.round_index + 1
-        if self.noise and self._started:
-            self.noise.skip_to(ticket.round_index + 1)
-        self._ranks.lead(self._give_heads)
+        with self._one_at_a_time:
+            self._ranks.lead(lambda: self._aborted(ticket))
+            self._next, self._begun = ticket.round_index + 1, None
+            if self._noise and self._started:
+                self._noise.skip_to(ticket.round_index + 1)
+            self._ranks.lead(self._give_heads)
 
     def _aborted(self, ticket: Ticket) -> None:
         self.ledger.require_begun(ticket)
@@ -374,17 +405,18 @@ class ReleasePath:
             LedgerError: The run is closed, or a required hook did not take the heads of its rounds.
             RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
         """
-        self._next = self._ranks.lead(self._settled)
-        self._started = True
-        if self._next >= self._rounds:
-            return
-        drawn = 0
-        if self.noise:
-            self.noise.skip_to(self._next)
-            drawn = self.noise.drawn
-        key = self._ranks.lead(lambda: self._incarnated(drawn))
-        if key and isinstance(self._source, IncarnationSource):
-            self._source.start(drawn, key)
+        with self._one_at_a_time:
+            self._next = self._ranks.lead(self._settled)
+            self._started = True
+            if self._next >= self._rounds:
+                return
+            drawn = 0
+            if self._noise:
+                self._noise.skip_to(self._next)
+                drawn = self._noise.drawn
+            key = self._ranks.lead(lambda: self._incarnated(drawn))
+            if key and isinstance(self._source, IncarnationSource):
+                self._source.start(drawn, key)
 
     def _settled(self) -> int:
         """Settle the round in progress, and see to it that earlier noise can be drawn again; returns the next round."""
@@ -394,7 +426,7 @@ class ReleasePath:
         self.ledger.chain.repair()
         self._give_heads()
         done = self.ledger.next_round
-        again = self.noise is not None and done < self._rounds and self.noise.draws_to(done)
+        again = self._noise is not None and done < self._rounds and self._noise.draws_to(done)
         if again and any(epoch.sampler != sampler() for epoch in self.ledger.history.epochs):
             raise RunFolderError(
                 "state/keys: the noise of earlier rounds cannot be drawn again bit for bit here, since this processor, torch "
@@ -440,8 +472,8 @@ class ReleasePath:
 
     def keep_noise(self) -> None:
         """Save the rows that later rounds need, so that the next start does not draw them again, as several ranks do."""
-        if self._store and self.noise and self._ranks.size == 1 and memory_rows(self.noise.mechanism.strategy) != 0:
-            self._store.seal_noise(self.noise, self._secret, self.ledger.head)
+        if self._store and self._noise and self._ranks.size == 1 and memory_rows(self._noise.mechanism.strategy) != 0:
+            self._store.seal_noise(self._noise, self._secret, self.ledger.head)
 
     def make_room(self) -> None:
         """Keep releases only until the next checkpoint from now on, if the disk is short of room.
@@ -453,6 +485,20 @@ class ReleasePath:
         forgets = self._store is not None and not self._store.keep_releases
         if forgets and self.ledger.promise.terms.keep_releases and not self.ledger.history.forgets:
             self.ledger.forget()
+
+
+def _require_clipped(round_index: int, total: Sum, clients: int, clip_norm: float) -> None:
+    """Refuse a sum so long that an update in it was longer than the clip norm, by the triangle inequality."""
+    if not isinstance(total, LatticeSum | PlainSum):
+        return
+    each, unit, rounded = (clip_norm, "", _COARSE) if total.lattice is None else (total.lattice.radius, " steps", _FINE)
+    # Its own norm is private, and stays out of the message.
+    if not float(total.total.to(torch.float64).norm()) <= clients * each * rounded:
+        raise ParticipationError(
+            f"round {round_index}: its sum is longer than {clients} clients × {each}{unit}, or not finite, as that of updates "
+            f"clipped to clip_norm = {clip_norm} is not; clip each as one vector (Lattice.encode, or hubbub.training.clip in a "
+            "simulation), and name each client in the cohort"
+        )
 
 
 def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:

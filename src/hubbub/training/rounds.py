@@ -22,7 +22,7 @@ from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNo
 from hubbub.ledger.promise import Extends
 from hubbub.mechanism.private_evaluation import Estimate
 from hubbub.noise.lattice import Lattice
-from hubbub.training.aggregate import NoSum, Population, Sum
+from hubbub.training.aggregate import NoSum, Population, Sum, require_sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
 from hubbub.training.evaluation import Evaluations
 from hubbub.training.plan import Plan, RunPlan
@@ -288,7 +288,9 @@ class RunState:
         """The sum of a round, or a ``NoSum`` if none could be formed: clients took part all the same."""
         norms = self.plan.clip_norms
         try:
-            return population.collect(cohort, self.model.module, self.clip_norm, round_index, norms.split)
+            total = population.collect(cohort, self.model.module, self.clip_norm, round_index, norms.split)
+            require_sum(total, f"round {round_index}: {type(population).__name__}.collect")
+            return total
         except SumNotOpenedError as error:
             bound = norms.bound(self.clip_norm)
             return NoSum(None if bound is None else Lattice(bound, self.plan.lattice_bits), error)
