@@ -1,37 +1,28 @@
 """Scattering features: fixed mathematics in place of learnt layers, so that a linear model on them is accurate under noise.
 
 An image is convolved with wavelets of several scales and angles; moduli of the results, and of their own wavelet transforms,
-are averaged and subsampled. Channels are normalized in groups by each example's own mean and variance, then decorrelated. The
-covariance of the channels is that of random images, ellipses of random gray or color that overlap ("dead leaves"), whose
-wavelets have much the same statistics as those of photographs. So there are no data and no learnt weights in it: the features
-are a function of the example alone and cost no privacy.
+are averaged and subsampled. Channels are normalized in groups by each example's own mean and variance.
 
 *Mirrored* features are those of an image plus those of its mirror image, of which the left half says all: a model cannot tell
 the two apart, and has half the parameters. This is for photographs; a mirrored digit is another sign.
 
 Source: Oyallon and Mallat 2015, https://arxiv.org/abs/1412.8659 (the transform); Andreux et al. 2020,
 https://arxiv.org/abs/1812.11214 (kymatio, whose filters and boundaries these are); Tramèr and Boneh 2021,
-https://arxiv.org/abs/2011.11660 (under differential privacy); Lee, Mumford and Huang 2001, "Occlusion Models for Natural
-Images", https://doi.org/10.1023/A:1011109015675 (dead leaves); Baradad et al. 2021, https://arxiv.org/abs/2106.05963 (images of
-random processes in place of data).
+https://arxiv.org/abs/2011.11660 (under differential privacy).
 """
 
-import hashlib
 import math
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch.fft import fft2, ifft2
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub._util.checks import Array
-from hubbub.datasets import published
 from hubbub.datasets.dataset import Dataset
+from hubbub.datasets.features import with_features
 from hubbub.errors import DataError
 
 __all__ = ["scattering", "with_scattering"]
@@ -40,14 +31,7 @@ __all__ = ["scattering", "with_scattering"]
 _SCALES, _ANGLES = 2, 8
 # Groups of channels that are normalized together, for each channel of the image.
 _GROUPS = 27
-# Images at a time.
-_BATCH = 500
-# So many images take minutes, and a bar shows how far they are.
-_MANY = 10_000
-# Random images, and the ellipses on each.
-_LEAVES, _ELLIPSES = 2000, 30
-# The power of the covariance by which channels are decorrelated: halfway to whitening.
-_POWER = -0.25
+# Of these features, in the name under which a cache keeps them.
 _VERSION = 3
 
 
@@ -146,64 +130,15 @@ def scattering(images: torch.Tensor) -> torch.Tensor:
     return torch.stack(zeroth + first + second, dim=2).flatten(1, 2)
 
 
-def _normalized(images: torch.Tensor, mirrored: bool) -> torch.Tensor:
+def _normalized(images: torch.Tensor) -> torch.Tensor:
     """Features with mean 0 and variance at most 1 in each group of three channels, by each example's own statistics."""
-    features = F.group_norm(scattering(images), images.shape[1] * _GROUPS)
-    if not mirrored:
-        return features
-    return (features + _normalized(images.flip(3), mirrored=False))[..., : -(-features.shape[3] // 2)]
+    return F.group_norm(scattering(images), images.shape[1] * _GROUPS)
 
 
-def _dead_leaves(channels: int, height: int, width: int) -> torch.Tensor:
-    """Random images, the same each time, ``(_LEAVES, channels, height, width)``: ellipses that overlap."""
-    draw = np.random.default_rng(0)
-    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
-    found = np.empty((_LEAVES, channels, height, width), np.float32)
-    for image in found:
-        image[:] = draw.uniform(0, 1, (channels, 1, 1))
-        for _ in range(_ELLIPSES):
-            # Areas of a law that is the same at all scales, from 1.5 pixels up.
-            radius, flatness, turn = 1.5 / math.sqrt(draw.uniform(0.01, 1)), draw.uniform(0.3, 1), draw.uniform(0, math.pi)
-            right, down = x - draw.uniform(-4, width + 4), y - draw.uniform(-4, height + 4)
-            along, across = right * math.cos(turn) + down * math.sin(turn), down * math.cos(turn) - right * math.sin(turn)
-            inside = np.clip(radius + 0.5 - np.sqrt(along**2 * flatness + across**2 / flatness), 0, 1)
-            color = np.clip(draw.uniform(0, 1) + draw.normal(0, 0.15, (channels, 1, 1)), 0, 1)
-            image += inside * (color - image)
-    return torch.from_numpy(found)
-
-
-@cache
-def _decorrelation(channels: int, height: int, width: int, mirrored: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of images of this shape the mean of each channel of features, ``(K,)``, and a map of the channels, ``(K, K)``.
-
-    The map is a power of the covariance over random images, scaled so that their features have mean square 1.
-    """
-    leaves = _dead_leaves(channels, height, width)
-    rows = torch.cat([_normalized(part, mirrored).movedim(1, 3).flatten(0, 2) for part in leaves.split(_BATCH)]).double()
-    mean = rows.mean(0)
-    values, vectors = torch.linalg.eigh((rows - mean).T.cov(correction=0))
-    powers = (values + 1e-3 * values[-1]) ** _POWER
-    scale = (values * powers**2).mean().rsqrt()
-    return mean.float(), (scale * (vectors * powers) @ vectors.T).float()
-
-
-def _features(images: torch.Tensor, folder: Path | None, mirrored: bool) -> torch.Tensor:
-    """Normalized and decorrelated features, from the cache if they are there."""
-    kind = f"{_VERSION} {'mirrored ' if mirrored else ''}{tuple(images.shape)}"
-    digest = hashlib.sha256(kind.encode() + images.contiguous().numpy().tobytes()).hexdigest()
-    file = None if folder is None else folder / f"{digest}.npy"
-    if file is not None and file.is_file():
-        return torch.from_numpy(np.load(file))
-    _require_images(images)
-    mean, channels = _decorrelation(*images.shape[1:], mirrored)
-    few = len(images) < _MANY
-    parts = track(images.split(_BATCH), "Scattering features", console=Console(stderr=True), transient=True, disable=few)
-    centered = (_normalized(part, mirrored) - mean[:, None, None] for part in parts)
-    found = torch.cat([torch.einsum("nkij,lk->nlij", features, channels) for features in centered])
-    if file is not None:
-        with published.replacing(file) as place:
-            np.save(place, found.numpy())
-    return found
+def _mirrored(images: torch.Tensor) -> torch.Tensor:
+    """Those of the image and of its mirror image."""
+    both = _normalized(images) + _normalized(images.flip(3))
+    return both[..., : -(-both.shape[3] // 2)]
 
 
 def with_scattering(dataset: Dataset, folder: Path | None = None, *, mirrored: bool = False) -> Dataset:
@@ -217,5 +152,7 @@ def with_scattering(dataset: Dataset, folder: Path | None = None, *, mirrored: b
         >>> with_scattering(Dataset(images[:4], targets[:4], images[4:], targets[4:])).shape
         (81, 7, 7)
     """
-    train, test = (_features(images, folder, mirrored) for images in (dataset.train_inputs, dataset.test_inputs))
-    return replace(dataset, train_inputs=train, test_inputs=test)
+    for images in (dataset.train_inputs, dataset.test_inputs):
+        _require_images(images)
+    kind = f"{_VERSION} mirrored" if mirrored else f"{_VERSION}"
+    return with_features(dataset, _mirrored if mirrored else _normalized, kind, folder)

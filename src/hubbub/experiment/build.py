@@ -106,9 +106,14 @@ def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise ConfigError(f"data.name = {data.name!r}: made a {type(dataset).__name__}, not a hubbub.datasets.Dataset")
     if data.features != "none":
+        from hubbub.datasets.patches import with_patches
         from hubbub.datasets.scattering import with_scattering
 
-        dataset = with_scattering(dataset, cache_folder() / "scattering", mirrored=data.features == "mirrored-scattering")
+        folder = cache_folder() / "scattering"
+        if data.features == "patches":
+            dataset = with_patches(dataset, folder)
+        else:
+            dataset = with_scattering(dataset, folder, mirrored=data.features == "mirrored-scattering")
     if data.normalization not in (None, PRIVATELY):
         from hubbub.training.moments import read_moments
 

@@ -269,7 +269,7 @@ class DataConfig:
 
     name: Annotated[str, _rule(_named, DATASETS)] = "digits"
     path: str | None = None
-    features: Annotated[str, _rule(_checks.one_of, ("none", "scattering", "mirrored-scattering"))] = "none"
+    features: Annotated[str, _rule(_checks.one_of, ("none", "scattering", "mirrored-scattering", "patches"))] = "none"
     normalization: Annotated[str, _rule(_release)] | None = None
     normalization_noise_multiplier: Scale = 8.0
     normalization_clip_norm: Scale | None = None

@@ -1,0 +1,103 @@
+"""Features that need no data: fixed mathematics in place of learnt layers, so that a linear model is accurate under noise.
+
+A transform gives each image some channels of numbers, normalized by the image alone; here they are centered and decorrelated by
+the mean and covariance that they have over random images, which the library draws: ellipses of random gray or color that overlap
+("dead leaves"), whose edges have much the same statistics as those of photographs. So there are no data and no learnt weights in
+it: the features are a function of the example alone and cost no privacy.
+
+Source: Lee, Mumford and Huang 2001, "Occlusion Models for Natural Images", https://doi.org/10.1023/A:1011109015675 (dead
+leaves); Baradad et al. 2021, https://arxiv.org/abs/2106.05963 (images of random processes in place of data); Tang, Panda,
+Sehwag and Mittal 2023, https://arxiv.org/abs/2306.06076 (the same under differential privacy).
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from hubbub.datasets import published
+from hubbub.datasets.dataset import Dataset
+
+__all__ = ["random_images", "with_features"]
+
+# Images ``(examples, channels, height, width)`` to normalized features ``(examples, K, rows, columns)``.
+Transform = Callable[[torch.Tensor], torch.Tensor]
+# Images at a time.
+_BATCH = 500
+# So many images take minutes, and a bar shows how far they are.
+_MANY = 10_000
+# Random images, and the ellipses on each.
+_LEAVES, _ELLIPSES = 2000, 30
+# The power of the covariance by which channels are decorrelated: halfway to whitening.
+_POWER = -0.25
+
+
+@cache
+def random_images(channels: int, height: int, width: int) -> torch.Tensor:
+    """Random images, the same each time, ``(2000, channels, height, width)``, about 0 to 1: ellipses that overlap."""
+    draw = np.random.default_rng(0)
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    found = np.empty((_LEAVES, channels, height, width), np.float32)
+    for image in found:
+        image[:] = draw.uniform(0, 1, (channels, 1, 1))
+        for _ in range(_ELLIPSES):
+            # Areas of a law that is the same at all scales, from 1.5 pixels up.
+            radius, flatness, turn = 1.5 / math.sqrt(draw.uniform(0.01, 1)), draw.uniform(0.3, 1), draw.uniform(0, math.pi)
+            right, down = x - draw.uniform(-4, width + 4), y - draw.uniform(-4, height + 4)
+            along, across = right * math.cos(turn) + down * math.sin(turn), down * math.cos(turn) - right * math.sin(turn)
+            inside = np.clip(radius + 0.5 - np.sqrt(along**2 * flatness + across**2 / flatness), 0, 1)
+            color = np.clip(draw.uniform(0, 1) + draw.normal(0, 0.15, (channels, 1, 1)), 0, 1)
+            image += inside * (color - image)
+    return torch.from_numpy(found)
+
+
+@cache
+def _decorrelation(transform: Transform, channels: int, height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of images of this shape the mean of each channel of features, ``(K,)``, and a map of the channels, ``(K, K)``.
+
+    The map is a power of the covariance over random images, scaled so that their features have mean square 1.
+    """
+    leaves = random_images(channels, height, width)
+    rows = torch.cat([transform(part).movedim(1, 3).flatten(0, 2) for part in leaves.split(_BATCH)]).double()
+    mean = rows.mean(0)
+    values, vectors = torch.linalg.eigh((rows - mean).T.cov(correction=0))
+    powers = (values + 1e-3 * values[-1]) ** _POWER
+    scale = (values * powers**2).mean().rsqrt()
+    return mean.float(), (scale * (vectors * powers) @ vectors.T).float()
+
+
+def _features(images: torch.Tensor, transform: Transform, kind: str, folder: Path | None) -> torch.Tensor:
+    """Decorrelated features, from the cache if they are there."""
+    digest = hashlib.sha256(f"{kind} {tuple(images.shape)}".encode() + images.contiguous().numpy().tobytes()).hexdigest()
+    file = None if folder is None else folder / f"{digest}.npy"
+    if file is not None and file.is_file():
+        return torch.from_numpy(np.load(file))
+    mean, channels = _decorrelation(transform, *images.shape[1:])
+    few = len(images) < _MANY
+    parts = track(images.split(_BATCH), "Features of images", console=Console(stderr=True), transient=True, disable=few)
+    centered = (transform(part) - mean[:, None, None] for part in parts)
+    found = torch.cat([torch.einsum("nkij,lk->nlij", features, channels) for features in centered])
+    if file is not None:
+        with published.replacing(file) as place:
+            np.save(place, found.numpy())
+    return found
+
+
+def with_features(dataset: Dataset, transform: Transform, kind: str, folder: Path | None = None) -> Dataset:
+    """A data set of images with their decorrelated features as inputs.
+
+    Args:
+        dataset: Of images, ``(examples, channels, height, width)``.
+        transform: A function of a module, of images alone.
+        kind: Its name and version, for the cache.
+        folder: Where features are kept for the next run.
+    """
+    train, test = (_features(images, transform, kind, folder) for images in (dataset.train_inputs, dataset.test_inputs))
+    return replace(dataset, train_inputs=train, test_inputs=test)
