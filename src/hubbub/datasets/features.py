@@ -35,8 +35,6 @@ _BATCH = 500
 _MANY = 10_000
 # Random images, and the ellipses on each.
 _LEAVES, _ELLIPSES = 2000, 30
-# The power of the covariance by which channels are decorrelated: halfway to whitening.
-_POWER = -0.25
 
 
 @cache
@@ -59,7 +57,7 @@ def random_images(channels: int, height: int, width: int) -> torch.Tensor:
 
 
 @cache
-def _decorrelation(transform: Transform, channels: int, height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _decorrelation(transform: Transform, power: float, channels: int, height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Of images of this shape the mean of each channel of features, ``(K,)``, and a map of the channels, ``(K, K)``.
 
     The map is a power of the covariance over random images, scaled so that their features have mean square 1.
@@ -68,18 +66,18 @@ def _decorrelation(transform: Transform, channels: int, height: int, width: int)
     rows = torch.cat([transform(part).movedim(1, 3).flatten(0, 2) for part in leaves.split(_BATCH)]).double()
     mean = rows.mean(0)
     values, vectors = torch.linalg.eigh((rows - mean).T.cov(correction=0))
-    powers = (values + 1e-3 * values[-1]) ** _POWER
+    powers = (values + 1e-3 * values[-1]) ** power
     scale = (values * powers**2).mean().rsqrt()
     return mean.float(), (scale * (vectors * powers) @ vectors.T).float()
 
 
-def _features(images: torch.Tensor, transform: Transform, kind: str, folder: Path | None) -> torch.Tensor:
+def _features(images: torch.Tensor, transform: Transform, power: float, kind: str, folder: Path | None) -> torch.Tensor:
     """Decorrelated features, from the cache if they are there."""
     digest = hashlib.sha256(f"{kind} {tuple(images.shape)}".encode() + images.contiguous().numpy().tobytes()).hexdigest()
     file = None if folder is None else folder / f"{digest}.npy"
     if file is not None and file.is_file():
         return torch.from_numpy(np.load(file))
-    mean, channels = _decorrelation(transform, *images.shape[1:])
+    mean, channels = _decorrelation(transform, power, *images.shape[1:])
     few = len(images) < _MANY
     parts = track(images.split(_BATCH), "Features of images", console=Console(stderr=True), transient=True, disable=few)
     centered = (transform(part) - mean[:, None, None] for part in parts)
@@ -90,14 +88,15 @@ def _features(images: torch.Tensor, transform: Transform, kind: str, folder: Pat
     return found
 
 
-def with_features(dataset: Dataset, transform: Transform, kind: str, folder: Path | None = None) -> Dataset:
+def with_features(dataset: Dataset, transform: Transform, power: float, kind: str, folder: Path | None) -> Dataset:
     """A data set of images with their decorrelated features as inputs.
 
     Args:
         dataset: Of images, ``(examples, channels, height, width)``.
         transform: A function of a module, of images alone.
+        power: Of the covariance of channels, by which they are decorrelated: 0 leaves them, -1/2 whitens.
         kind: Its name and version, for the cache.
-        folder: Where features are kept for the next run.
+        folder: Where features are kept for the next run, if anywhere.
     """
-    train, test = (_features(images, transform, kind, folder) for images in (dataset.train_inputs, dataset.test_inputs))
+    train, test = (_features(images, transform, power, kind, folder) for images in (dataset.train_inputs, dataset.test_inputs))
     return replace(dataset, train_inputs=train, test_inputs=test)

@@ -30,6 +30,8 @@ _GRID = 4
 _THRESHOLD = 0.5
 # Added to the variance of a patch of images of variance 1, so that noise in flat ones stays small; and to those of whitening.
 _FLAT, _NOISE = 0.0025, 0.1
+# The power of the covariance by which channels are decorrelated: whitening.
+_POWER = -0.5
 # Images at a time.
 _BATCH = 50
 _VERSION = 1
@@ -100,4 +102,4 @@ def with_patches(dataset: Dataset, folder: Path | None = None) -> Dataset:
     """
     for images in (dataset.train_inputs, dataset.test_inputs):
         _require_images(images)
-    return with_features(dataset, patches, f"{_VERSION} patches", folder)
+    return with_features(dataset, patches, _POWER, f"{_VERSION} patches", folder)

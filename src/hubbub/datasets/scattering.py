@@ -31,6 +31,8 @@ __all__ = ["scattering", "with_scattering"]
 _SCALES, _ANGLES = 2, 8
 # Groups of channels that are normalized together, for each channel of the image.
 _GROUPS = 27
+# The power of the covariance by which channels are decorrelated: halfway to whitening.
+_POWER = -0.25
 # Of these features, in the name under which a cache keeps them.
 _VERSION = 3
 
@@ -155,4 +157,4 @@ def with_scattering(dataset: Dataset, folder: Path | None = None, *, mirrored: b
     for images in (dataset.train_inputs, dataset.test_inputs):
         _require_images(images)
     kind = f"{_VERSION} mirrored" if mirrored else f"{_VERSION}"
-    return with_features(dataset, _mirrored if mirrored else _normalized, kind, folder)
+    return with_features(dataset, _mirrored if mirrored else _normalized, _POWER, kind, folder)
