@@ -1,9 +1,9 @@
 """Features that need no data: fixed mathematics in place of learnt layers, so that a linear model is accurate under noise.
 
-A transform gives each image some channels of numbers, normalized by the image alone; here they are centered and decorrelated by
-the mean and covariance that they have over random images, which the library draws: ellipses of random gray or color that overlap
-("dead leaves"), whose edges have much the same statistics as those of photographs. So there are no data and no learnt weights in
-it: the features are a function of the example alone and cost no privacy.
+A transform gives each image some channels of numbers, normalized by the image alone; here they are centered and decorrelated
+by the mean and covariance that they have over random images, which the library draws: ellipses of random gray or color that
+overlap ("dead leaves"), whose edges have much the same statistics as those of photographs. So there are no data and no learnt
+weights in it: the features are a function of the example alone and cost no privacy.
 
 Source: Lee, Mumford and Huang 2001, "Occlusion Models for Natural Images", https://doi.org/10.1023/A:1011109015675 (dead
 leaves); Baradad et al. 2021, https://arxiv.org/abs/2106.05963 (images of random processes in place of data); Tang, Panda,
@@ -57,7 +57,9 @@ def random_images(channels: int, height: int, width: int) -> torch.Tensor:
 
 
 @cache
-def _decorrelation(transform: Transform, power: float, channels: int, height: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _decorrelation(
+    transform: Transform, power: float, channels: int, height: int, width: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Of images of this shape the mean of each channel of features, ``(K,)``, and a map of the channels, ``(K, K)``.
 
     The map is a power of the covariance over random images, scaled so that their features have mean square 1.

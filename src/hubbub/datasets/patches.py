@@ -40,7 +40,7 @@ _VERSION = 1
 @cache
 def _filters(channels: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Whitened patches with their whitening, and with their mirror images, ``(2 · 384, channels, 5, 5)``; what is added."""
-    length, draw = channels * _SIDE**2, torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(0)
     # Variance 1, as data sets standardize images.
     images = 4 * random_images(channels, 32, 32)
     rows = F.unfold(images, _SIDE).movedim(1, 2).flatten(0, 1)
@@ -71,8 +71,8 @@ def _pooled(images: torch.Tensor) -> torch.Tensor:
 def _require_images(images: torch.Tensor) -> None:
     if images.ndim != 4 or not images.is_floating_point() or min(images.shape[2:]) < 2 * _GRID:
         raise DataError(
-            f"inputs: have the shape {tuple(images.shape)} and {images.dtype}; patches are taken of images (examples, channels, "
-            f"height, width) in floating point, height and width at least {2 * _GRID}"
+            f"inputs: have the shape {tuple(images.shape)} and {images.dtype}; patches are those of images (examples, "
+            f"channels, height, width) in floating point, height and width at least {2 * _GRID}"
         )
 
 
