@@ -117,9 +117,12 @@ def _named(name: str, value: str, known: Mapping[str, str]) -> str:
     return value if ":" in value else _checks.one_of(name, value, known)
 
 
-def _known_strategy(name: str, value: str) -> str:
-    strategy_name(name, value)
-    return value
+def strategy_name(name: str, value: str) -> str:
+    """The strategy's name as the tables have it, or ``"pkg.mod:Name"`` as it is."""
+    if ":" in value:
+        return value
+    word = value.strip().lower().replace("_", "-")
+    return _checks.one_of(name, _ALIASES.get(word, word), FAMILIES)
 
 
 Texts = tuple[str, ...]
@@ -233,7 +236,7 @@ class PrivacyConfig:
     noise_multiplier: Annotated[float, _rule(_noise_multiplier)] | None = None
     epsilon: Scale | None = None
     delta: Annotated[float, _rule(_checks.open_unit)] = 1e-5
-    strategy: Annotated[str, _rule(_known_strategy)] | None = None
+    strategy: Annotated[str, _rule(strategy_name)] | None = None
     matrix: str | None = None
     bands: Positive | None = None
     buffers: Positive | None = None
@@ -582,14 +585,6 @@ def _words(hint: Any) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Texts: 'a list such as ["runs/one"]'}
     options = (hint,) if hint in names or isinstance(hint, type) else get_args(hint)
     return " or ".join(names.get(option, f"a {option.__name__}") for option in options if option is not type(None))
-
-
-def strategy_name(name: str, value: str) -> str:
-    """The strategy's name as the tables have it, or ``"pkg.mod:Name"`` as it is."""
-    if ":" in value:
-        return value
-    word = value.strip().lower().replace("_", "-")
-    return _checks.one_of(name, _ALIASES.get(word, word), FAMILIES)
 
 
 def _one_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_e
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import rounded_up
 from hubbub.errors import BudgetError, ConfigError, HubbubError, LedgerError
-from hubbub.experiment.config import PRIVATELY, Config, DataConfig, TrainingConfig, strategy_name
+from hubbub.experiment.config import PRIVATELY, Config, DataConfig, TrainingConfig
 from hubbub.experiment.settings import (
     clipping_of,
     encryption_of,
@@ -281,8 +281,7 @@ def _strategy(config: Config, participation: Participation, allow_import: bool) 
 
 def strategy_word(config: Config) -> str:
     """The strategy's name, given or by default, or ``"pkg.mod:Name"`` as it is."""
-    default = "identity" if config.privacy.mode == "dp-fedavg" else "banded-toeplitz"
-    return strategy_name("privacy.strategy", config.privacy.strategy or default)
+    return config.privacy.strategy or ("identity" if config.privacy.mode == "dp-fedavg" else "banded-toeplitz")
 
 
 def workload_of(config: Config) -> Workload:
