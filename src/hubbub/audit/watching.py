@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hubbub._util.checks import Array, integer
+from hubbub._util.checks import Array
 from hubbub.errors import ConfigError
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
@@ -61,14 +61,13 @@ def plant(
     clients: Sequence[Hashable], dim: int, rounds: int, *, canaries: int, unclipped: float, rng: np.random.Generator
 ) -> Canaries:
     """Random canaries, each present with probability 1/2, with disjoint coordinates."""
-    count = integer("canaries", canaries, at_least=1, at_most=min(len(clients), dim))
-    chosen = rng.choice(len(clients), size=count, replace=False)
-    owner = rng.permutation(np.arange(dim) % count)
-    vector = rng.choice([-1.0, 1.0], size=dim) / np.sqrt(np.bincount(owner, minlength=count))[owner]
-    inside = rng.random((count, rounds)) < unclipped
+    chosen = rng.choice(len(clients), size=canaries, replace=False)
+    owner = rng.permutation(np.arange(dim) % canaries)
+    vector = rng.choice([-1.0, 1.0], size=dim) / np.sqrt(np.bincount(owner, minlength=canaries))[owner]
+    inside = rng.random((canaries, rounds)) < unclipped
     return Canaries(
         clients=tuple(clients[int(i)] for i in chosen),
-        present=rng.random(count) < 0.5,
+        present=rng.random(canaries) < 0.5,
         owner=owner.astype(np.int64),
         vector=vector,
         sent=np.where(inside, INSIDE, OUTSIDE),

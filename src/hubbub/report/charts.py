@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hubbub.accounting import rounded_up
+from hubbub.report.audit import draw_bounds, draw_scores
 from hubbub.report.drawing import INK, MARKERS, SERIES, canvas, labelled, legible, look, shown, styled
 from hubbub.report.summary import RunSummary, whose
 
@@ -54,8 +55,6 @@ def charts(runs: Sequence[RunSummary], *, public: bool = False) -> Iterator[Char
     yield from _over_rounds(runs, "clip_norm", "Clip norm", "It follows the noised count of updates that were not clipped.")
     for run in runs:
         if run.audit is not None:
-            from hubbub.report.audit import draw_bounds
-
             about = "Lower bounds from canaries. A narrow bar beyond the line of the stated epsilon disproves the guarantee."
             of = f" of {run.name}" if len(runs) > 1 else ""
             yield _chart(f"Audit{of}", partial(draw_bounds, found=run.audit), about)
@@ -72,8 +71,6 @@ def _private(runs: Sequence[RunSummary]) -> Iterator[Chart]:
             about = f"Promised: {run.guarantee.cohorts}."
             yield _chart(f"Participation{of}", partial(_draw_counts, run=run), about, private=True)
         if run.audit is not None:
-            from hubbub.report.audit import draw_scores
-
             about = "Scores of present and of absent canaries, and their distributions according to the guarantee."
             yield _chart(f"What an adversary sees{of}", partial(draw_scores, found=run.audit), about, private=True)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import library_versions, no_less, zcdp_standing
+from hubbub.report.audit import audit_rows
 from hubbub.report.charts import charts
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.summary import RunSummary, some, whose
@@ -60,20 +61,13 @@ def page(runs: Sequence[RunSummary], *, public: bool = False) -> str:
     )
 
 
-def _audit_rows(found: Any) -> Any:
-    # Few runs are audited.
-    from hubbub.report.audit import audit_rows
-
-    return audit_rows(found)
-
-
 def rendered(template: str, **values: Any) -> str:
     """A template of the package, filled with values; text is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("hubbub.report")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(rounded_up=rounded_up, no_less=no_less, audit_rows=_audit_rows)
+    environment.filters.update(rounded_up=rounded_up, no_less=no_less, audit_rows=audit_rows)
     return environment.get_template(template).render(**values)
 
 
