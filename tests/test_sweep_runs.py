@@ -19,7 +19,7 @@ from hubbub import accounting
 from hubbub.accounting import PoissonSampled
 from hubbub.experiment.config import load, overrides, resolve
 from hubbub.experiment.sweep import work
-from hubbub.experiment.sweep.work import Task, finish, finish_all
+from hubbub.experiment.sweep.work import finish, finish_all
 from hubbub.ledger.chain import read_chain
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from recorded_runs import answer, hubbub
@@ -123,7 +123,7 @@ def test_a_sweep_goes_on_with_what_is_missing_and_one_failure_stops_nothing_else
     with monkeypatch.context() as patch:
         patch.setattr(Metrics, "add", stopped)
         with pytest.raises(KeyboardInterrupt):
-            finish(Task(second, config))
+            finish(second, config)
     assert not (second / "private-scores.json").exists()
     capsys.readouterr()
     assert hubbub("sweep", folder) == 1
@@ -161,23 +161,23 @@ def test_a_process_that_is_killed_fails_its_cell_alone_and_an_interruption_ends_
     settings = tomllib.loads(CONFIG)
     # More rounds than are done before the kill, however slow the one that kills.
     endless = resolve(settings, overrides(["training.rounds=100000", "training.keep_releases=false"]))
-    killed, last = (Task(tmp_path / name, endless) for name in ("killed", "last"))
-    good = Task(tmp_path / "good", resolve(settings))
+    killed, last, good = (tmp_path / name for name in ("killed", "last", "good"))
+    cells = {killed: endless, last: endless, good: resolve(settings)}
 
     def kill() -> None:
-        while not (killed.folder / "metrics.jsonl").exists():
+        while not (killed / "metrics.jsonl").exists():
             time.sleep(0.1)
         (process,) = multiprocessing.active_children()
         os.kill(process.pid or 0, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
-    outcomes = dict(finish_all([killed, good], 1))
+    outcomes = dict(finish_all({folder: cells[folder] for folder in (killed, good)}, 1))
     killer.join()
     assert outcomes[killed] == "its process was killed, perhaps for lack of memory"
-    assert outcomes[good] == json.loads((good.folder / "private-scores.json").read_text())["accuracy"]
-    with closing(finish_all([last, good], 2)) as ends:
+    assert outcomes[good] == json.loads((good / "private-scores.json").read_text())["accuracy"]
+    with closing(finish_all({folder: cells[folder] for folder in (last, good)}, 2)) as ends:
         assert next(ends) == (good, outcomes[good])
         assert multiprocessing.active_children()
     assert multiprocessing.active_children() == []
-    assert not (last.folder / "private-scores.json").exists()
+    assert not (last / "private-scores.json").exists()

@@ -18,7 +18,7 @@ from hubbub.experiment import config as configs
 from hubbub.experiment.sweep import grid as grids
 from hubbub.experiment.sweep.grid import CELLS, RECORD, Cell, SweepRecord, worded
 from hubbub.experiment.sweep.results import UNFINISHED, SweepSummary, found, sweep_summary, write
-from hubbub.experiment.sweep.work import Task, finish_all
+from hubbub.experiment.sweep.work import finish_all
 
 _MOST_JOBS = 1024
 
@@ -100,15 +100,15 @@ def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequenc
     # A shell that starts a command in the background makes it ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     columns = TextColumn("runs"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn()
-    tasks = [Task(place, cell.config, record.allow_import) for place, cell in left.items()]
+    settings = {place: cell.config for place, cell in left.items()}
     try:
         with (
             Progress(*columns, console=screen, disable=not screen.is_terminal) as bar,
-            closing(finish_all(tasks, jobs)) as ends,
+            closing(finish_all(settings, jobs, allow_import=record.allow_import)) as ends,
         ):
             runs = bar.add_task("", total=len(cells), completed=done)
-            for number, (task, outcome) in enumerate(ends, start=done + 1):
-                cell = left[task.folder]
+            for number, (place, outcome) in enumerate(ends, start=done + 1):
+                cell = left[place]
                 if isinstance(outcome, str):
                     errors[cell.name] = outcome
                 ended = f"failed: {outcome}" if isinstance(outcome, str) else f"accuracy {outcome:.2%}"

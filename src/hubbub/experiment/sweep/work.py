@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -32,15 +32,6 @@ _PATIENCE = 20.0
 
 
 @dataclass(frozen=True)
-class Task:
-    """A run to finish: its folder, its settings, and whether code that they name may be imported."""
-
-    folder: Path
-    config: Config
-    allow_import: bool = False
-
-
-@dataclass(frozen=True)
 class Scores:
     """The quality of a finished run on ``examples`` test examples, or held-out ones with ``training.validation``.
 
@@ -54,30 +45,30 @@ class Scores:
     train_accuracy: float
 
 
-def finish_all(tasks: Sequence[Task], jobs: int) -> Generator[tuple[Task, float | str]]:
-    """Finish cells, in order, with at most ``jobs`` processes at a time; yields each with its accuracy, or with its error.
+def finish_all(cells: Mapping[Path, Config], jobs: int, *, allow_import: bool = False) -> Generator[tuple[Path, float | str]]:
+    """Finish the runs of these folders, in order, at most ``jobs`` at a time; yields each with its accuracy, or with its error.
 
-    Closing the iterator ends all processes; their cells can be resumed.
+    Closing the iterator ends all processes; their runs can be resumed.
     """
-    waiting = list(tasks)[::-1]
+    waiting = list(cells)[::-1]
     idle: list[ProcessPoolExecutor] = []
-    busy: dict[Future[float | str], tuple[ProcessPoolExecutor, Task]] = {}
+    busy: dict[Future[float | str], tuple[ProcessPoolExecutor, Path]] = {}
     before = set(multiprocessing.active_children())
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
                 pool = idle.pop() if idle else ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-                task = waiting.pop()
-                busy[pool.submit(_outcome, task)] = pool, task
+                folder = waiting.pop()
+                busy[pool.submit(_outcome, folder, cells[folder], allow_import)] = pool, folder
             for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                pool, task = busy.pop(future)
+                pool, folder = busy.pop(future)
                 try:
                     outcome = future.result()
                     idle.append(pool)
                 except BrokenProcessPool:
                     outcome = "its process was killed, perhaps for lack of memory"
-                yield task, outcome
+                yield folder, outcome
     finally:
         # Also in the middle of a round: what was done is on disk, or will be drawn again.
         processes = set(multiprocessing.active_children()) - before
@@ -92,20 +83,20 @@ def finish_all(tasks: Sequence[Task], jobs: int) -> Generator[tuple[Task, float 
                 process.join()
 
 
-def _outcome(task: Task) -> float | str:
+def _outcome(folder: Path, config: Config, allow_import: bool) -> float | str:
     """Finish a cell in a process of its own; its accuracy, or the error in words."""
     # Ctrl-C reaches all processes of a terminal, and the parent decides when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        return finish(task)
+        return finish(folder, config, allow_import=allow_import)
     except (HubbubError, ValueError, TypeError, OSError, MemoryError) as error:
         return str(error) or type(error).__name__
     except Exception as error:  # noqa: BLE001 # the user's own code may raise anything, and the other cells are to run
         return f"{type(error).__name__}: {error}"
 
 
-def finish(task: Task) -> float:
+def finish(folder: Path, config: Config, *, allow_import: bool = False) -> float:
     """Begin or resume the run, train it to its end, and write its scores last; returns the accuracy."""
     from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
@@ -114,13 +105,11 @@ def finish(task: Task) -> float:
     from hubbub.experiment.engine.folder import RunInFolder
     from hubbub.training import evaluate
 
-    if (task.folder / "config.toml").exists():
-        begun = RunInFolder.resumed(task.folder, allow_import=task.allow_import)
+    if (folder / "config.toml").exists():
+        begun = RunInFolder.resumed(folder, allow_import=allow_import)
     else:
-        begun = RunInFolder.begun(
-            build(task.config, allow_import=task.allow_import), task.folder, allow_import=task.allow_import
-        )
-    engine.train(begun, begun.run.config.training.engine, lambda _: None, allow_import=task.allow_import)
+        begun = RunInFolder.begun(build(config, allow_import=allow_import), folder, allow_import=allow_import)
+    engine.train(begun, begun.run.config.training.engine, lambda _: None, allow_import=allow_import)
     loss, accuracy = begun.finish()
     dataset = begun.run.dataset
     seen = dataset.train_inputs[:_SEEN], dataset.train_targets[:_SEEN]
