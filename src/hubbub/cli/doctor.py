@@ -5,7 +5,6 @@ import platform
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -18,13 +17,8 @@ _OPTIONAL = {"flwr": "pip install 'hubbub[flower]' for federations", "gmpy2": "p
 _QUICKEST_SYNC, _SLOW_SYNC = 2e-6, 0.1
 
 
-@dataclass(frozen=True)
-class _Finding:
-    """The result of one check; ``state`` is ``"good"``, ``"note"`` or ``"bad"``."""
-
-    name: str
-    state: str
-    text: str
+# The result of one check: its name, "good", "note" or "bad", and a text.
+_Finding = tuple[str, str, str]
 
 
 def check(*, as_json: bool) -> int:
@@ -34,48 +28,48 @@ def check(*, as_json: bool) -> int:
         try:
             findings += list(look())
         except Exception as error:  # noqa: BLE001 # that it fails is the finding, and the others still run
-            findings.append(_Finding(look.__name__.strip("_"), "bad", f"{type(error).__name__}: {error}"))
-    bad = sum(finding.state == "bad" for finding in findings)
+            findings.append((look.__name__.strip("_"), "bad", f"{type(error).__name__}: {error}"))
+    bad = sum(state == "bad" for _, state, _ in findings)
     if as_json:
-        print_json({"ok": not bad, "findings": [asdict(finding) for finding in findings]})
+        print_json({"ok": not bad, "findings": [dict(zip(("name", "state", "text"), one, strict=True)) for one in findings]})
         return min(bad, 1)
     screen = console()
-    width = max(len(finding.name) for finding in findings)
-    for finding in findings:
-        label = f"{finding.state:<5} {finding.name:<{width}} "
-        say(screen, label + finding.text, indent=len(label))
+    width = max(len(name) for name, _, _ in findings)
+    for name, state, text in findings:
+        label = f"{state:<5} {name:<{width}} "
+        say(screen, label + text, indent=len(label))
     say(screen, f"{bad} of {len(findings)} findings are bad." if bad else "All is well.")
     return min(bad, 1)
 
 
 def _versions() -> Iterator[_Finding]:
-    yield _Finding("hubbub", "good", f"{__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}")
-    yield _Finding("libraries", "good", ", ".join(f"{name} {version(name)}" for name in _LIBRARIES))
+    yield "hubbub", "good", f"{__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
+    yield "libraries", "good", ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     for name, how in _OPTIONAL.items():
         try:
-            yield _Finding(name, "good", version(name))
+            yield name, "good", version(name)
         except PackageNotFoundError:
-            yield _Finding(name, "note", f"not installed; {how}")
+            yield name, "note", f"not installed; {how}"
 
 
 def _device() -> Iterator[_Finding]:
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield _Finding("processor", "good", f"{cores} core{'s' if cores != 1 else ''}; training takes one thread of each process")
+    yield "processor", "good", f"{cores} core{'s' if cores != 1 else ''}; training takes one thread of each process"
     if torch.cuda.is_available():
-        yield _Finding("CUDA", "good", f"{torch.cuda.get_device_name()}: training.device = 'cuda'")
+        yield "CUDA", "good", f"{torch.cuda.get_device_name()}: training.device = 'cuda'"
     else:
-        yield _Finding("CUDA", "note", "none; training.device = 'cpu'")
+        yield "CUDA", "note", "none; training.device = 'cpu'"
 
 
 def _randomness() -> Iterator[_Finding]:
     """Keys come from the operating system and must not repeat."""
     keys = {os.urandom(32) for _ in range(1000)}
     if len(keys) < 1000 or any(len(set(key)) < 8 for key in keys):
-        yield _Finding("randomness", "bad", "os.urandom repeats itself: no noise made here is secret")
+        yield "randomness", "bad", "os.urandom repeats itself: no noise made here is secret"
         return
-    yield _Finding("randomness", "good", "os.urandom: 1,000 keys of 32 bytes, all different")
+    yield "randomness", "good", "os.urandom: 1,000 keys of 32 bytes, all different"
 
 
 def _sampler() -> Iterator[_Finding]:
@@ -90,9 +84,7 @@ def _sampler() -> Iterator[_Finding]:
     deviation = float(row.std())
     # Of 65,536 numbers: ten standard errors.
     good = abs(deviation - 1) < 10 / (2 * len(row)) ** 0.5
-    yield _Finding(
-        "sampler", "good" if good else "bad", f"fingerprint {sampler()[:16]}, deviation {deviation:.4f} of a row of z"
-    )
+    yield "sampler", "good" if good else "bad", f"fingerprint {sampler()[:16]}, deviation {deviation:.4f} of a row of z"
 
 
 def _disk() -> Iterator[_Finding]:
@@ -110,9 +102,9 @@ def _disk() -> Iterator[_Finding]:
     median = sorted(times)[len(times) // 2]
     words = f"{1000 * median:.2f} ms to sync a record here; a round takes two, and two files"
     if median < _QUICKEST_SYNC:
-        yield _Finding("disk", "bad", f"{words}: so fast that nothing can have reached a disk; use another file system")
+        yield "disk", "bad", f"{words}: so fast that nothing can have reached a disk; use another file system"
     else:
-        yield _Finding("disk", "note" if median > _SLOW_SYNC else "good", words)
+        yield "disk", "note" if median > _SLOW_SYNC else "good", words
 
 
 def _encryption() -> Iterator[_Finding]:
@@ -127,6 +119,6 @@ def _encryption() -> Iterator[_Finding]:
     private = paillier.generate(2048)
     sums = private.public_key.encrypt([1, -(2**1000)]) * -3 + 17
     if published and private.decrypt(sums) == [14, 3 * 2**1000 + 17]:
-        yield _Finding("encryption", "good", "a published answer comes out, and sums under a fresh key are right")
+        yield "encryption", "good", "a published answer comes out, and sums under a fresh key are right"
     else:
-        yield _Finding("encryption", "bad", "Paillier computes wrongly with this gmpy2: encrypt nothing on this machine")
+        yield "encryption", "bad", "Paillier computes wrongly with this gmpy2: encrypt nothing on this machine"
