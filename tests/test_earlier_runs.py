@@ -115,6 +115,33 @@ def test_the_settings_refuse_what_is_no_earlier_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("own_code")
+def test_a_run_that_is_left_little_of_its_budget_says_how_much_noise_that_costs_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier = charges(recorded(tmp_path / "one", BAND, THREE, close=True))
+    for more in (0.05, 5.0):
+        budget = round(BAND.after(3, 1e-5).epsilon + more, 4)
+        own = f'epsilon = {budget}\nearlier_runs = ["one"]'
+        (tmp_path / "run.toml").write_text(CONFIG.replace("noise_multiplier = 1.0", own))
+        assert hubbub("train", "run.toml", "--out", f"run-{more}", "--allow-import") == 0
+        assert hubbub("plan", "run.toml", "--allow-import", "--no-alternatives") == 0
+        said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Earlier runs have used up most of ")]
+        mechanism = read_run(tmp_path / f"run-{more}").promise.mechanism
+        with_them, without = (
+            calibrate(mechanism.strategy, mechanism.participation, epsilon=budget, delta=1e-5, prior=prior).noise_multiplier
+            for prior in (earlier, ())
+        )
+        times = f"{with_them:.4g}, is {with_them / without:.3g} times what it would be without them ({without:.4g})."
+        assert (
+            said
+            == ([f"Earlier runs have used up most of privacy.epsilon = {budget:g}: the noise multiplier, {times}"] * 2)[
+                : 2 * (more < 1)
+            ]
+        )
+        assert (with_them > 3 * without) is (more < 1)
+
+
+@pytest.mark.usefixtures("own_code")
 def test_a_run_whose_folder_shows_more_than_its_ledger_or_that_may_go_on_is_refused_before_its_charge_is_promised(
     tmp_path: Path,
 ) -> None:

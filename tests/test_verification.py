@@ -18,6 +18,7 @@ from safetensors.numpy import save
 from cohort_file import block, blocks, bound, joined
 from hubbub import accounting
 from hubbub._util import strict_json
+from hubbub.errors import RunFolderError
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain, record_hash
 from hubbub.ledger.ledger import add_record
@@ -293,6 +294,25 @@ def test_a_guarantee_that_was_on_record_once_is_missed_in_every_later_round(tmp_
     missing = {check.name: check for check in verify(store.folder).checks}["epsilon"]
     assert not missing.ok
     assert "guarantee.json" in missing.detail
+
+
+def test_an_unfinished_run_whose_keys_are_gone_is_said_not_to_resume(tmp_path: Path) -> None:
+    clients = [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))] * 4
+    plan = Plan(Mechanism(Identity(3), PoissonSampling(0.5), 3.0), 1.0, 1e-5)
+    people, model = SimulatedPopulation(clients, torch.nn.functional.cross_entropy), torch.nn.Linear(3, 2)
+    words = "state/keys/run is gone, and without it this run cannot be resumed: restore it, or close the run"
+    for rounds, said in ((1, True), (3, False)):
+        store = RunStore(tmp_path / str(rounds))
+        until(train(plan, people, model, store), rounds)
+        for lost in (False, True):
+            (found,) = [check for check in verify(store.folder).checks if check.name == "secrets"]
+            assert found.ok
+            assert found.detail.endswith(words) is (said and lost)
+            shutil.rmtree(store.folder / "state" / "keys", ignore_errors=True)
+        with pytest.raises(RunFolderError, match="cannot be resumed"):
+            next(train(plan, people, model, store))
+    assert hubbub("close", tmp_path / "1", "--early") == 0
+    assert verify(tmp_path / "1").ok
 
 
 def test_a_closed_run_verifies_and_neither_resumes_nor_closes_twice(run: Path) -> None:

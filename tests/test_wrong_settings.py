@@ -113,6 +113,24 @@ def test_a_flag_that_is_a_setting_is_refused_with_the_set_that_says_it() -> None
     refused([*settings("good.toml"), "--epsilon", "3"], "No such option: --epsilon", "--set privacy.epsilon=VALUE")
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("account --rounds 5 --epsilon 3", "No such option: --epsilon; 'hubbub calibrate' and 'hubbub gaussian' have it (see"),
+        ("paillier keygen --grid 3", "No such option: --grid; 'hubbub sweep' has it (see 'hubbub paillier keygen --help')"),
+        ("doctor --jsn", "No such option: --jsn. Did you mean --json?"),
+        ("paillier", "hubbub: Missing command. (see 'hubbub paillier --help')"),
+        ("calibrate --epsilon 3 --delta 1e-5", "--rounds: is missing; name --rounds and --delta of a mechanism, or a run's fo"),
+        ("account --mechanism blt:buffers=x --rounds 5", "--mechanism 'blt:buffers=x': buffers: 'x' is not a whole number"),
+        ("account run --rounds 5", "hubbub: --rounds: describes a mechanism"),
+        ("factorize bands --rounds 5", "hubbub: FAMILY = 'bands': must be one of identity, "),
+        ("train good.toml --set data.clients=1", "training.cohort_size = 2: is more than 1 client; ask for at most as many"),
+    ],
+)
+def test_a_wrong_flag_or_part_of_one_is_named_with_what_to_type(line: str, words: str) -> None:
+    refused(line.split(), words)
+
+
 def test_a_file_that_cannot_be_written_is_named_without_the_number_of_the_error() -> None:
     line = ["factorize", "identity", "--rounds", "4", "-o", "/proc/x.safetensors"]
     assert "Errno" not in refused(line, "hubbub: /proc/.x.safetensors", "cannot be read or written (No such")

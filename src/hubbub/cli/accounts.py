@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import typer
 
 from hubbub import accounting
 from hubbub._util import files
@@ -167,7 +168,8 @@ def _described(flags: Flags) -> Mechanism:
     name, options = _family(flags)
     for flag in ("rounds", "delta"):
         if flag not in flags:
-            raise ConfigError(f"--{flag}: is missing; name --rounds and --delta of a mechanism, or the folders of runs")
+            other = "a run's folder by --mechanism RUN" if "epsilon" in flags else "the folders of runs"
+            raise ConfigError(f"--{flag}: is missing; name --rounds and --delta of a mechanism, or {other}")
     norm = options.pop("column-norm-squared", None)
     if norm is not None and (name != "banded" or "bands" not in options):
         raise ConfigError("--column-norm-squared: is for banded with --bands: --mechanism banded:bands=N,column-norm-squared=X")
@@ -200,7 +202,10 @@ def _family(flags: Flags) -> tuple[str, dict[str, Any]]:
             key, equals, value = part.partition("=")
             if not equals or key not in _OPTIONS:
                 raise ConfigError(f"--mechanism {named!r}: {part!r} is no option; write {'=…, '.join(_OPTIONS)}=…")
-            options[key] = _OPTIONS[key](value)
+            try:
+                options[key] = _OPTIONS[key](value)
+            except typer.BadParameter as error:
+                raise ConfigError(f"--mechanism {named!r}: {key}: {error.message}") from error
         return strategy_name("--mechanism", name), options
     if ":" in parts.get("strategy", ""):
         raise ConfigError(f"--strategy {parts['strategy']!r}: for code of your own, use hubbub.accounting.guarantee in Python")

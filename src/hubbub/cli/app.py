@@ -43,7 +43,7 @@ def _new(
     say(console(), *wrote, f"Try it: cd {folder} && python run_local.py; README.md describes the next steps.")
 
 
-_paillier = typer.Typer(help="Keys for encrypted sums.", rich_markup_mode="rich", no_args_is_help=True)
+_paillier = typer.Typer(help="Keys for encrypted sums.", rich_markup_mode="rich")
 
 _KeyBits = Annotated[int, typer.Option("--bits", metavar="N", help="Length of n: 3072, or 2048 for 112 bits of security.")]
 _Folder = Annotated[
@@ -126,6 +126,8 @@ app.add_typer(_flower, name="flower", rich_help_panel=_MORE)
 app.add_typer(_paillier, name="paillier", rich_help_panel=_MORE)
 
 _LONGEST_MESSAGE = 1000
+# Commands that have a flag and are named where it is not known.
+_FEW = 3
 # Seconds that a rank leaves to rank 0 to end first.
 _PATIENCE = 3.0
 # The base class of usage errors, which has no public name.
@@ -192,13 +194,19 @@ def _said(error: Exception) -> str:
 
 
 def _of_usage(error: Any) -> str:
-    """What is wrong with a command line; of a flag that is a setting, the ``--set`` that says it."""
+    """What is wrong with a command line; of a flag that is a setting, the ``--set`` that says it, of one elsewhere, where."""
     # Typer names a variable that does not exist.
     message = error.format_message().replace(" (env var: 'None')", "")
+    option = getattr(error, "option_name", None) or ""
+    if message.startswith("No such option:") and error.ctx:
+        message = message.replace(f"{option} Did you", f"{option}. Did you")
+        commands = error.ctx.find_root().command.commands.values()
+        having = [f"'hubbub {command.name}'" for command in commands if any(option in known.opts for known in command.params)]
+        if 0 < len(having) <= _FEW:
+            message = f"No such option: {option}; {' and '.join(having)} {'have' if len(having) > 1 else 'has'} it"
     if error.ctx and any("--set" in known.opts for known in error.ctx.command.params):
         from hubbub.experiment.config import settings_of_key
 
-        option = getattr(error, "option_name", None) or ""
         if settings := settings_of_key(option.lstrip("-").replace("-", "_")):
             message = f"No such option: {option}; as a setting: {' or '.join(f'--set {name}=VALUE' for name in settings)}"
     return f"{message} (see '{error.ctx.command_path if error.ctx else 'hubbub'} --help')"

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hubbub.cli import flags
+from hubbub.errors import ConfigError
 
 _RUNS = "Folders of runs over the same people, instead of a mechanism."
 _RELATIVE = "Noise over clip norm × largest column norm of the matrix C; for independent noise, over the clip norm alone."
@@ -68,7 +69,7 @@ def account(
 
     if others := sorted(given.keys() - {"runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full"}):
         flag = others[0].replace("_", "-")
-        raise typer.BadParameter(f"--{flag}: describes a mechanism; the ledgers of runs state theirs, leave it out")
+        raise ConfigError(f"--{flag}: describes a mechanism; the ledgers of runs state theirs, leave it out")
     account_runs(runs, given, as_json=as_json, in_full=in_full)
 
 
@@ -143,9 +144,11 @@ def factorize(
 
     A matrix from a file is verified before use; --bands is then the most diagonals that it may have.
     """
+    from hubbub._util.checks import one_of
     from hubbub.cli import factorize as command
-    from hubbub.factorization.families import Family
+    from hubbub.factorization.families import DESCRIPTIONS, Family
 
+    one_of("FAMILY", family, DESCRIPTIONS)
     read = matrix is not None
     command.factorize(
         Family(family, None if read else bands, buffers, objective, matrix),  # type: ignore[arg-type] # it checks

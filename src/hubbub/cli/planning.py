@@ -26,7 +26,7 @@ from hubbub.experiment.alternatives import Alternative, Alternatives, alternativ
 from hubbub.experiment.alternatives import assignments as flags_of
 from hubbub.experiment.cohort_sizes import NEAR, CohortSize, cohort_sizes, proposed, round_counts
 from hubbub.experiment.config import Config, Layer
-from hubbub.experiment.planner import parameters_of, planned, units_of, workload_of
+from hubbub.experiment.planner import noise_for_earlier_runs, parameters_of, planned, units_of, workload_of
 from hubbub.experiment.settings import encryption_of
 from hubbub.training.plan import RunPlan
 
@@ -73,6 +73,7 @@ def plan(
     if line := configs.replaced(layer, named, str(file)):
         say(console(stderr=as_json), line)
     made = _planned(configs.resolve(layer, named), allow_import=allow_import, measure=measure)
+    say(console(stderr=as_json), *noise_for_earlier_runs(made.config, made.plan))
     promised, costs = made.plan.promised, _costs(made)
     among = _found(made, plot, thorough=thorough) if compare else None
     sizes = cohort_sizes(made.config, made.clients, made.plan) if compare else ()

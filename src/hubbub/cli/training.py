@@ -32,6 +32,7 @@ from hubbub.experiment import config as configs
 from hubbub.experiment import engine
 from hubbub.experiment.build import build, client_side, data_of
 from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.experiment.planner import noise_for_earlier_runs
 from hubbub.experiment.settings import require_engine
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain
@@ -377,7 +378,7 @@ def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, fl
 
 def _introduce(screen: Console, begun: RunInFolder, engine: str) -> None:
     words = promised_words(begun.run.plan.promised, len(begun.run.population.clients))
-    say(screen, *words, f"Run folder: {begun.folder}")
+    say(screen, *words, *noise_for_earlier_runs(begun.run.config, begun.run.plan), f"Run folder: {begun.folder}")
     # A resumed run knows it from its settings; nothing is computed before its ledger was read.
     if engine == "process" and not begun.ledger_head and (computed := begun.prepare()):
         say(screen, f"Clients are trained {computed}")

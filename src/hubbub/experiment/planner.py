@@ -4,6 +4,7 @@ import bisect
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from hubbub.accounting.calibrate import calibrate
 from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, stated_relation
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import rounded_up
+from hubbub.accounting.wording import count
 from hubbub.errors import BudgetError, ConfigError, HubbubError, LedgerError
 from hubbub.experiment.config import PRIVATELY, Config, DataConfig, TrainingConfig
 from hubbub.experiment.settings import (
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from hubbub.ledger.actual_cost import Recorded
     from hubbub.training.encryption import Encryption
 
+# Noise is said to be large for the sake of earlier runs if it is more than this many times what it would be without them.
+_MANY_TIMES = 3.0
 # What no guarantee covers if the operator measures single clients.
 _FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
 
@@ -58,13 +62,18 @@ def planned(
     require_fitting_unit(config)
     size = training.cohort_size or max(1, clients // 10)
     if size > clients:
-        raise ConfigError(f"training.cohort_size = {size}: there are {clients} {privacy.unit}s; ask for at most as many")
+        raise ConfigError(
+            f"training.cohort_size = {size}: is more than {count(clients, privacy.unit)}; ask for at most as many"
+        )
     participation, expected = participation_of(config, clients, size)
     earlier = _earlier(config, participation) if earlier is None else earlier
     encryption = encryption_of(config, expected)
     shares = encryption.shares() if encryption else None
     evaluation = evaluation_of(config)
-    mechanism = None if privacy.mode == "none" else _mechanism(config, participation, earlier, allow_import, shares, evaluation)
+    mechanism = None
+    if privacy.mode != "none":
+        strategy = _strategy(config, participation, allow_import)
+        mechanism = _mechanism(config, strategy, participation, earlier, shares, evaluation)
     encrypted: dict[str, Any] = {}
     if encryption:
         encrypted = {"setting": encryption.setting(hidden=mechanism is not None)}
@@ -230,14 +239,13 @@ def _unreleased(config: Config, participation: Participation) -> RunCharge:
 
 def _mechanism(
     config: Config,
+    strategy: Strategy,
     participation: Participation,
     earlier: tuple[RunCharge, ...],
-    allow_import: bool,
     shares: NoiseShares | None,
     evaluation: PrivateEvaluation | None,
 ) -> Mechanism:
     privacy = config.privacy
-    strategy = _strategy(config, participation, allow_import)
     if privacy.noise_multiplier is not None:
         return Mechanism(strategy, participation, privacy.noise_multiplier, shares)
     if privacy.epsilon is None:
@@ -258,6 +266,19 @@ def _mechanism(
         privacy_unit=privacy.unit,
         evaluation=evaluation,
     )
+
+
+def noise_for_earlier_runs(config: Config, plan: RunPlan) -> Iterator[str]:
+    """A line for people if calibrated noise is many times what it would be without the earlier runs."""
+    mechanism = plan.mechanism
+    if mechanism is None or not plan.earlier or config.privacy.epsilon is None:
+        return
+    alone = _mechanism(config, mechanism.strategy, plan.participation, (), None, plan.evaluation).noise_multiplier
+    if (times := mechanism.noise_multiplier / alone) > _MANY_TIMES:
+        yield (
+            f"Earlier runs have used up most of privacy.epsilon = {config.privacy.epsilon:g}: the noise multiplier, "
+            f"{mechanism.noise_multiplier:.4g}, is {times:.3g} times what it would be without them ({alone:.4g})."
+        )
 
 
 def _strategy(config: Config, participation: Participation, allow_import: bool) -> Strategy:

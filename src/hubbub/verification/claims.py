@@ -220,7 +220,10 @@ def _secrets(run: Run) -> Claim:
         yield "two incarnations used one noise key"
     yield from _keys(store, run.chain, history)
     keys = f"{count(len(drawn), 'noise key')}, a new one in each incarnation"
-    return f"{keys}; {len(kept)} secret files that only the owner reads"
+    files_kept = f"{keys}; {len(kept)} secret files that only the owner reads"
+    if run.promise.simulation or run.store.has_keys() or history.next_round >= run.promise.rounds:
+        return files_kept
+    return f"{files_kept}; state/keys/run is gone, and without it this run cannot be resumed: restore it, or close the run"
 
 
 def _keys(store: RunStore, chain: Chain, history: History) -> Iterator[str]:
