@@ -96,6 +96,7 @@ def test_settings_that_contradict_each_other_are_refused(config: str, assignment
         (lambda: DataConfig(normalization_clip_norm=2.0), "data.normalization_clip_norm = 2.0: does nothing without norm"),
         (lambda: replace(Config(), data=3), "data = 3: must be a DataConfig, not int"),
         (lambda: Config(dat=DataConfig()), "dat: is no setting (did you mean 'data'?); known are training, "),
+        (lambda: resolve({"training": {"self": 3}}), "training.self: is no setting"),
         (lambda: resolve({"training": 3}), "training = 3: must be a section"),
         (lambda: DataConfig(normalization=" "), "data.normalization = ' ': must be \"private\", or the folder of a release"),
         (lambda: resolve(of_run(Path())), "data.normalization = 3: must be text, not int"),

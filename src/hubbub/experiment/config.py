@@ -148,7 +148,7 @@ def _in_words(kind: type[_Section]) -> type[_Section]:
     checked: Callable[..., None] = kind.__init__
 
     @wraps(checked)
-    def init(self: _Section, **keys: Any) -> None:
+    def init(self: _Section, /, **keys: Any) -> None:
         keys = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items()}
         try:
             checked(self, **keys)
