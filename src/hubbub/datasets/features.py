@@ -82,8 +82,13 @@ def _features(images: torch.Tensor, transform: Transform, power: float, kind: st
     mean, channels = _decorrelation(transform, power, *images.shape[1:])
     few = len(images) < _MANY
     parts = track(images.split(_BATCH), "Features of images", console=Console(stderr=True), transient=True, disable=few)
-    centered = (transform(part) - mean[:, None, None] for part in parts)
-    found = torch.cat([torch.einsum("nkij,lk->nlij", features, channels) for features in centered])
+    found = torch.empty(0)
+    for number, part in enumerate(parts):
+        features = torch.einsum("nkij,lk->nlij", transform(part) - mean[:, None, None], channels)
+        if not number:
+            # Gigabytes, which would stand twice if parts were put together in the end.
+            found = torch.empty(len(images), *features.shape[1:])
+        found[number * _BATCH :][: len(part)] = features
     if file is not None:
         with published.replacing(file) as place:
             np.save(place, found.numpy())
