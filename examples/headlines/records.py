@@ -104,7 +104,10 @@ TASKS = (
     ),
     Task(
         "CIFAR-10, each image a unit", "DP-SGD, Poisson, on patches", "cifar10_patches.toml",
-        {1.0: {**LOSSLESS, "training.rounds": 50}, 3.0: LOSSLESS, 8.0: LOSSLESS},
+        {
+            1.0: {**LOSSLESS, "training.rounds": 40, "training.learning_rate": 6.0}, 3.0: LOSSLESS,
+            8.0: {**LOSSLESS, "training.rounds": 100},
+        },
         {3.0: f"69.3 %, a CNN on scattering, {TRAMER_BONEH}"},
     ),
     Task(
