@@ -3,15 +3,11 @@
 import math
 from pathlib import Path
 
-import pytest
 import torch
 
 from hubbub.datasets import Dataset
 from hubbub.datasets.features import random_images
 from hubbub.datasets.patches import patches, with_patches
-from hubbub.errors import DataError
-from hubbub.experiment import config as configs
-from hubbub.experiment.build import build
 
 
 def images(*shape: int) -> torch.Tensor:
@@ -58,19 +54,3 @@ def test_features_are_of_each_example_alone_the_same_in_the_mirror_and_kept(tmp_
     (kept,) = tmp_path.iterdir()
     kept.write_bytes(kept.read_bytes()[:-4] + b"\x00\x00\x80\x3f")
     assert float(with_patches(Dataset(given, targets, given, targets), tmp_path).train_inputs[-1, -1, -1, -1]) == 1.0
-
-
-@pytest.mark.parametrize("inputs", [torch.rand(2, 28, 28), torch.rand(2, 1, 7, 28), torch.zeros(2, 1, 28, 28).long()])
-def test_what_is_no_image_is_refused(inputs: torch.Tensor) -> None:
-    targets = torch.tensor([0, 1])
-    for transform in (patches, lambda images: with_patches(Dataset(images, targets, images, targets))):
-        with pytest.raises(DataError, match=r"have the shape \(2, .*at least 8"):
-            transform(inputs)
-
-
-def test_a_run_on_patches_says_so_in_its_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
-    layer = {"data": {"name": "digits", "features": "patches"}, "model": {"name": "linear"}, "privacy": {"epsilon": 4.0}}
-    run = build(configs.resolve(layer))
-    assert run.dataset.shape == (768, 4, 4)
-    assert run.plan.promise().settings["data.features"] == "patches"

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hubbub.datasets import Dataset
+from hubbub.datasets.patches import patches, with_patches
 from hubbub.datasets.scattering import scattering, with_scattering
 from hubbub.errors import DataError
 from hubbub.experiment import config as configs
@@ -60,23 +61,24 @@ def test_the_features_are_those_that_the_cache_was_filled_with() -> None:
     assert [float(found.sum()), float(found.square().sum())] == pytest.approx([-129.426, 44383.448], rel=1e-3)
 
 
-@pytest.mark.parametrize("inputs", [torch.rand(2, 28, 28), torch.rand(2, 1, 30, 28), torch.zeros(2, 1, 28, 28).long()])
+@pytest.mark.parametrize("inputs", [torch.rand(2, 28, 28), torch.rand(2, 1, 6, 28), torch.zeros(2, 1, 28, 28).long()])
 def test_what_is_no_image_is_refused(inputs: torch.Tensor) -> None:
-    targets = torch.tensor([0, 1])
-    for transform in (scattering, lambda images: with_scattering(Dataset(images, targets, images, targets))):
-        with pytest.raises(DataError, match=r"have the shape \(2, .*scattering takes images"):
+    data = Dataset(inputs, torch.tensor([0, 1]), inputs, torch.tensor([0, 1]))
+    for transform in (scattering, patches, lambda _: with_scattering(data), lambda _: with_patches(data)):
+        with pytest.raises(DataError, match=r"have the shape \(2, .*(scattering takes|patches are those of) images"):
             transform(inputs)
 
 
-def test_a_run_on_features_says_so_in_its_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("features", "shape"),
+    [("scattering", (81, 2, 2)), ("mirrored-scattering", (81, 2, 1)), ("patches", (768, 4, 4))],
+)
+def test_a_run_on_features_says_so_in_its_promise(
+    features: str, shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path))
-    layer = {"data": {"name": "digits", "features": "scattering"}, "model": {"name": "linear"}, "privacy": {"epsilon": 4.0}}
+    layer = {"data": {"name": "digits", "features": features}, "model": {"name": "linear"}, "privacy": {"epsilon": 4.0}}
     run = build(configs.resolve(layer))
-    assert run.dataset.shape == (81, 2, 2)
-    assert build(configs.resolve(layer | {"data": layer["data"] | {"features": "mirrored-scattering"}})).dataset.shape == (
-        81,
-        2,
-        1,
-    )
-    assert run.plan.promise().settings["data.features"] == "scattering"
+    assert run.dataset.shape == shape
+    assert run.plan.promise().settings["data.features"] == features
     assert "data.features" not in planned(configs.resolve({"privacy": {"epsilon": 4.0}}), 100).promise().settings
