@@ -40,6 +40,10 @@ Tensors = dict[str, torch.Tensor]
 Rows = tuple[torch.Tensor, torch.Tensor]
 # Numbers in the gradients and activations of a batch, and the most examples in it, on a processor and on a GPU.
 _ROOM, _MOST = (2**25, 2**29), (64, 1024)
+# Numbers in the gradients of more than a few examples: with more a batch leaves a processor's cache.
+_FEW, _GRADIENTS = 8, (5_000_000, 2**29)
+# Bytes: just below the largest size of which glibc learns (mallopt(3), M_MMAP_THRESHOLD).
+_LEARNT = 2**25 - 2**16
 _VECTOR = 16
 
 
@@ -74,6 +78,9 @@ class ExampleGradients:
         self.module, self._loss = module, loss
         self._shapes = {name: p.shape for name, p in _trainable(module).items()}
         self._batch = batch
+        # glibc keeps what was freed up to twice the largest block that it saw freed, and gives more back to the system, which
+        # makes every batch touch new pages: two thirds of the time of a dense layer of 123,000 parameters.
+        torch.empty(_LEARNT, dtype=torch.uint8)
         self._threads = 0
         self._together = False
         # Examples that failed since the last reset.
@@ -147,7 +154,7 @@ class ExampleGradients:
             with own_generators(inputs.device), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
                 self._alone(*probe_batch(inputs, targets, self.module, 1))
             gpu = inputs.device.type != "cpu"
-            found = min(_MOST[gpu], max(1, _ROOM[gpu] // (self.dim + saved)))
+            found = min(_MOST[gpu], max(1, min(_ROOM[gpu] // (self.dim + saved), max(_FEW, _GRADIENTS[gpu] // self.dim))))
             # Whole SIMD vectors, so that no example is in a remainder, which is summed another way.
             self._batch = found - found % _VECTOR if found > _VECTOR else found
         return self._batch
