@@ -86,9 +86,8 @@ def test_the_error_of_the_table_is_that_of_the_matrices(found: tuple[Config, Alt
 
 
 def test_if_the_largest_error_is_minimized_strategies_are_compared_by_it() -> None:
-    own = around(
-        settings({"privacy": {"mode": "dp-ftrl", "strategy": "optimal-toeplitz", "objective": "max", "epsilon": 2.0}})
-    ).own
+    privacy = {"mode": "dp-ftrl", "strategy": "optimal-toeplitz", "objective": "max", "epsilon": 2.0}
+    own = around(settings({"privacy": privacy})).own
     largest = squared_errors(prefix_sum(16), own.mechanism.strategy).max()
     assert own.error == pytest.approx(math.sqrt(largest) * own.mechanism.stddev / 20, rel=1e-8)
 

@@ -13,17 +13,7 @@ from hubbub.accounting.events import RELATIONS, BallsInBins, FixedSizeSampled, G
 from hubbub.accounting.events_of_mechanism import default_relation, mechanism_events, stated_relation
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    RandomParticipation,
-    TruncatedPoissonSampling,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.mechanism.sensitivity import of_matrix
 from hubbub.mechanism.strategies import (
     BandedInverse,
@@ -92,7 +82,7 @@ BANDED = {
 @pytest.mark.parametrize("name", BANDED)
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_cyclic_cohorts_of_banded_noise_cost_at_least_what_their_mixture_shows(name: str, direction: str) -> None:
-    mechanism = Mechanism(BANDED[name], CyclicPoissonSampling(0.3, 2), 0.8)
+    mechanism = Mechanism(BANDED[name], parts.CyclicPoissonSampling(0.3, 2), 0.8)
     ((event, count),) = mechanism_events(mechanism, ROUNDS)
     assert (event, count) == (PoissonSampled(0.8, 0.3), 3)
     C = mechanism.strategy.matrix()
@@ -105,14 +95,14 @@ def test_cyclic_cohorts_of_banded_noise_cost_at_least_what_their_mixture_shows(n
 
 @pytest.mark.parametrize("name", ["identity", "normalized"])
 def test_with_columns_of_one_norm_they_cost_no_more_than_that(name: str) -> None:
-    mechanism = Mechanism(BANDED[name], CyclicPoissonSampling(0.3, 2), 0.8)
+    mechanism = Mechanism(BANDED[name], parts.CyclicPoissonSampling(0.3, 2), 0.8)
     epsilon = accounting.epsilon(mechanism_events(mechanism, ROUNDS), 0.003, "add-or-remove-one")
     mixture = subsampled(mechanism.strategy.matrix(), [0, 2, 4], 0.3, mechanism.stddev)
     assert delta_shown(mixture, NOTHING, epsilon - 0.01) > 0.003
 
 
 def test_more_bands_than_groups_would_cost_more_than_the_composition_of_samples() -> None:
-    mechanism = Mechanism(BandedToeplitz(ROUNDS, (1.0, 0.9, 0.9, 0.9)), CyclicPoissonSampling(0.5, 2), 1.0)
+    mechanism = Mechanism(BandedToeplitz(ROUNDS, (1.0, 0.9, 0.9, 0.9)), parts.CyclicPoissonSampling(0.5, 2), 1.0)
     claimed = accounting.epsilon([(PoissonSampled(1.0, 0.5), 3)], 0.01, "add-or-remove-one")
     mixture = subsampled(mechanism.strategy.matrix(), [0, 2, 4], 0.5, mechanism.stddev)
     assert delta_shown(mixture, NOTHING, claimed) > 0.015
@@ -124,7 +114,7 @@ def test_more_bands_than_groups_would_cost_more_than_the_composition_of_samples(
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_the_first_rounds_of_bins_cost_at_least_what_their_mixture_shows(rounds: int, direction: str) -> None:
     bins, z = 3, 0.9
-    event = mechanism_events(Mechanism(Identity(ROUNDS), BallsInBinsSampling(bins), z), rounds)
+    event = mechanism_events(Mechanism(Identity(ROUNDS), parts.BallsInBinsSampling(bins), z), rounds)
     mixture: dict[tuple[float, ...], float] = {}
     for slot in range(bins):
         mean = tuple(np.eye(ROUNDS)[slot] / z) if slot < rounds else (0.0,) * ROUNDS
@@ -137,7 +127,7 @@ def test_the_first_rounds_of_bins_cost_at_least_what_their_mixture_shows(rounds:
 
 def test_fixed_size_cohorts_under_add_or_remove_cost_what_a_displaced_unit_shows() -> None:
     guarantee = accounting.guarantee(
-        Mechanism(Identity(1), FixedSizeSampling(1, 10), 1.0), 1e-3, neighboring_relation="add-or-remove-one"
+        Mechanism(Identity(1), parts.FixedSizeSampling(1, 10), 1.0), 1e-3, neighboring_relation="add-or-remove-one"
     )
     # All others at -1: the sum is -1, or 1 where the unit is drawn in the place of another.
     with_unit, without = {(1.0,): 0.1, (-1.0,): 0.9}, {(-1.0,): 1.0}
@@ -163,17 +153,18 @@ def test_each_participation_is_charged_by_its_event() -> None:
 
 @pytest.mark.parametrize(("rounds", "turns"), [(1, 1), (2, 1), (3, 2), (5, 3), (6, 3)])
 def test_a_cycle_that_was_begun_is_charged(rounds: int, turns: int) -> None:
-    mechanism = Mechanism(Identity(ROUNDS), CyclicPoissonSampling(0.3, 2), 1.0)
+    mechanism = Mechanism(Identity(ROUNDS), parts.CyclicPoissonSampling(0.3, 2), 1.0)
     assert mechanism_events(mechanism, rounds) == ((PoissonSampled(1.0, 0.3), turns),)
 
 
 @pytest.mark.parametrize("name", [*BANDED, "square root", "inverse, of two bands", "stamped", "dense", "tree", "Fourier"])
 def test_without_amplification_a_slot_is_a_rotation_and_a_coin_may_fall_in_every_round(name: str) -> None:
     strategy = BANDED.get(name) or CORRELATED[name]
-    for slots in (CyclicPoissonSampling(0.1, 2), BallsInBinsSampling(2)):
-        assert strategy.sensitivity(slots).value == pytest.approx(strategy.sensitivity(FixedEpochs(3, 2)).value, rel=1e-12)
-    for coins in (PoissonSampling(0.1), FixedSizeSampling(2, 9), TruncatedPoissonSampling(0.1, 2, 9)):
-        assert strategy.sensitivity(coins).value == pytest.approx(of_matrix(strategy.matrix(), MinSeparation(1, 6)).value)
+    epochs = strategy.sensitivity(parts.FixedEpochs(3, 2)).value
+    for slots in (parts.CyclicPoissonSampling(0.1, 2), parts.BallsInBinsSampling(2)):
+        assert strategy.sensitivity(slots).value == pytest.approx(epochs, rel=1e-12)
+    for coins in (parts.PoissonSampling(0.1), parts.FixedSizeSampling(2, 9), parts.TruncatedPoissonSampling(0.1, 2, 9)):
+        assert strategy.sensitivity(coins).value == pytest.approx(of_matrix(strategy.matrix(), parts.MinSeparation(1, 6)).value)
 
 
 CORRELATED: dict[str, Strategy] = {
@@ -191,7 +182,7 @@ CORRELATED: dict[str, Strategy] = {
 
 @pytest.mark.parametrize("participation", SAMPLED, ids=repr)
 @pytest.mark.parametrize("name", CORRELATED)
-def test_acc_8_what_no_theorem_covers_is_refused_with_the_next_step(name: str, participation: Participation) -> None:
+def test_acc_8_what_no_theorem_covers_is_refused_with_the_next_step(name: str, participation: parts.Participation) -> None:
     mechanism = Mechanism(CORRELATED[name], participation, 1.0)
     for rounds in (0, ROUNDS):
         with pytest.raises(ConfigError, match=rf"strategy = {type(mechanism.strategy).__name__} with .*; use "):
@@ -200,19 +191,19 @@ def test_acc_8_what_no_theorem_covers_is_refused_with_the_next_step(name: str, p
 
 def test_a_client_of_one_round_is_amplified_under_any_triangular_strategy() -> None:
     dense = CORRELATED["dense"]
-    assert mechanism_events(Mechanism(dense, CyclicPoissonSampling(0.2, ROUNDS), 1.0), ROUNDS) == (
+    assert mechanism_events(Mechanism(dense, parts.CyclicPoissonSampling(0.2, ROUNDS), 1.0), ROUNDS) == (
         (PoissonSampled(1.0, 0.2), 1),
     )
 
 
 @pytest.mark.parametrize("participation", [*SAMPLED, *PATTERNS], ids=repr)
-def test_acc_9_each_relation_is_stated_or_refused(participation: Participation) -> None:
-    drawn_by_coins = isinstance(participation, RandomParticipation)
+def test_acc_9_each_relation_is_stated_or_refused(participation: parts.Participation) -> None:
+    drawn_by_coins = isinstance(participation, parts.RandomParticipation)
     for relation in RELATIONS:
         if drawn_by_coins or relation != "add-or-remove-one":
             assert stated_relation(participation, relation) == relation
             continue
         with pytest.raises(ValueError, match=r"'add-or-remove-one': not offered.*'zero-out' or 'replace-one', or draw random"):
             stated_relation(participation, relation)
-    own_coins = drawn_by_coins and not isinstance(participation, FixedSizeSampling)
+    own_coins = drawn_by_coins and not isinstance(participation, parts.FixedSizeSampling)
     assert default_relation(participation) == ("add-or-remove-one" if own_coins else "zero-out")

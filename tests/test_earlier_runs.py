@@ -131,13 +131,9 @@ def test_a_run_that_is_left_little_of_its_budget_says_how_much_noise_that_costs_
             calibrate(mechanism.strategy, mechanism.participation, epsilon=budget, delta=1e-5, prior=prior).noise_multiplier
             for prior in (earlier, ())
         )
-        times = f"{with_them:.4g}, is {with_them / without:.3g} times what it would be without them ({without:.4g})."
-        assert (
-            said
-            == ([f"Earlier runs have used up most of privacy.epsilon = {budget:g}: the noise multiplier, {times}"] * 2)[
-                : 2 * (more < 1)
-            ]
-        )
+        line = f"{with_them:.4g}, is {with_them / without:.3g} times what it would be without them ({without:.4g})."
+        line = f"Earlier runs have used up most of privacy.epsilon = {budget:g}: the noise multiplier, {line}"
+        assert said == ([line] * 2 if more < 1 else [])
         assert (with_them > 3 * without) is (more < 1)
 
 

@@ -30,15 +30,7 @@ from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.mechanism.strategies import BandedInverse, BufferedLinearToeplitz, Identity, Strategy, toeplitz
 from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
@@ -80,17 +72,17 @@ def population(ranks: Ranks, kind: str, *, lattice: bool) -> Population:
     return ExamplePopulation(inputs, targets, F.cross_entropy, ranks=ranks, lattice=lattice, batch=4)
 
 
-SAMPLED = [PoissonSampling(0.4), FixedSizeSampling(7, CLIENTS), BallsInBinsSampling(3)]
-PATTERNS = [MinSeparation(3, 2), FixedEpochs(2, 3)]
+SAMPLED = [parts.PoissonSampling(0.4), parts.FixedSizeSampling(7, CLIENTS), parts.BallsInBinsSampling(3)]
+PATTERNS = [parts.MinSeparation(3, 2), parts.FixedEpochs(2, 3)]
 CORRELATED = [
     toeplitz.square_root(ROUNDS, bands=3),
     BandedInverse(ROUNDS, (1.0, -0.5)),
     BufferedLinearToeplitz(ROUNDS, (0.9,), (0.3,)),
 ]
-CASES: list[tuple[Strategy, Participation]] = [
+CASES: list[tuple[Strategy, parts.Participation]] = [
     *((Identity(ROUNDS), drawn) for drawn in (*SAMPLED, *PATTERNS)),
     *((strategy, drawn) for strategy in CORRELATED for drawn in PATTERNS),
-    (toeplitz.square_root(ROUNDS, bands=3), CyclicPoissonSampling(0.8, 3)),
+    (toeplitz.square_root(ROUNDS, bands=3), parts.CyclicPoissonSampling(0.8, 3)),
 ]
 
 
@@ -129,7 +121,7 @@ def optimized(ranks: Ranks, folder: Path, stop: int) -> list[Any]:
         ranks = Ranks(torch.distributed.group.WORLD, shard_optimizer=True)
     torch.manual_seed(0)
     model, clients = nn.Linear(BIG // 2, 2), [(torch.randn(2, BIG // 2), torch.arange(2)) for _ in range(4)]
-    everyone = FixedEpochs(12, 1)
+    everyone = parts.FixedEpochs(12, 1)
     mechanism = hubbub.Mechanism(toeplitz.square_root(12, bands=2), everyone, 1.0)
     server = ServerOptimizer("fedadam", learning_rate=0.1)
     plan = RunPlan(12, everyone, 4, mechanism=mechanism, clip_norm=0.5, seed=3, noise="simulation", server=server)
@@ -170,7 +162,7 @@ def test_secure_sums_are_the_same_on_any_number_of_ranks() -> None:
 # A loop of one's own.
 
 DIM, LOOP = 200_000, 5
-OWN = hubbub.Mechanism(toeplitz.square_root(LOOP, bands=3), MinSeparation(3, 2), 2.0)
+OWN = hubbub.Mechanism(toeplitz.square_root(LOOP, bands=3), parts.MinSeparation(3, 2), 2.0)
 PROMISE = Promise(LOOP, OWN, settings={"clip_norm": 1.0})
 
 
@@ -230,7 +222,7 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
         torch.set_num_threads(1 + wrong)
         return Ranks(torch.distributed.group.WORLD).size
     if how == "another cohort":
-        mechanism = hubbub.Mechanism(Identity(3), MinSeparation(1, 3), 2.0)
+        mechanism = hubbub.Mechanism(Identity(3), parts.MinSeparation(1, 3), 2.0)
         path = ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
         path.start()
         return path.begin(["a", "b" if wrong else "c"], LatticeSum(torch.zeros(2).long(), Lattice(1.0), {}), 1.0)
@@ -282,9 +274,8 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
         # As many examples of each client.
         clients = [(-inputs, targets) for inputs, targets in clients]
     rate = 0.5 if wrong and how == "another plan" else 1.0
-    plan = RunPlan(
-        3, PoissonSampling(0.9), 6, mechanism=hubbub.Mechanism(Identity(3), PoissonSampling(0.9), rate), clip_norm=0.5
-    )
+    coins = parts.PoissonSampling(0.9)
+    plan = RunPlan(3, coins, 6, mechanism=hubbub.Mechanism(Identity(3), coins, rate), clip_norm=0.5)
     return list(train(plan, SimulatedPopulation(clients, F.cross_entropy, ranks=ranks), model))
 
 
@@ -325,7 +316,7 @@ def test_cra_13_a_rank_that_fails_is_named_on_all_others(how: str, words: str) -
 
 
 def of_rank_0(ranks: Ranks) -> list[str]:
-    mechanism = hubbub.Mechanism(Identity(3), MinSeparation(1, 3), 2.0)
+    mechanism = hubbub.Mechanism(Identity(3), parts.MinSeparation(1, 3), 2.0)
     path = ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
     said = []
     for name in ("ledger", "cohort_keys"):
@@ -381,7 +372,7 @@ LONG = 40
 
 
 def plan_of(noise: str = "secure") -> RunPlan:
-    everyone = FixedEpochs(LONG, 1)
+    everyone = parts.FixedEpochs(LONG, 1)
     mechanism = hubbub.Mechanism(toeplitz.square_root(LONG, bands=4), everyone, 3.0)
     return RunPlan(LONG, everyone, CLIENTS, mechanism=mechanism, clip_norm=0.5, noise=noise)  # type: ignore[arg-type]
 
