@@ -38,15 +38,7 @@ from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares, gaussian
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    TruncatedPoissonSampling,
-    every_round,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.mechanism.strategies import BinaryTree, Identity, blt, toeplitz
 from hubbub.mechanism.workloads import prefix_sum
 from hubbub.noise.lattice import Lattice
@@ -66,7 +58,7 @@ pytestmark = pytest.mark.usefixtures("workplace")
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-1": -1.0, "1e999": "1e999"}
 Door = Callable[[Any], object]
 REFUSALS = (ValueError, TypeError, HubbubError)
-ONE = every_round(3)
+ONE = parts.every_round(3)
 EXAMPLES = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(6, dtype=torch.int64)
 LAYER = nn.Linear(3, 2)
 KEY = PublicKey((2**1024 + 643) * (2**1024 + 1657))
@@ -99,7 +91,7 @@ SHARED = {"noise_at": "clients", "min_survivors": 2}
 
 NOISY: dict[str, Door] = {
     "mechanism": lambda v: Mechanism(Identity(3), ONE, v),
-    "correlated": lambda v: Mechanism(toeplitz.square_root(3, 2), MinSeparation(2, 2), v),
+    "correlated": lambda v: Mechanism(toeplitz.square_root(3, 2), parts.MinSeparation(2, 2), v),
     "gaussian event": Gaussian,
     "poisson": lambda v: PoissonSampled(v, 0.1),
     "fixed size": lambda v: FixedSizeSampled(v, 2, 10),
@@ -330,7 +322,8 @@ print(json.dumps({"answers": answers, "kib": resource.getrusage(resource.RUSAGE_
     # A hundred rounds of 1e-3 are one of 1e-4.
     exact = gaussian.epsilon(1e-5, 1e-4)
     assert told["answers"]["Gaussian(noise_multiplier=0.001) tight"] == pytest.approx(exact)
-    assert accounting.guarantee(Mechanism(Identity(100), MinSeparation(1, 100), 1e-3), 1e-5).epsilon == pytest.approx(exact)
+    promised = accounting.guarantee(Mechanism(Identity(100), parts.MinSeparation(1, 100), 1e-3), 1e-5)
+    assert promised.epsilon == pytest.approx(exact)
     assert min(told["answers"].values()) > 1e4
 
 
@@ -427,16 +420,16 @@ OF_COUNT: dict[str, tuple[str, Door]] = {
     "banded inverse": ("rounds", lambda v: factorization.banded_inverse.optimize(prefix_sum(v), bands=2)),
     "buffers": ("rounds", lambda v: blt.BufferedLinearToeplitz(v, (0.5,), (0.9,))),
     "dense": ("rounds", lambda v: factorization.dense.optimize(prefix_sum(v))),
-    "b": ("min_separation", lambda v: MinSeparation(v, 2)),
-    "k": ("max_participations", lambda v: MinSeparation(2, v)),
-    "epochs": ("epochs", lambda v: FixedEpochs(v, 2)),
-    "rounds of an epoch": ("rounds_per_epoch", lambda v: FixedEpochs(2, v)),
-    "every round": ("rounds|max_participations", every_round),
-    "cohort": ("cohort_size", lambda v: FixedSizeSampling(v, 10)),
-    "population": ("population", lambda v: FixedSizeSampling(1, v)),
-    "cap": ("max_cohort_size", lambda v: TruncatedPoissonSampling(0.1, v, 10)),
-    "cycle": ("cycle_length", lambda v: CyclicPoissonSampling(0.1, v)),
-    "bins": ("bins", BallsInBinsSampling),
+    "b": ("min_separation", lambda v: parts.MinSeparation(v, 2)),
+    "k": ("max_participations", lambda v: parts.MinSeparation(2, v)),
+    "epochs": ("epochs", lambda v: parts.FixedEpochs(v, 2)),
+    "rounds of an epoch": ("rounds_per_epoch", lambda v: parts.FixedEpochs(2, v)),
+    "every round": ("rounds|max_participations", parts.every_round),
+    "cohort": ("cohort_size", lambda v: parts.FixedSizeSampling(v, 10)),
+    "population": ("population", lambda v: parts.FixedSizeSampling(1, v)),
+    "cap": ("max_cohort_size", lambda v: parts.TruncatedPoissonSampling(0.1, v, 10)),
+    "cycle": ("cycle_length", lambda v: parts.CyclicPoissonSampling(0.1, v)),
+    "bins": ("bins", parts.BallsInBinsSampling),
     "plan": ("rounds", lambda v: RunPlan(v, ONE, 3)),
     "promise": ("rounds", lambda v: Promise(v, None)),
     "shares": ("clients", NoiseShares),

@@ -14,20 +14,8 @@ from hubbub.accounting.events_of_mechanism import default_relation, mechanism_ev
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism import participation as parts
+from hubbub.mechanism import strategies as forms
 from hubbub.mechanism.sensitivity import of_matrix
-from hubbub.mechanism.strategies import (
-    BandedInverse,
-    BandedToeplitz,
-    BinaryTree,
-    Columns,
-    Dense,
-    Fourier,
-    Identity,
-    NormalizedToeplitz,
-    Stamped,
-    Strategy,
-    toeplitz,
-)
 from hubbub.mechanism.workloads import prefix_sum
 from small_runs import PATTERNS, SAMPLED, Foreign
 
@@ -70,12 +58,12 @@ def subsampled(C: Array, rounds: list[int], probability: float, stddev: float) -
 
 NOTHING = {(0.0,) * ROUNDS: 1.0}
 BANDED = {
-    "identity": Identity(ROUNDS),
-    "square root, 2 bands": toeplitz.square_root(ROUNDS, 2),
-    "normalized": NormalizedToeplitz(ROUNDS, (1.0, 0.6)),
+    "identity": forms.Identity(ROUNDS),
+    "square root, 2 bands": forms.toeplitz.square_root(ROUNDS, 2),
+    "normalized": forms.NormalizedToeplitz(ROUNDS, (1.0, 0.6)),
     "banded of least error": factorization.banded.optimize(prefix_sum(ROUNDS), 2).strategy,
-    "from outside": Foreign(toeplitz.square_root(ROUNDS, 2).matrix()),
-    "negative": Dense(np.eye(ROUNDS) * 2 - np.eye(ROUNDS, k=-1)),
+    "from outside": Foreign(forms.toeplitz.square_root(ROUNDS, 2).matrix()),
+    "negative": forms.Dense(np.eye(ROUNDS) * 2 - np.eye(ROUNDS, k=-1)),
 }
 
 
@@ -102,7 +90,7 @@ def test_with_columns_of_one_norm_they_cost_no_more_than_that(name: str) -> None
 
 
 def test_more_bands_than_groups_would_cost_more_than_the_composition_of_samples() -> None:
-    mechanism = Mechanism(BandedToeplitz(ROUNDS, (1.0, 0.9, 0.9, 0.9)), parts.CyclicPoissonSampling(0.5, 2), 1.0)
+    mechanism = Mechanism(forms.BandedToeplitz(ROUNDS, (1.0, 0.9, 0.9, 0.9)), parts.CyclicPoissonSampling(0.5, 2), 1.0)
     claimed = accounting.epsilon([(PoissonSampled(1.0, 0.5), 3)], 0.01, "add-or-remove-one")
     mixture = subsampled(mechanism.strategy.matrix(), [0, 2, 4], 0.5, mechanism.stddev)
     assert delta_shown(mixture, NOTHING, claimed) > 0.015
@@ -114,7 +102,7 @@ def test_more_bands_than_groups_would_cost_more_than_the_composition_of_samples(
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_the_first_rounds_of_bins_cost_at_least_what_their_mixture_shows(rounds: int, direction: str) -> None:
     bins, z = 3, 0.9
-    event = mechanism_events(Mechanism(Identity(ROUNDS), parts.BallsInBinsSampling(bins), z), rounds)
+    event = mechanism_events(Mechanism(forms.Identity(ROUNDS), parts.BallsInBinsSampling(bins), z), rounds)
     mixture: dict[tuple[float, ...], float] = {}
     for slot in range(bins):
         mean = tuple(np.eye(ROUNDS)[slot] / z) if slot < rounds else (0.0,) * ROUNDS
@@ -127,7 +115,7 @@ def test_the_first_rounds_of_bins_cost_at_least_what_their_mixture_shows(rounds:
 
 def test_fixed_size_cohorts_under_add_or_remove_cost_what_a_displaced_unit_shows() -> None:
     guarantee = accounting.guarantee(
-        Mechanism(Identity(1), parts.FixedSizeSampling(1, 10), 1.0), 1e-3, neighboring_relation="add-or-remove-one"
+        Mechanism(forms.Identity(1), parts.FixedSizeSampling(1, 10), 1.0), 1e-3, neighboring_relation="add-or-remove-one"
     )
     # All others at -1: the sum is -1, or 1 where the unit is drawn in the place of another.
     with_unit, without = {(1.0,): 0.1, (-1.0,): 0.9}, {(-1.0,): 1.0}
@@ -146,14 +134,14 @@ def test_each_participation_is_charged_by_its_event() -> None:
         (Gaussian(z), 1),
     ]
     for participation, event in zip([*SAMPLED, PATTERNS[0]], expected, strict=True):
-        mechanism = Mechanism(Identity(ROUNDS), participation, z)
+        mechanism = Mechanism(forms.Identity(ROUNDS), participation, z)
         assert mechanism_events(mechanism, 4) == (event,)
         assert mechanism_events(mechanism, 0) == ()
 
 
 @pytest.mark.parametrize(("rounds", "turns"), [(1, 1), (2, 1), (3, 2), (5, 3), (6, 3)])
 def test_a_cycle_that_was_begun_is_charged(rounds: int, turns: int) -> None:
-    mechanism = Mechanism(Identity(ROUNDS), parts.CyclicPoissonSampling(0.3, 2), 1.0)
+    mechanism = Mechanism(forms.Identity(ROUNDS), parts.CyclicPoissonSampling(0.3, 2), 1.0)
     assert mechanism_events(mechanism, rounds) == ((PoissonSampled(1.0, 0.3), turns),)
 
 
@@ -167,14 +155,14 @@ def test_without_amplification_a_slot_is_a_rotation_and_a_coin_may_fall_in_every
         assert strategy.sensitivity(coins).value == pytest.approx(of_matrix(strategy.matrix(), parts.MinSeparation(1, 6)).value)
 
 
-CORRELATED: dict[str, Strategy] = {
-    "square root": toeplitz.square_root(ROUNDS, 3),
-    "described by columns": Columns(ROUNDS, 3, 1.0),
-    "inverse, of two bands": BandedInverse(ROUNDS, (1.0, -0.5)),
-    "stamped": Stamped(np.tril(np.ones((3, 3))), ROUNDS),
-    "dense": Dense(np.tril(np.ones((ROUNDS, ROUNDS)))),
-    "tree": BinaryTree(ROUNDS),
-    "Fourier": Fourier(ROUNDS),
+CORRELATED: dict[str, forms.Strategy] = {
+    "square root": forms.toeplitz.square_root(ROUNDS, 3),
+    "described by columns": forms.Columns(ROUNDS, 3, 1.0),
+    "inverse, of two bands": forms.BandedInverse(ROUNDS, (1.0, -0.5)),
+    "stamped": forms.Stamped(np.tril(np.ones((3, 3))), ROUNDS),
+    "dense": forms.Dense(np.tril(np.ones((ROUNDS, ROUNDS)))),
+    "tree": forms.BinaryTree(ROUNDS),
+    "Fourier": forms.Fourier(ROUNDS),
     "looks ahead": Foreign(np.eye(ROUNDS) + np.eye(ROUNDS, k=1)),
     "tall": Foreign(np.vstack([np.eye(ROUNDS), np.eye(ROUNDS)])),
 }

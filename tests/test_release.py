@@ -64,12 +64,20 @@ def test_rng_4_a_row_of_noise_opens_the_sum_that_its_round_began_with_and_no_oth
     row = path.row(ticket)
     with pytest.raises(NoiseExhaustedError, match="round 0: its row of noise is for the sum that the round was begun with"):
         total(2).open(row)
+    with pytest.raises(NoiseExhaustedError, match="round 0: its row of noise is for a sum in steps of"):
+        LatticeSum(total(5).total, Lattice(2 * CLIP), {}).open(row)
+    # The right one still opens.
+    path.commit(ticket, total(5).open(row))
+    ticket = path.begin([1], changed := total(5), CLIP)
+    changed.total.mul_(2)
+    with pytest.raises(NoiseExhaustedError, match="round 1: its sum was changed after the round was begun with it"):
+        changed.open(path.row(ticket))
     path.abort(ticket)
-    row = path.row(path.begin([1], total(5), CLIP))
+    row = path.row(path.begin([2], total(5), CLIP))
     # Formed twice, and the same.
     assert type(total(5).open(row)) is torch.Tensor
     for other in (total(5), total(2)):
-        with pytest.raises(NoiseExhaustedError, match="round 1: its row of noise has met a sum, and none meets two"):
+        with pytest.raises(NoiseExhaustedError, match="round 2: its row of noise has met a sum, and none meets two"):
             other.open(row)
 
 

@@ -36,6 +36,16 @@ a row opens any sum @ Row.meet
 + False
 ? test_release.py::test_rng_4_a_row_of_noise_opens_the_sum_that_its_round_began_with_and_no_other
 
+a row opens a sum on another lattice @ Row.meet
+- None not in (step, self._step) and step != self._step
++ False
+? test_release.py::test_rng_4_a_row_of_noise_opens_the_sum_that_its_round_began_with_and_no_other
+
+a row opens its sum as it was changed since @ Row.meet
+- changes(own) != before
++ False
+? test_release.py::test_rng_4_a_row_of_noise_opens_the_sum_that_its_round_began_with_and_no_other
+
 a row opens a second sum @ Row.meet
 - self._unmet.pop()
 + self._unmet[0]

@@ -11,6 +11,7 @@ https://proceedings.mlr.press/v15/coates11a.html; Coates and Ng 2011, "The Impor
 Coding and Vector Quantization", whose patches come from the data.
 """
 
+import math
 from functools import cache
 from pathlib import Path
 
@@ -32,7 +33,7 @@ _THRESHOLD = 0.5
 _FLAT, _NOISE = 0.0025, 0.1
 # The power of the covariance by which channels are decorrelated: whitening.
 _POWER = -0.5
-# Images at a time.
+# Images of 32 × 32 at a time.
 _BATCH = 50
 _VERSION = 1
 
@@ -87,7 +88,8 @@ def patches(images: torch.Tensor) -> torch.Tensor:
         torch.Size([2, 768, 4, 4])
     """
     _require_images(images)
-    return F.group_norm(torch.cat([_pooled(part) for part in images.float().split(_BATCH)]), 1)
+    together = max(1, min(_BATCH, _BATCH * 32**2 // math.prod(images.shape[2:])))
+    return F.group_norm(torch.cat([_pooled(part) for part in images.float().split(together)]), 1)
 
 
 def with_patches(dataset: Dataset, folder: Path | None = None) -> Dataset:

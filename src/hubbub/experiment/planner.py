@@ -199,7 +199,8 @@ def _earlier(config: Config, participation: Participation) -> tuple[RunCharge, .
     if data.normalization is not None:
         released = require_release(data.normalization)
         releases, path = released.chain.hashes[0], released.promise.settings.get("data.path")
-        if path != path_of(data):
+        # Of a data set that needs no path, or of one by HUBBUB_DATA, there is none on record.
+        if path is not None and path != path_of(data):
             raise ConfigError(
                 f"data.normalization = {data.normalization!r}: has data.path = {path!r}, and this run {path_of(data)!r}; name "
                 f'a run of the same, or say "{PRIVATELY}"'

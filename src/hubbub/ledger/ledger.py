@@ -91,7 +91,7 @@ class Ledger:
         self.history = History()
         self._listed: tuple[Sequence[Hashable], Listed] | None = None
         # Who was in random cohorts since the ledger was opened; never on disk, where it would be secret.
-        self._drawn = Participations()
+        self._drawn = Participations(cohorts=False)
         # Whether memory and file are one state; and whether the file of cohorts may hold more than the records account for.
         self._sound, self._unrecorded = True, True
         if path is not None and path.is_symlink():
@@ -389,11 +389,11 @@ class Ledger:
         numbers = numbers[known]
         free = self._allowed(found.counts[numbers], found.last[numbers], round_index)
         if not free.all():
-            place = int(known[np.argmin(free)])
+            place, number = int(known[np.argmin(free)]), int(numbers[np.argmin(free)])
             raise ParticipationError(
-                f"client {cohort[place]!r} may not join round {round_index}: it took part in rounds "
-                f"{list(found.rounds_of(int(found.numbers(tags[place : place + 1])[0])))} and the run promised "
-                f"{promised}"
+                f"client {cohort[place]!r} may not join round {round_index}: it took part in "
+                + (f"rounds {list(found.rounds_of(number))}" if listed else f"round {found.last[number]}")
+                + f" and the run promised {promised}"
             )
         return tags
 

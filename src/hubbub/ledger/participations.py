@@ -64,7 +64,8 @@ def blocks_behind(content: memoryview, start: int, round_index: int) -> int:
 class Participations:
     """The rounds that each client joined, aborted ones counted; of random cohorts no list is kept.
 
-    Clients are numbered from 0 in the order in which they first took part.
+    Clients are numbered from 0 in the order in which they first took part. Without ``cohorts`` only how often each took
+    part, and its last round, are known: no cohort but the last is held.
 
     Example:
         >>> found = Participations()
@@ -75,8 +76,8 @@ class Participations:
         (2, (0, 1), (0,))
     """
 
-    def __init__(self) -> None:
-        self.clients = 0
+    def __init__(self, *, cohorts: bool = True) -> None:
+        self.clients, self._every = 0, cohorts
         self._tags: _Tags = np.empty(0, np.uint64)
         self._counts: npt.NDArray[np.int32] = np.empty(0, np.int32)
         self._last: npt.NDArray[np.int32] = np.empty(0, np.int32)
@@ -138,6 +139,8 @@ class Participations:
                 for held in (self._tags, self._counts, self._last)
             )
         # From here on nothing fails half way.
+        if not self._every:
+            self._cohorts.clear()
         self._before = self._last[cohort]
         self._tags[first:clients] = tags
         self._counts[cohort] += 1

@@ -184,7 +184,7 @@ class Lattice:
         """
         if row is None:
             return total.to(torch.float64) * self.step
-        require_one_shape(total, row)
+        require_one_shape(total, row, self.step)
         noise = (row.to(total.device, torch.float64) / self.step).round_()
         if not float(noise.abs().max()) <= LARGEST:
             raise NoiseExhaustedError(
@@ -198,15 +198,20 @@ class Lattice:
         return bool((steps.abs() <= 2 * LARGEST).all()) and torch.equal(steps.round(), steps)
 
 
-def require_one_shape(total: torch.Tensor, row: torch.Tensor) -> None:
+def require_one_shape(total: torch.Tensor, row: torch.Tensor, step: float | None = None) -> None:
     """Refuse a sum and a row of different shapes, which torch would broadcast: an update would count many times.
 
-    A :class:`Row` meets its sum here.
+    A :class:`Row` meets its sum here, which is in ``step``s or in floating point.
     """
     if total.shape != row.shape:
         raise ValueError(f"total has shape {tuple(total.shape)}, its row of noise {tuple(row.shape)}: must be alike")
     if isinstance(row, Row):
-        row.meet(total)
+        row.meet(total, step)
+
+
+def changes(tensor: torch.Tensor) -> int | None:
+    """How often torch changed a tensor in place; of one made in inference mode it does not tell."""
+    return None if tensor.is_inference() else tensor._version
 
 
 class Row(torch.Tensor):
@@ -214,19 +219,22 @@ class Row(torch.Tensor):
 
     # What is computed from a row is a plain tensor, as of torch's own Parameter.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-    _unmet: list[torch.Tensor | None]
+    _unmet: list[tuple[torch.Tensor, int | None] | None]
+    _step: float | None
     _round_index: int
     _process: int
 
     @classmethod
-    def of(cls, row: torch.Tensor, round_index: int, total: torch.Tensor | None) -> "Row":
-        """A row for this sum, or for one that is not formed yet."""
+    def of(
+        cls, row: torch.Tensor, round_index: int, begun: tuple[torch.Tensor, int | None] | None, step: float | None
+    ) -> "Row":
+        """A row for a sum and its :func:`changes` when its round began, or for one that is not formed yet, in such steps."""
         made = row.as_subclass(cls)
-        made._unmet, made._round_index, made._process = [total], round_index, os.getpid()
+        made._unmet, made._step, made._round_index, made._process = [begun], step, round_index, os.getpid()
         return made
 
-    def meet(self, total: torch.Tensor | None) -> None:
-        """Let the row meet a sum, ``None`` for one that cannot be read.
+    def meet(self, total: torch.Tensor | None, step: float | None) -> None:
+        """Let the row meet a sum, ``None`` for one that cannot be read, in such steps; a wrong one leaves it for the right one.
 
         Raises:
             NoiseExhaustedError: It has met one, was drawn for another one, or by another process.
@@ -238,18 +246,31 @@ class Row(torch.Tensor):
             )
         try:
             # One call, so that of two threads one gets it.
-            own = self._unmet.pop()
+            begun = self._unmet.pop()
         except IndexError:
             raise NoiseExhaustedError(
                 f"round {self._round_index}: its row of noise has met a sum, and none meets two, whose releases would show "
                 "their difference; put both in one sum, or begin a round for each"
             ) from None
-        if own is None or total is None or own is total:
+        if None not in (step, self._step) and step != self._step:
+            self._unmet.append(begun)
+            raise NoiseExhaustedError(
+                f"round {self._round_index}: its row of noise is for a sum in steps of {self._step}, and this one is in "
+                f"steps of {step}; open the sum that the round was begun with"
+            )
+        if begun is None or total is None:
             return
-        if own.dtype != total.dtype or not torch.equal(own.cpu(), total.cpu()):
+        own, before = begun
+        if changes(own) != before:
+            raise NoiseExhaustedError(
+                f"round {self._round_index}: its sum was changed after the round was begun with it; abort the round, and give "
+                "begin a sum that stays, such as total.clone()"
+            )
+        if own is not total and (own.dtype != total.dtype or not torch.equal(own.cpu(), total.cpu())):
+            self._unmet.append(begun)
             raise NoiseExhaustedError(
                 f"round {self._round_index}: its row of noise is for the sum that the round was begun with, and this is "
-                "another one; abort the round, and begin one with the sum that is to be released"
+                "another one; open that one, or abort the round, and begin one with the sum that is to be released"
             )
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:

@@ -82,7 +82,7 @@ class EncryptedSum:
         """What the holders open after the server's row of noise was added, ``(dim,)`` float64."""
         started = time.perf_counter()
         if isinstance(row, Row):
-            row.meet(None)
+            row.meet(None, self.step)
         if row is not None:
             self._aggregator.add_own_noise(noise_steps(row, self.step))
         try:

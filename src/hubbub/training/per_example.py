@@ -80,7 +80,7 @@ class ExampleGradients:
         self._batch = batch
         # glibc keeps what was freed up to twice the largest block that it saw freed, and gives more back to the system, which
         # makes every batch touch new pages: two thirds of the time of a dense layer of 123,000 parameters.
-        torch.empty(_LEARNT, dtype=torch.uint8)
+        torch.empty(_LEARNT, dtype=torch.uint8, device="cpu")
         self._threads = 0
         self._together = False
         # Examples that failed since the last reset.
@@ -233,8 +233,8 @@ class ExamplePopulation(LocalPopulation):
         seed: Of random layers (dropout): each example in each round has its own seed, and is then computed alone.
         lattice: Whether clipped gradients are summed as integers, as a release needs; ``False`` sums in floating point, for
             simulations only.
-        batch: Examples in memory at once; by default what 128 MiB of gradients and activations hold in float32, 64 at most; on
-            a GPU 2 GiB, 1,024 at most.
+        batch: Examples in memory at once; by default what 128 MiB of gradients and activations hold in float32, 64 at most, and
+            of more than 8 what has 5,000,000 numbers in its gradients; on a GPU 2 GiB, 1,024 at most.
         ranks: The processes that divide a cohort, each of which makes the population; by default this one alone.
 
     An example's contribution depends, to the last bit, on the model, the example and the seed alone, not on the rest of the

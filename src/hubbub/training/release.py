@@ -33,7 +33,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.strategies import OWN, Identity, strategy_arrays
 from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.noise import NoiseStream, SimulationSource, sampler
-from hubbub.noise.lattice import Lattice, Row
+from hubbub.noise.lattice import Lattice, Row, changes
 from hubbub.noise.sources import IncarnationSource
 from hubbub.noise.steps import require_room
 from hubbub.noise.stream import require_memory
@@ -162,7 +162,7 @@ class ReleasePath:
         self._foreign = _Unchanged(mechanism) if mechanism and type(mechanism.strategy) not in OWN else None
         self._started = False
         # The round in progress and its sum, and the ticket whose row was given out.
-        self._begun: tuple[Ticket, Sum] | None = None
+        self._begun: tuple[Ticket, Sum, tuple[torch.Tensor, int | None] | None] | None = None
         self._given: Ticket | None = None
         # Two threads would find the same row not given out yet.
         self._one_at_a_time = threading.RLock()
@@ -203,9 +203,9 @@ class ReleasePath:
     def begin(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
         """Record the cost of the next round. On return it is on disk and the row of noise is spent.
 
-        A sum that is longer than clip norm × clients, or on the lattice than its ``radius`` × clients, was not clipped, and is
-        refused before anything is recorded. That cannot be seen of sums that are formed later, are encrypted, contain noise,
-        or are of a class of your own that is neither a ``LatticeSum`` nor a ``PlainSum``.
+        A sum that is longer than clip norm × clients was not clipped, and is refused before anything is recorded. That cannot
+        be seen of sums that are formed later, are encrypted, contain noise, or are of a class of your own that is neither a
+        ``LatticeSum`` nor a ``PlainSum``.
 
         Raises:
             ParticipationError: A client would break the promised pattern or comes twice, the sum holds more clients or is too
@@ -221,7 +221,8 @@ class ReleasePath:
                 "round, cohort or clip norm", lambda: fingerprint(self.next_round, list(cohort), clip_norm)
             )
             ticket = self._ranks.lead(lambda: self._recorded(cohort, total, clip_norm))
-            self._begun = ticket, total
+            own = total.total if isinstance(total, LatticeSum | PlainSum) else None
+            self._begun = ticket, total, None if own is None else (own, changes(own))
             return ticket
 
     def _recorded(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
@@ -246,8 +247,9 @@ class ReleasePath:
     def row(self, ticket: Ticket) -> torch.Tensor | None:
         """The round's row of noise at the scale of the sum, ``(dim,)``, returned once, for the sum that the round began with.
 
-        ``None`` if the sum contains the noise, or no noise is promised. A second sum does not open with the row, nor does any
-        in a forked process, and it cannot be pickled or copied by :mod:`copy`.
+        ``None`` if the sum contains the noise, or no noise is promised. A second sum does not open with the row, nor does one
+        that was changed, is on another lattice, or is in a forked process, and it cannot be pickled or copied by :mod:`copy`.
+        Of a round that begins with the promise of a sum, as over a network, it opens any one on the lattice.
 
         Raises:
             LedgerError: The row was already returned, or the round was not begun here.
@@ -265,15 +267,15 @@ class ReleasePath:
                 return None
             if (self._noise and self._noise.round_index != ticket.round_index) or ticket.clip_norm is None:
                 raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; abort the round")
-            noise, total = self._noise, self._begun[1]
+            noise, (_, total, begun) = self._noise, self._begun
             try:
                 row = self._ranks.gathered(lambda: noise.next_row() if noise else None, self._parts, torch.float64)
             except RankError:
                 if self._ranks.leads:
                     self._settle()
                 raise
-            own = total.total if isinstance(total, LatticeSum | PlainSum) else None
-            return Row.of(row * ticket.clip_norm, ticket.round_index, own)
+            step = None if total.lattice is None else total.lattice.step
+            return Row.of(row * ticket.clip_norm, ticket.round_index, begun, step)
 
     def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
         """Write the release to disk, then its digest to the ledger. On return it may leave.
@@ -491,13 +493,13 @@ def _require_clipped(round_index: int, total: Sum, clients: int, clip_norm: floa
     """Refuse a sum so long that an update in it was longer than the clip norm, by the triangle inequality."""
     if not isinstance(total, LatticeSum | PlainSum):
         return
-    each, unit, rounded = (clip_norm, "", _COARSE) if total.lattice is None else (total.lattice.radius, " steps", _FINE)
+    step, rounded = (1.0, _COARSE) if total.lattice is None else (total.lattice.step, _FINE)
     # Its own norm is private, and stays out of the message.
-    if not float(total.total.to(torch.float64).norm()) <= clients * each * rounded:
+    if not float(total.total.to(torch.float64).norm()) * step <= clients * clip_norm * rounded:
         raise ParticipationError(
-            f"round {round_index}: its sum is longer than {clients} clients × {each}{unit}, or not finite, as that of updates "
-            f"clipped to clip_norm = {clip_norm} is not; clip each as one vector (Lattice.encode, or hubbub.training.clip in a "
-            "simulation), and name each client in the cohort"
+            f"round {round_index}: its sum is longer than {clients} clients × clip_norm = {clip_norm}, or not finite, as that "
+            "of clipped updates is not; clip each as one vector (Lattice.encode, or hubbub.training.clip in a simulation), and "
+            "name each client in the cohort"
         )
 
 
