@@ -119,10 +119,6 @@ TASKS = (
         {3.0: f"67.0 % on the lossless images, {TRAMER_BONEH}"},
     ),
     Task(
-        "CIFAR-10 (lossy copy), each image a unit", "DP-SGD, Poisson, on patches", "cifar10_patches.toml", {3.0: {}},
-        {3.0: f"69.3 % on the lossless images, a CNN on scattering, {TRAMER_BONEH}"},
-    ),
-    Task(
         "CIFAR-10 (lossy copy), each image a unit", "no privacy", "cifar10.toml",
         {math.inf: {"training.learning_rate": 0.001, "training.rounds": 200}},
     ),
