@@ -66,7 +66,6 @@ def test_rng_4_a_row_of_noise_opens_the_sum_that_its_round_began_with_and_no_oth
         total(2).open(row)
     with pytest.raises(NoiseExhaustedError, match="round 0: its row of noise is for a sum in steps of"):
         LatticeSum(total(5).total, Lattice(2 * CLIP), {}).open(row)
-    # The right one still opens.
     path.commit(ticket, total(5).open(row))
     ticket = path.begin([1], changed := total(5), CLIP)
     changed.total.mul_(2)
@@ -141,14 +140,16 @@ def test_shp_12_a_sum_longer_than_clipped_updates_can_make_is_refused_before_any
     path, direction = opened(promise=replace(PROMISE, simulation=simulation)), torch.zeros(DIM, dtype=torch.float64)
     direction[3] = 1.0
 
-    def along(norm: float) -> LatticeSum | PlainSum:
-        lattice = Lattice(CLIP)
-        steps = (norm / lattice.step * direction).long()
-        return PlainSum(norm * direction, {}) if simulation else LatticeSum(steps, lattice, {})
+    def along(norm: float, room: float = 1.0) -> LatticeSum | PlainSum:
+        steps = (norm / (lattice := Lattice(room * CLIP)).step * direction).long()
+        return PlainSum(norm * direction, {}) if simulation and room == 1 else LatticeSum(steps, lattice, {})
 
     for norm, cohort in ((2.02 * CLIP, [0, 1]), (1e-5, []), (math.nan if simulation else 2.0**30, [0, 1])):
         with pytest.raises(ParticipationError, match=rf"its sum is longer than {len(cohort)} clients .* clip_norm = 0.5"):
             path.begin(cohort, along(norm), CLIP)
+    # On a lattice for longer updates, which only a simulation takes.
+    with pytest.raises(ParticipationError if simulation else LedgerError, match=r"its sum is (longer than 1|on Lattice)"):
+        path.begin([0], along(2 * CLIP, room=100), CLIP)
     assert path.ledger.rounds == ()
     total = along(2 * CLIP)
     path.commit(ticket := path.begin([0, 1], total, CLIP), total.open(path.row(ticket)))

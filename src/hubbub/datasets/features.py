@@ -3,7 +3,8 @@
 A transform gives each image some channels of numbers, normalized by the image alone; here they are centered and decorrelated
 by the mean and covariance that they have over random images, which the library draws: ellipses of random gray or color that
 overlap ("dead leaves"), whose edges have much the same statistics as those of photographs. So there are no data and no learnt
-weights in it: the features are a function of the example alone and cost no privacy.
+weights in it: the features are a function of the example alone and cost no privacy. A processor whose kernels compute a batch
+of another size otherwise would leave a trace of other examples in the last digits of float32.
 
 Source: Lee, Mumford and Huang 2001, "Occlusion Models for Natural Images", https://doi.org/10.1023/A:1011109015675 (dead
 leaves); Baradad et al. 2021, https://arxiv.org/abs/2106.05963 (images of random processes in place of data); Tang, Panda,

@@ -74,6 +74,11 @@ class Participations:
         >>> found.add(1, found.block(1, tags[:1]))
         >>> found.clients, found.rounds_of(found.numbers(tags)[0]), found.rounds_of(found.numbers(tags)[1])
         (2, (0, 1), (0,))
+        >>> counted = Participations(cohorts=False)
+        >>> for t in range(2):
+        ...     counted.add(t, counted.block(t, tags))
+        >>> counted.counts.tolist(), counted.last.tolist(), counted.rounds_of(0)
+        ([2, 2], [1, 1], (1,))
     """
 
     def __init__(self, *, cohorts: bool = True) -> None:

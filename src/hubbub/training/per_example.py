@@ -156,7 +156,7 @@ class ExampleGradients:
             gpu = inputs.device.type != "cpu"
             found = min(_MOST[gpu], max(1, min(_ROOM[gpu] // (self.dim + saved), max(_FEW, _GRADIENTS[gpu] // self.dim))))
             # Whole SIMD vectors, so that no example is in a remainder, which is summed another way.
-            self._batch = found - found % _VECTOR if found > _VECTOR else found
+            self._batch = found - found % (_VECTOR if found > _VECTOR else _FEW) if found > _FEW else found
         return self._batch
 
     def of_batch(self, inputs: torch.Tensor, targets: torch.Tensor, parameters: Tensors | None = None) -> Rows:
