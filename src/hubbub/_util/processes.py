@@ -7,7 +7,7 @@ from multiprocessing import parent_process
 
 
 def follow_parent() -> None:
-    """Leave an interrupt to the process that waits, and end when that is gone: the initializer of a pool of processes."""
+    """Leave an interrupt to the process that waits, and end when that is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
 

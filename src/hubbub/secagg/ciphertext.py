@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any, ClassVar, Self
 
 import gmpy2
@@ -30,8 +29,6 @@ from hubbub.secagg.randomizers import full_randomizers, short_randomizers
 SMALLEST_BITS, LARGEST_BITS = 2048, 16_384
 # An n from outside has no prime factor below it.
 _SMALL_FACTORS = 2**16
-# Numbers that a process encrypts at a time, for which an interrupted call waits.
-_TASK = 64
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,19 +120,28 @@ class PublicKey:
         share = -(-len(plain) // workers)
         if len(plain) <= share:
             return Ciphertext(self, shape, tuple(_hidden(self, plain)))
-        size = min(share, _TASK)
-        tasks = [plain[i : i + size] for i in range(0, len(plain), size)]
         # They get the public key and the numbers through pipes, and draw their own randomness.
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=follow_parent)
+        context, started = get_context("spawn"), list[tuple[SpawnProcess, Connection]]()
         try:
-            return Ciphertext(self, shape, tuple(c for made in pool.map(partial(_hidden, self), tasks) for c in made))
-        except BrokenProcessPool:
+            for _ in range(0, len(plain), share):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_encrypt_share, args=(theirs,), daemon=True)
+                process.start()
+                theirs.close()
+                started.append((process, ours))
+            for i, (_, pipe) in enumerate(started):
+                pipe.send((self, plain[i * share : (i + 1) * share]))
+            return Ciphertext(self, shape, tuple(c for _, pipe in started for c in pipe.recv()))
+        except (EOFError, BrokenPipeError, ConnectionResetError):
             raise RuntimeError(
                 "a process that encrypted a part of the numbers ended before its work did; do it in one, with workers = 1 "
                 "(a script that uses more must start under `if __name__ == '__main__'`)"
             ) from None
         finally:
-            pool.shutdown(cancel_futures=True)
+            for process, pipe in started:
+                process.kill()
+                process.join()
+                pipe.close()
 
     def ciphertext(self, integers: object, *, key_id: str | None = None, name: str = "integers") -> Ciphertext:
         """Ciphertexts from outside, checked to be units in range.
@@ -308,6 +314,12 @@ class Ciphertext:
 def width(key_bits: int) -> int:
     """The bytes of one ciphertext under a key of that many bits."""
     return -(-2 * key_bits // 8)
+
+
+def _encrypt_share(pipe: Connection) -> None:
+    """A process of its own: the ciphertexts of what comes through the pipe."""
+    follow_parent()
+    pipe.send(_hidden(*pipe.recv()))
 
 
 def _hidden(public: PublicKey, plain: list[int]) -> list[mpz]:
