@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
+import signal
+import threading
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, ClassVar, Self
@@ -21,7 +24,6 @@ import gmpy2
 from gmpy2 import mpz
 
 from hubbub._util.checks import integer, shown
-from hubbub._util.processes import follow_parent
 from hubbub.secagg.integers import MOST_WORKERS, flatten, where, whole
 from hubbub.secagg.primes import ROUNDS
 from hubbub.secagg.randomizers import full_randomizers, short_randomizers
@@ -317,8 +319,16 @@ def width(key_bits: int) -> int:
 
 
 def _encrypt_share(pipe: Connection) -> None:
-    """A process of its own: the ciphertexts of what comes through the pipe."""
-    follow_parent()
+    """A process of its own: the ciphertexts of what comes through the pipe; it ends with the process that waits for them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def end_with_it() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=end_with_it, daemon=True).start()
     pipe.send(_hidden(*pipe.recv()))
 
 
