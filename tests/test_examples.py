@@ -68,6 +68,12 @@ def test_what_vmap_cannot_take_is_taken_one_by_one(make: Callable[[], nn.Module]
     assert not ExampleGradients(make().train(), F.cross_entropy).batched(Chosen(inputs, targets, [0], int))
 
 
+def test_examples_of_an_odd_width_are_batched() -> None:
+    """Their rows would begin anywhere in a vector, and the order of a sum depends on it."""
+    examples = Chosen(torch.randn(64, 3969), torch.zeros(64, dtype=torch.int64), [0], int)
+    assert ExampleGradients(nn.Linear(3969, 10), F.cross_entropy).batched(examples)
+
+
 @pytest.mark.parametrize("make", [lambda layer: layer, lambda layer: nn.Linear(4, 4)], ids=["one layer twice", "two"])
 def test_the_module_is_left_as_it_was(make: Callable[[nn.Module], nn.Module]) -> None:
     torch.manual_seed(0)

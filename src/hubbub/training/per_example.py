@@ -168,9 +168,13 @@ class ExampleGradients:
                 value = self._loss(called(self.module, {**constants, **values}, x.unsqueeze(0)), y.unsqueeze(0))
             return value, value
 
+        # Each example begins a whole vector: a sum over numbers of an odd width would depend on where its example lies.
+        size = inputs[0].numel()
+        room = inputs.new_empty(len(inputs), -(-size // _VECTOR) * _VECTOR)
+        placed = room[:, :size].view(inputs.shape).copy_(inputs)
         differentiated = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0))
         with repeatable(inputs.device):
-            found, losses = differentiated(parameters or _trainable(self.module), inputs, targets)
+            found, losses = differentiated(parameters or _trainable(self.module), placed, targets)
         return torch.cat([part.flatten(1) for part in found.values()], dim=1), losses.detach()
 
     def _same_bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> bool:
