@@ -28,7 +28,7 @@ from flwr.serverapp.strategy import (
 from flower_arms import Federation, averaging, entries, record, separated, told
 from flower_defects import distance
 from flower_deployment import LOOPBACK, free_port
-from hubbub.errors import ConfigError, ParticipationError
+from hubbub.errors import ConfigError, ParticipationError, SumNotOpenedError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, clipping_mod, messages, noising_mod
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
@@ -212,6 +212,9 @@ def test_flw_7_without_the_mods_that_noise_at_the_clients_needs_nothing_is_relea
     model, metrics = Federation(CLIENTS, too_long, mods=mods).round(strategy, MODEL)
     assert (metrics["released"], strategy.rounds_charged) == (0, 1)
     assert distance(model, entries(record(MODEL))) == 0
+    assert Federation(CLIENTS, too_long, mods=mods).round(strategy, MODEL)[1]["released"] == 0
+    with pytest.raises(SumNotOpenedError, match=r"0 good replies, min_survivors = 2 \(3 rounds in a row"):
+        Federation(CLIENTS, too_long, mods=mods).round(strategy, MODEL)
 
 
 def test_flw_7_the_mod_that_adds_noise_clips_by_itself() -> None:

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from dying import Dying
 from flower_arms import Federation
-from hubbub.flower import DPFedAvgAdaptive, LocalGrid, MatrixFactorizationDP
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP
 from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import ServerState
 from hubbub.flower.strategies import PrivateStrategy
@@ -117,3 +117,17 @@ def judge(folder: Path, dying: Dying, arrays: ArrayRecord) -> None:
         if state == "committed":
             expected = expected + np.array(released[number][:DIM]) / 3
     np.testing.assert_allclose(arrays["w"].numpy(), expected, atol=1e-4)
+
+
+def test_a_simulation_that_dies_in_its_last_round_is_over(tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "num_sampled_clients": 3,
+        "rounds": 1,
+        "simulation_seed": 0,
+    }
+    dying, again, on = (*(DPFedAvgFixed(FedAvg(), **given, state=tmp_path) for _ in range(2)), grid())
+    dying.configure_train(1, dying.resumed(START, on), ConfigRecord(), on)
+    again.start(on, START, num_rounds=1)
+    assert [record["kind"] for record in read_chain(tmp_path / "ledger.jsonl").records][-2:] == ["abort", "files"]

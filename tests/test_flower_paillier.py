@@ -413,6 +413,13 @@ def test_an_agreement_that_was_changed_is_refused(
         fixed(whole(), state).resumed(START, federation(tmp_path))
 
 
+def test_a_run_whose_agreement_is_lost_does_not_go_on_under_another_name(tmp_path: Path) -> None:
+    fixed(whole(), tmp_path / "state").start(federation(tmp_path), START, num_rounds=1)
+    (tmp_path / "state" / "state" / "agreement.json").unlink()
+    with pytest.raises(RunFolderError, match=r"agreement.json: is missing, and clients and holders know the 1 rounds"):
+        fixed(whole(), tmp_path / "state").resumed(START, federation(tmp_path))
+
+
 def test_a_run_goes_on_under_its_own_key_alone(tmp_path: Path) -> None:
     state = tmp_path / "state"
     fixed(whole(), state).resumed(START, federation(tmp_path))

@@ -84,8 +84,8 @@ def test_shp_2_shp_3_buffers_are_refused_until_they_are_to_be_kept(model: Model)
         assert kept == (name == "steps" or "running" in name or "batches" in name)
 
 
-@pytest.mark.parametrize("steps", [-(2**63), 2**63 - 1, 2**50 + 1])
-def test_numbers_too_large_to_be_summed_exactly_are_no_share(steps: int) -> None:
+@pytest.mark.parametrize("steps", [-(2**63), 2**63 - 1, 2**29])
+def test_numbers_larger_than_an_update_and_its_noise_are_no_share(steps: int) -> None:
     strategy = fixed(noise_at="clients", min_survivors=CLIENTS, simulation_seed=None)
     federation = Federation(CLIENTS, lambda m, i: m, mods=[noising_mod, clipping_mod])
     replies = federation.ask(strategy, MODEL)

@@ -13,17 +13,19 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import hubbub
-from hubbub import MinSeparation, PoissonSampling
+from hubbub import MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.accounting import Gaussian, PoissonSampled, epsilon
 from hubbub.errors import BudgetError, ConfigError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.ledger.chain import read_chain
-from hubbub.ledger.ledger import Ledger
+from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.private_evaluation import Histogram, Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.mechanism.strategies import Identity
 from hubbub.training.evaluation import Evaluations
+from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder.record import read_metrics, read_run
 from recorded_runs import trained
 from small_runs import until
@@ -36,8 +38,8 @@ def clients(count: int, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]
     return [(torch.randn(4, 3, generator=drawn), torch.randint(2, (4,), generator=drawn)) for _ in range(count)]
 
 
-def planned(evaluation: PrivateEvaluation, rounds: int = 6, **changed: object) -> hubbub.Plan:
-    mechanism = Mechanism(Identity(rounds), PoissonSampling(0.5), noise_multiplier=2.0)
+def planned(evaluation: PrivateEvaluation, mechanism: Mechanism | None = None, **changed: object) -> hubbub.Plan:
+    mechanism = mechanism or Mechanism(Identity(6), PoissonSampling(0.5), noise_multiplier=2.0)
     return hubbub.Plan(mechanism, 1.0, 1e-5, evaluation=evaluation, **changed)  # type: ignore[arg-type]
 
 
@@ -166,6 +168,31 @@ def test_a_run_that_is_taken_up_makes_each_evaluation_at_most_once(tmp_path: Pat
     assert hubbub.verify(tmp_path / "run").ok
 
 
+@pytest.mark.parametrize(("dim", "pattern"), [(2, MinSeparation(2, 3)), (8, MinSeparation(2, 3)), (8, SingleParticipation())])
+def test_a_simulation_cut_off_in_a_round_or_an_evaluation_goes_on_as_if_it_was_not(
+    dim: int, pattern: Participation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(PrivateEvaluation(2.0, every=1), mechanism=Mechanism(Identity(6), pattern, 2.0), noise="simulation")
+    row = ReleasePath.row
+
+    def trained_in(store: hubbub.RunStore | None) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        list(hubbub.train(plan, hubbub.SimulatedPopulation(clients(40), cross_entropy), model, store))
+        return model.weight
+
+    def cut_off(path: ReleasePath, ticket: Ticket) -> torch.Tensor:
+        if (path._dim, ticket.round_index) == (dim, 1):
+            raise KeyboardInterrupt
+        return row(path, ticket)
+
+    monkeypatch.setattr(ReleasePath, "row", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        trained_in(hubbub.RunStore(tmp_path / "run"))
+    monkeypatch.undo()
+    assert torch.equal(trained_in(hubbub.RunStore(tmp_path / "run")), trained_in(None))
+
+
 def test_a_rolled_back_run_beside_its_evaluations_is_refused(tmp_path: Path) -> None:
     population, measured = hubbub.SimulatedPopulation(clients(20), cross_entropy), PrivateEvaluation(2.0, every=1)
     list(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "run")))
@@ -201,8 +228,8 @@ def test_examples_are_measured_one_by_one() -> None:
     inputs, targets = torch.eye(2).repeat(200, 1), torch.arange(400) % 2
     population = hubbub.ExamplePopulation(inputs, targets, cross_entropy)
     model = nn.Linear(2, 2)
-    plan = replace(planned(PrivateEvaluation(1.0, every=1), rounds=1).for_clients(400), privacy_unit="example")
-    [result] = hubbub.train(plan, population, model)
+    plan = replace(planned(PrivateEvaluation(1.0, every=1)).for_clients(400), privacy_unit="example")
+    result = next(hubbub.train(plan, population, model))
     exact = (model(inputs).argmax(1) == targets).float().mean().item()
     assert result.evaluation[0].value == pytest.approx(exact, abs=6 * result.evaluation[0].standard_error)
 

@@ -51,7 +51,7 @@ a round that nobody joined is skipped @ rounds._rounds
 ? test_release.py::test_num_11_an_empty_cohort_releases_noise_and_is_charged
 
 noise may be larger than whole numbers are exact @ steps.require_room
-- positive('stddev', stddev) * most * _DEVIATIONS > LARGEST
+- positive('stddev', stddev) * most * DEVIATIONS > LARGEST
 + positive('stddev', stddev) > 1e+30
 ? test_bad_numbers.py::test_num_12_sums_are_refused_where_they_would_not_be_exact_and_no_sooner
 """)

@@ -245,10 +245,15 @@ class EncryptedSumming:
         return EncryptedSum(self.aggregator, self.lattice, opening, {}), came, len(self.aggregator.senders)
 
 
-def kept_agreement(folder: Path | None, make: Callable[[str], Agreement]) -> Agreement:
-    """The agreement of a run, under a unique name; the same at every start, or refused."""
+def kept_agreement(folder: Path | None, make: Callable[[str], Agreement], *, rounds: int = 0) -> Agreement:
+    """The agreement of a run, under a unique name; the same at every start, or refused, as is a lost one after ``rounds``."""
     path = None if folder is None else folder / "state" / "agreement.json"
     if path is None or not path.exists():
+        if rounds:
+            raise RunFolderError(
+                f"{path}: is missing, and clients and holders know the {rounds} rounds of the ledger by the name in it; "
+                "restore it from a copy of the folder"
+            )
         agreement = make(token_hex(16))
         if path is not None:
             files.write_atomic(path, strict_json.canonical(agreement.record()))

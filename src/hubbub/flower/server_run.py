@@ -92,7 +92,9 @@ class PrivateRun:
 
             packing = secagg.packing(mechanism, options.num_sampled_clients or 0)
             agreement = secagg_server.kept_agreement(
-                options.folder, lambda run: encryption.agreement(secagg.parsed.public_key, packing, dim, run)
+                options.folder,
+                lambda run: encryption.agreement(secagg.parsed.public_key, packing, dim, run),
+                rounds=len(self.state.path.ledger.rounds),
             )
             self._holders = secagg_server.GridHolders(
                 lambda: self._grid, agreement, secagg.parsed, self.state.promise, secagg.timeout
@@ -121,6 +123,7 @@ class PrivateRun:
         for _ in self.state.path.released(self.state.rounds, self.round_index):
             pass
         self.state.path.start()
+        self.abort_what_was_left()
         self.state.evaluations()
         if model is None:
             self.state.save(initial, self._strategy)
@@ -187,10 +190,9 @@ class PrivateRun:
         total, came, counted = under_way.summing.of(messages, replies, under_way.arrays)
         messages.log_faults("aggregate_train")
         self._under_way, self._finished = None, under_way.ticket.round_index
-        if why := self._discarded(came, counted, len(messages.messages)):
-            self._discard(under_way, why)
-            return None
         try:
+            if why := self._discarded(came, counted, len(messages.messages)):
+                raise SumNotOpenedError(why)
             release = total.open(state.path.row(under_way.ticket))
         except SumNotOpenedError as error:
             self._discard(under_way, str(error))

@@ -31,7 +31,7 @@ from hubbub.flower.messages import (
 from hubbub.flower.separation import require_kept
 from hubbub.mechanism import Mechanism
 from hubbub.noise.lattice import Lattice
-from hubbub.noise.steps import share_stddev
+from hubbub.noise.steps import DEVIATIONS, share_stddev
 from hubbub.training.aggregate import LatticeSum, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, with_indicator
 
@@ -118,15 +118,20 @@ class Summing:
     def config(self) -> dict[str, float | bool | str]:
         """The settings that clients get."""
         settings: dict[str, float | bool | str] = {CLIP_NORM: float(self.clip_norm), **self.separation}
-        lattice, shares = self.lattice, self.mechanism.shares if self.mechanism else None
-        if self.mechanism and shares:
-            share = share_stddev(self.mechanism.noise_multiplier, lattice.clip_norm, shares.clients, lattice.bits)
-            settings[NOISE_STDDEV] = share * lattice.step
+        if share := self._share_stddev():
+            settings[NOISE_STDDEV] = share * self.lattice.step
         if self.split:
             settings[ENABLED] = True
-            if shares:
+            if share:
                 settings[COUNT_SCALE] = self.split.count_scale(self.clip_norm)
         return settings
+
+    def _share_stddev(self) -> int:
+        """Of a client's share of the noise, in steps; 0 where clients add none."""
+        if self.mechanism is None or self.mechanism.shares is None:
+            return 0
+        lattice = self.lattice
+        return share_stddev(self.mechanism.noise_multiplier, lattice.clip_norm, self.mechanism.shares.clients, lattice.bits)
 
     def of(self, messages: RoundMessages, replies: Iterable[Message], arrays: ArrayRecord) -> tuple[LatticeSum, int, int]:
         """The sum of a round, the number of replies, and the number of them in the sum.
@@ -173,8 +178,9 @@ class Summing:
         """A client's noised steps, ``(dim,)`` int64, which the server cannot clip again."""
         steps = noised_steps(self.layout, content, counted=self.split is not None, mods="[noising_mod, clipping_mod]")
         # Not by abs(), which leaves the least int64 negative.
-        if max(int(steps.max()), -int(steps.min())) > _EXACT // cohort:
-            raise ValueError("its numbers are too large to be summed exactly")
+        largest = min(self.lattice.radius + DEVIATIONS * self._share_stddev(), _EXACT // cohort)
+        if max(int(steps.max()), -int(steps.min())) > largest:
+            raise ValueError(f"its numbers are larger than an update and its noise can be, {largest} steps")
         return steps
 
 

@@ -148,11 +148,12 @@ class Ledger:
             client: By the name under which it takes part.
             round_index: t, from 0.
         """
-        joined = self.participations(client)
+        repeated = round_index if round_index == self.history.pending else None
+        joined = [t for t in self.participations(client) if t != repeated]
         return bool(self._allowed(np.array([len(joined)]), np.array(joined[-1:] or [0]), round_index)[0])
 
     def standing(self, clients: Sequence[Hashable], round_index: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.integer]]:
-        """Of each client of a list whether it may join this round, as :meth:`may_join` says, and how many rounds it joined.
+        """Of each client of a list whether it may join this round, as :meth:`may_join` says, and how many it joined before it.
 
         A list that is the one of the last call, or equal to it, is not looked through again.
         """
@@ -161,7 +162,9 @@ class Ledger:
             self._listed = held, Listed(self._tags(held), self.history.participations)
         numbers, found = self._listed[1].numbers, self.history.participations
         known, counts, last = numbers >= 0, np.zeros(len(numbers), np.int32), np.zeros(len(numbers), np.int32)
-        counts[known], last[known] = found.counts[numbers[known]], found.last[numbers[known]]
+        # A simulation repeats a round that was cut off, with those who were in it.
+        joined, latest = found.before_last() if self.history.pending == round_index else (found.counts, found.last)
+        counts[known], last[known] = joined[numbers[known]], latest[numbers[known]]
         return self._allowed(counts, last, round_index), counts
 
     def participations(self, client: Hashable) -> tuple[int, ...]:

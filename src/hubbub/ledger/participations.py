@@ -160,6 +160,14 @@ class Participations:
             self._last[cohort] = self._before
             self.clients, self._index = int((self._counts > 0).sum()), None
 
+    def before_last(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """``counts`` and ``last`` as they were before the round that was added last; a client that was new then has 0 and 0."""
+        counts, last = self.counts.copy(), self.last.copy()
+        for cohort in list(self._cohorts.values())[-1:]:
+            counts[cohort] -= 1
+            last[cohort] = self._before
+        return counts, last
+
     @property
     def distinct(self) -> bool:
         """Whether no client has two numbers, by which it would have taken part less often than it did."""

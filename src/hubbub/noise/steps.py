@@ -11,7 +11,7 @@ MOST_BITS = 24
 # Sums and noise stay below this, so that they and their sum are whole numbers that float64 holds exactly.
 LARGEST = 2.0**52
 # Beyond the largest possible noise in standard deviations: a radius of 106 bits ends at 12.2.
-_DEVIATIONS = 13
+DEVIATIONS = 13
 
 
 def step_of(clip_norm: float, bits: int) -> float:
@@ -56,8 +56,8 @@ def require_room(clients: int, stddev: float) -> None:
         raise ConfigError(
             f"clients = {clients}: a sum of that many is not exact; at most {int(LARGEST) // most:,} can be in a cohort"
         )
-    if positive("stddev", stddev) * most * _DEVIATIONS > LARGEST:
+    if positive("stddev", stddev) * most * DEVIATIONS > LARGEST:
         raise ConfigError(
             f"noise_multiplier: noise of {stddev:g} clip norms is not exact on the lattice; at most "
-            f"{LARGEST / most / _DEVIATIONS:,.0f} can be hidden behind"
+            f"{LARGEST / most / DEVIATIONS:,.0f} can be hidden behind"
         )

@@ -10,7 +10,7 @@ from hubbub._util.checks import integer, one_of
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.noise.steps import share_stddev
+from hubbub.noise.steps import DEVIATIONS, share_stddev
 
 if TYPE_CHECKING:
     from hubbub.secagg.packing import Packing
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 NoiseSide = Literal["server", "holders", "clients"]
 # Beside the bits of the lattice: its sign, and since a clip norm has up to twice as many steps as its power of two.
 _BITS_ABOVE = 2
-# Noise beyond this many deviations does not happen: a radius of 106 bits ends at 12.2.
-_DEVIATIONS = 13
 
 
 @dataclass(frozen=True)
@@ -123,9 +121,9 @@ class Encryption:
         if mechanism is not None and mechanism.shares is not None:
             # Of the clip norms that have most steps.
             widest = share_stddev(mechanism.noise_multiplier, 2 - 2.0**-30, mechanism.shares.clients, self.lattice_bits)
-            noise = clients * _DEVIATIONS * widest
+            noise = clients * DEVIATIONS * widest
         elif mechanism is not None:
-            noise = max(1, self.noise_rows) * math.ceil(_DEVIATIONS * largest_stddev * 2 ** (self.lattice_bits + 1))
+            noise = max(1, self.noise_rows) * math.ceil(DEVIATIONS * largest_stddev * 2 ** (self.lattice_bits + 1))
         return Packing(self.bits, self.clip, clients, self.key_bits, noise)
 
     def agreement(self, key: PublicKey, packing: Packing, size: int, run: str) -> Agreement:

@@ -205,6 +205,9 @@ class Evaluations:
         with own.locked() if own else nullcontext():
             path = ReleasePath(promise, measured.dim, clients=clients, seed=apart, store=own)
             path.start()
+            if pending := path.ledger.pending():
+                # Of a simulation that was cut off: a later evaluation has another sum.
+                path.abort(pending)
             yield cls(measured, path)
 
     def after(
