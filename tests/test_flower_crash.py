@@ -120,14 +120,9 @@ def judge(folder: Path, dying: Dying, arrays: ArrayRecord) -> None:
 
 
 def test_a_simulation_that_dies_in_its_last_round_is_over(tmp_path: Path) -> None:
-    given: dict[str, Any] = {
-        "clip_norm": 1.0,
-        "noise_multiplier": 1.0,
-        "num_sampled_clients": 3,
-        "rounds": 1,
-        "simulation_seed": 0,
-    }
-    dying, again, on = (*(DPFedAvgFixed(FedAvg(), **given, state=tmp_path) for _ in range(2)), grid())
+    given: dict[str, Any] = {"num_sampled_clients": 3, "rounds": 1, "simulation_seed": 0, "state": tmp_path}
+    dying, again = (DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=1.0, **given) for _ in range(2))
+    on = grid()
     dying.configure_train(1, dying.resumed(START, on), ConfigRecord(), on)
     again.start(on, START, num_rounds=1)
     assert [record["kind"] for record in read_chain(tmp_path / "ledger.jsonl").records][-2:] == ["abort", "files"]
