@@ -26,17 +26,7 @@ from hubbub.audit.whitening import check_noise
 from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.ledger.ledger import Ledger
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    TruncatedPoissonSampling,
-    every_round,
-)
+from hubbub.mechanism import participation as patterns
 from hubbub.mechanism.strategies import BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
 from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
@@ -66,26 +56,30 @@ def clients(kind: type[SimulatedPopulation] = SimulatedPopulation) -> SimulatedP
     return kind(examples, F.cross_entropy, LocalTraining(batch_size=2, learning_rate=0.5))
 
 
-def plan_of(strategy: Strategy, participation: Participation, size: float, **changes: object) -> RunPlan:
+def plan_of(strategy: Strategy, participation: patterns.Participation, size: float, **changes: object) -> RunPlan:
     plan = RunPlan(ROUNDS, participation, size, Mechanism(strategy, participation, 0.7), CLIP, delta=1e-5)
     return replace(plan, **changes)
 
 
-SEPARATED = MinSeparation(3, 4)
+SEPARATED = patterns.MinSeparation(3, 4)
 PLANS: dict[str, Callable[[], RunPlan]] = {
     "independent, separated": lambda: plan_of(Identity(ROUNDS), SEPARATED, 12.0),
-    "independent, Poisson": lambda: plan_of(Identity(ROUNDS), PoissonSampling(0.3), 12.0),
-    "independent, fixed size": lambda: plan_of(Identity(ROUNDS), FixedSizeSampling(12, CLIENTS), 12.0),
-    "independent, truncated": lambda: plan_of(Identity(ROUNDS), TruncatedPoissonSampling(0.3, 14, CLIENTS), 12.0),
-    "independent, balls in bins": lambda: plan_of(Identity(ROUNDS), BallsInBinsSampling(4), 10.0),
-    "banded, cyclic Poisson": lambda: plan_of(toeplitz.square_root(ROUNDS, 3), CyclicPoissonSampling(0.6, 3), 8.0),
+    "independent, Poisson": lambda: plan_of(Identity(ROUNDS), patterns.PoissonSampling(0.3), 12.0),
+    "independent, fixed size": lambda: plan_of(Identity(ROUNDS), patterns.FixedSizeSampling(12, CLIENTS), 12.0),
+    "independent, truncated": lambda: plan_of(Identity(ROUNDS), patterns.TruncatedPoissonSampling(0.3, 14, CLIENTS), 12.0),
+    "independent, balls in bins": lambda: plan_of(Identity(ROUNDS), patterns.BallsInBinsSampling(4), 10.0),
+    "banded, cyclic Poisson": lambda: plan_of(toeplitz.square_root(ROUNDS, 3), patterns.CyclicPoissonSampling(0.6, 3), 8.0),
     "banded, separated": lambda: plan_of(toeplitz.square_root(ROUNDS, 3), SEPARATED, 12.0),
-    "buffers, rotation": lambda: plan_of(BufferedLinearToeplitz(ROUNDS, (0.9, 0.4), (0.2, 0.3)), FixedEpochs(3, 4), 10.0),
-    "tree, rotation": lambda: plan_of(BinaryTree(ROUNDS), FixedEpochs(3, 4), 10.0),
-    "full tree, everyone": lambda: plan_of(BinaryTree(ROUNDS, "full"), every_round(ROUNDS), float(CLIENTS)),
+    "buffers, rotation": lambda: plan_of(
+        BufferedLinearToeplitz(ROUNDS, (0.9, 0.4), (0.2, 0.3)), patterns.FixedEpochs(3, 4), 10.0
+    ),
+    "tree, rotation": lambda: plan_of(BinaryTree(ROUNDS), patterns.FixedEpochs(3, 4), 10.0),
+    "full tree, everyone": lambda: plan_of(BinaryTree(ROUNDS, "full"), patterns.every_round(ROUNDS), float(CLIENTS)),
     "replaced units": lambda: plan_of(Identity(ROUNDS), SEPARATED, 12.0, neighboring_relation="replace-one"),
     "adaptive, separated": lambda: plan_of(Identity(ROUNDS), SEPARATED, 12.0, clip_norm=AdaptiveClipping(0.5, 0.6)),
-    "adaptive, Poisson": lambda: plan_of(Identity(ROUNDS), PoissonSampling(0.3), 12.0, clip_norm=AdaptiveClipping(0.5, 0.6)),
+    "adaptive, Poisson": lambda: plan_of(
+        Identity(ROUNDS), patterns.PoissonSampling(0.3), 12.0, clip_norm=AdaptiveClipping(0.5, 0.6)
+    ),
 }
 
 
@@ -164,7 +158,7 @@ def test_nothing_is_found_where_the_unit_is_an_example() -> None:
     generator = torch.Generator().manual_seed(1)
     inputs, targets = torch.randn(60, 20, generator=generator), torch.randint(0, 10, (60,), generator=generator)
     examples = ExamplePopulation(inputs, targets, F.cross_entropy)
-    plan = plan_of(Identity(12), PoissonSampling(0.3), 18.0, privacy_unit="example")
+    plan = plan_of(Identity(12), patterns.PoissonSampling(0.3), 18.0, privacy_unit="example")
     found = audit(plan, lambda _: examples, small_model(), honest=examples, effort=Effort(canaries=30, runs=3), seed=1)
     assert found.holds, found.faults
 
@@ -194,12 +188,12 @@ def test_half_the_noise_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> 
     ("participation", "part", "broken"),
     [
         (SEPARATED, 10, {"distribution-free", "Gaussian", "mu"}),
-        (PoissonSampling(0.3), 100, {"distribution-free, cohorts secret", "excess over the stated trade-off curve"}),
+        (patterns.PoissonSampling(0.3), 100, {"distribution-free, cohorts secret", "excess over the stated trade-off curve"}),
     ],
     ids=["pattern", "amplified"],
 )
 def test_next_to_no_noise_breaks_the_stated_epsilon_itself(
-    monkeypatch: pytest.MonkeyPatch, participation: Participation, part: float, broken: set[str]
+    monkeypatch: pytest.MonkeyPatch, participation: patterns.Participation, part: float, broken: set[str]
 ) -> None:
     noise(monkeypatch, lambda row: row / part)
     plan = plan_of(Identity(12), participation, 12.0)
@@ -293,8 +287,8 @@ def _careless() -> Callable:
 
     def begin(self: Ledger, *arguments: object) -> object:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(MinSeparation, "may_follow", lambda _, counts, *__: np.ones(len(counts), dtype=bool))
-            patch.setattr(MinSeparation, "allows", lambda *_: True)
+            patch.setattr(patterns.MinSeparation, "may_follow", lambda _, counts, *__: np.ones(len(counts), dtype=bool))
+            patch.setattr(patterns.MinSeparation, "allows", lambda *_: True)
             return right(self, *arguments)
 
     return begin
@@ -304,7 +298,7 @@ def _careless() -> Callable:
 
 
 def test_a_run_without_a_promise_and_a_round_without_a_release_are_refused() -> None:
-    bare = RunPlan(6, PoissonSampling(0.5), 6.0)
+    bare = RunPlan(6, patterns.PoissonSampling(0.5), 6.0)
     with pytest.raises(ConfigError, match="nothing to audit"):
         audit(bare, lambda _: population(), linear(), honest=population())
 
@@ -356,7 +350,7 @@ def test_directions_of_canaries_are_orthonormal_and_reach_all_coordinates() -> N
 def test_the_scores_of_poisson_cohorts_are_likelihood_ratios() -> None:
     rng, q, parts = np.random.default_rng(0), 0.3, np.diag([1.0, 0.5, 2.0])
     y = rng.normal(size=(3, 4))
-    found = likelihood_scores(y, parts, PoissonSampling(q))
+    found = likelihood_scores(y, parts, patterns.PoissonSampling(q))
     for j in range(4):
         # By definition: the mixture over all eight sets of rounds, over the law of the absent.
         present = 0.0

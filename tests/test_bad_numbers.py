@@ -22,17 +22,6 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from flower_arms import SEED, Federation, averaging, record
 from flower_defects import logged
 from hubbub import accounting, factorization
-from hubbub.accounting import (
-    BallsInBins,
-    DiscreteGaussianShares,
-    FixedSizeSampled,
-    Gaussian,
-    MixtureOfGaussians,
-    PoissonSampled,
-    TreeAggregation,
-    TruncatedPoissonSampled,
-    composition,
-)
 from hubbub.errors import BudgetError, HubbubError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP, Paillier, clipping_mod, compat, noising_mod
 from hubbub.ledger.chain import read_chain
@@ -74,7 +63,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return 0.0
 
     for name in ("_epsilon", "_delta", "_rdp_epsilon"):
-        monkeypatch.setattr(composition, name, spy)
+        monkeypatch.setattr(accounting.composition, name, spy)
     yield
     assert asked == []
 
@@ -92,14 +81,14 @@ SHARED = {"noise_at": "clients", "min_survivors": 2}
 NOISY: dict[str, Door] = {
     "mechanism": lambda v: Mechanism(Identity(3), ONE, v),
     "correlated": lambda v: Mechanism(toeplitz.square_root(3, 2), parts.MinSeparation(2, 2), v),
-    "gaussian event": Gaussian,
-    "poisson": lambda v: PoissonSampled(v, 0.1),
-    "fixed size": lambda v: FixedSizeSampled(v, 2, 10),
-    "truncated": lambda v: TruncatedPoissonSampled(v, 0.1, 2, 10),
-    "tree": lambda v: TreeAggregation(v, 4),
-    "mixture": lambda v: MixtureOfGaussians(v, (0.0, 1.0), (0.5, 0.5)),
-    "bins": lambda v: BallsInBins(v, 2, 4),
-    "shares": lambda v: DiscreteGaussianShares(v, 2, 1000, 10),
+    "gaussian event": accounting.Gaussian,
+    "poisson": lambda v: accounting.PoissonSampled(v, 0.1),
+    "fixed size": lambda v: accounting.FixedSizeSampled(v, 2, 10),
+    "truncated": lambda v: accounting.TruncatedPoissonSampled(v, 0.1, 2, 10),
+    "tree": lambda v: accounting.TreeAggregation(v, 4),
+    "mixture": lambda v: accounting.MixtureOfGaussians(v, (0.0, 1.0), (0.5, 0.5)),
+    "bins": lambda v: accounting.BallsInBins(v, 2, 4),
+    "shares": lambda v: accounting.DiscreteGaussianShares(v, 2, 1000, 10),
     "one release": lambda v: gaussian.epsilon(1e-5, v),
     "one profile": lambda v: gaussian.delta(1.0, v),
     "group": lambda v: accounting.group_noise_multiplier(v, 2),
@@ -252,7 +241,7 @@ CLIPPED: dict[str, tuple[str, Door]] = {
 # --- delta ---
 
 DELTAS = {"nan": math.nan, "inf": math.inf, "-1": -1.0, "0": 0.0, "1": 1.0, "1.5": 1.5, "1e999": "1e999"}
-EVENTS = [(PoissonSampled(1.0, 0.1), 3)]
+EVENTS = [(accounting.PoissonSampled(1.0, 0.1), 3)]
 MECHANISM = Mechanism(Identity(3), ONE, 1.0)
 OF_DELTA: dict[str, Door] = {
     "epsilon": lambda v: accounting.epsilon(EVENTS, v, "zero-out"),
@@ -263,10 +252,10 @@ OF_DELTA: dict[str, Door] = {
     "guarantee": lambda v: accounting.guarantee(MECHANISM, v),
     "guarantee elsewhere": lambda v: accounting.guarantee(MECHANISM, 1e-5).at(v),
     "calibration": lambda v: accounting.calibrate(Identity(3), ONE, epsilon=1.0, delta=v),
-    "noise": lambda v: accounting.calibrate_noise_multiplier(Gaussian(1.0), 3, 1.0, v, "zero-out"),
-    "rounds": lambda v: accounting.calibrate_rounds(Gaussian(1.0), 1.0, v, "zero-out"),
-    "sampling": lambda v: accounting.calibrate_sampling_probability(PoissonSampled(1.0, 0.1), 3, 1.0, v, "zero-out"),
-    "cohort": lambda v: accounting.calibrate_cohort_size(FixedSizeSampled(1.0, 2, 10), 3, 1.0, v, "zero-out"),
+    "noise": lambda v: accounting.calibrate_noise_multiplier(accounting.Gaussian(1.0), 3, 1.0, v, "zero-out"),
+    "rounds": lambda v: accounting.calibrate_rounds(accounting.Gaussian(1.0), 1.0, v, "zero-out"),
+    "sampling": lambda v: accounting.calibrate_sampling_probability(accounting.PoissonSampled(1.0, 0.1), 3, 1.0, v, "zero-out"),
+    "cohort": lambda v: accounting.calibrate_cohort_size(accounting.FixedSizeSampled(1.0, 2, 10), 3, 1.0, v, "zero-out"),
     "zCDP": lambda v: accounting.epsilon_from_zcdp(0.5, v),
     "Rényi": lambda v: accounting.epsilon_from_rdp((2.0,), (0.5,), v),
     "group": lambda v: accounting.group_epsilon(lambda delta: 1.0, v, 2),
@@ -332,27 +321,29 @@ print(json.dumps({"answers": answers, "kib": resource.getrusage(resource.RUSAGE_
 OF_EPSILON: dict[str, Door] = {
     "beside": lambda v: accounting.calibrate(Identity(3), ONE, prior=(), epsilon=v, delta=1e-5),
     "mechanism": lambda v: accounting.calibrate(Identity(3), ONE, epsilon=v, delta=1e-5),
-    "noise": lambda v: accounting.calibrate_noise_multiplier(PoissonSampled(1.0, 0.1), 3, v, 1e-5, "zero-out"),
-    "rounds": lambda v: accounting.calibrate_rounds(PoissonSampled(1.0, 0.1), v, 1e-5, "zero-out"),
-    "sampling": lambda v: accounting.calibrate_sampling_probability(PoissonSampled(1.0, 0.1), 3, v, 1e-5, "zero-out"),
-    "cohort": lambda v: accounting.calibrate_cohort_size(FixedSizeSampled(1.0, 2, 10), 3, v, 1e-5, "zero-out"),
+    "noise": lambda v: accounting.calibrate_noise_multiplier(accounting.PoissonSampled(1.0, 0.1), 3, v, 1e-5, "zero-out"),
+    "rounds": lambda v: accounting.calibrate_rounds(accounting.PoissonSampled(1.0, 0.1), v, 1e-5, "zero-out"),
+    "sampling": lambda v: accounting.calibrate_sampling_probability(
+        accounting.PoissonSampled(1.0, 0.1), 3, v, 1e-5, "zero-out"
+    ),
+    "cohort": lambda v: accounting.calibrate_cohort_size(accounting.FixedSizeSampled(1.0, 2, 10), 3, v, 1e-5, "zero-out"),
     "separation": lambda v: accounting.calibrate_min_separation(Identity(3), noise_multiplier=1.0, epsilon=v, delta=1e-5),
     "stop, Flower": lambda v: fixed(stop_epsilon=v),
 }
 
 
 def test_num_6_a_budget_out_of_reach_is_refused_with_what_can_be_reached() -> None:
-    event = PoissonSampled(1.0, 0.1)
+    event = accounting.PoissonSampled(1.0, 0.1)
     with pytest.raises(BudgetError, match=r"one round alone costs .* a noise multiplier of .* would allow one"):
         accounting.calibrate_rounds(event, 1e-3, 1e-5, "zero-out")
     with pytest.raises(BudgetError, match="not even a sampling probability of 1e-12 meets it, which costs"):
-        accounting.calibrate_sampling_probability(PoissonSampled(1e-5, 0.1), 10**12, 1e-12, 1e-12, "zero-out")
+        accounting.calibrate_sampling_probability(accounting.PoissonSampled(1e-5, 0.1), 10**12, 1e-12, 1e-12, "zero-out")
     with pytest.raises(BudgetError, match="not even a cohort of one client meets it, which costs"):
-        accounting.calibrate_cohort_size(FixedSizeSampled(0.5, 2, 10), 100, 0.1, 1e-5, "zero-out")
+        accounting.calibrate_cohort_size(accounting.FixedSizeSampled(0.5, 2, 10), 100, 0.1, 1e-5, "zero-out")
     with pytest.raises(BudgetError, match="one round of each client alone costs"):
         accounting.calibrate_min_separation(Identity(4), noise_multiplier=0.5, epsilon=0.1, delta=1e-5)
     with pytest.raises(BudgetError, match="no noise multiplier up to 1e\\+12 meets it"):
-        accounting.calibrate_noise_multiplier(Gaussian(1.0), 10**12, 1e-12, 1e-300, "replace-one")
+        accounting.calibrate_noise_multiplier(accounting.Gaussian(1.0), 10**12, 1e-12, 1e-300, "replace-one")
     for reach in (1e-13, 1e13):
         with pytest.raises(ValueError, match="must be from 1e-12 to 1e12"):
             accounting.calibrate(Identity(3), ONE, epsilon=reach, delta=1e-5)
@@ -433,7 +424,7 @@ OF_COUNT: dict[str, tuple[str, Door]] = {
     "plan": ("rounds", lambda v: RunPlan(v, ONE, 3)),
     "promise": ("rounds", lambda v: Promise(v, None)),
     "shares": ("clients", NoiseShares),
-    "composition": ("rounds", lambda v: accounting.epsilon([(Gaussian(1.0), v)], 1e-5, "zero-out")),
+    "composition": ("rounds", lambda v: accounting.epsilon([(accounting.Gaussian(1.0), v)], 1e-5, "zero-out")),
     "Flower": ("num_sampled_clients", lambda v: fixed(num_sampled_clients=v)),
     "Flower, rounds": ("rounds", lambda v: fixed(rounds=v)),
     "holders": ("holders", lambda v: Encryption(holders=v)),

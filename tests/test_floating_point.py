@@ -23,23 +23,13 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub import training
 from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
 from hubbub.noise import NoiseSource, NoiseStream, SecureSource, SimulationSource, sources
 from hubbub.noise.lattice import Lattice
-from hubbub.training import (
-    LatticeSum,
-    LocalTraining,
-    PlainSum,
-    RunPlan,
-    RunStore,
-    ServerOptimizer,
-    SimulatedPopulation,
-    clip,
-    train,
-)
 from twins.membership import Score, certain_call, likely_call
 
 # A statistical test below fails by chance once in a million runs; its seed is fixed, so it does not.
@@ -59,7 +49,7 @@ def updates(scale: float) -> tuple[list[torch.Tensor], torch.Tensor]:
     generator = torch.Generator().manual_seed(int(10 * scale))
     others = [torch.randn(DIM, generator=generator, dtype=torch.float64) for _ in range(max(1, round(scale**2)))]
     if scale < 1:
-        others = [clip(update, scale * CLIP_NORM)[0] for update in others]
+        others = [training.clip(update, scale * CLIP_NORM)[0] for update in others]
     return others, torch.randn(DIM, generator=generator, dtype=torch.float64)
 
 
@@ -81,8 +71,8 @@ def plain_sums(scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     others, target = updates(scale)
     without = torch.zeros(DIM, dtype=torch.float64)
     for update in others:
-        without = without + clip(update, CLIP_NORM)[0]
-    return without, without + clip(target, CLIP_NORM)[0]
+        without = without + training.clip(update, CLIP_NORM)[0]
+    return without, without + training.clip(target, CLIP_NORM)[0]
 
 
 def numpy_noise(z: float) -> Iterator[torch.Tensor]:
@@ -105,7 +95,7 @@ def test_who_sees_a_sum_in_floating_point_knows_who_took_part(noise: Callable[[f
         sums = plain_sums(scale)
         for trial, row in enumerate(noise(z)):
             truth = trial % 2
-            score.count(certain_call(PlainSum(sums[truth], {}).open(row), *sums), truth)
+            score.count(certain_call(training.PlainSum(sums[truth], {}).open(row), *sums), truth)
     assert score.right + score.undecided == len(SETTINGS) * TRIALS == 1800
     assert score.right >= 0.99 * 1800
 
@@ -119,7 +109,7 @@ def test_fpt_1_no_bit_of_a_release_on_the_lattice_says_who_took_part(strategy: S
         known = [total * LATTICE.step for total in integers]
         for trial, row in enumerate(noise_of(z, SecureSource(bytes([number] * 32)), strategy)):
             truth = trial % 2
-            y = LatticeSum(totals[truth], LATTICE, {}).open(row)
+            y = training.LatticeSum(totals[truth], LATTICE, {}).open(row)
             assert LATTICE.holds(y)
             score.count(certain_call(y, *known), truth)
             # Neither on the grid of whole numbers.
@@ -138,7 +128,7 @@ def test_fpt_1_the_likeliest_guess_on_the_lattice_is_right_as_often_as_the_noise
         assert CLIP_NORM * (1 - 1e-5) < float((known[1] - known[0]).norm()) <= CLIP_NORM
         for trial, row in enumerate(noise_of(z, SecureSource(bytes([100 + number] * 32)), trials=trials)):
             truth = trial % 2
-            score.count(likely_call(LatticeSum(totals[truth], LATTICE, {}).open(row), *known), truth)
+            score.count(likely_call(training.LatticeSum(totals[truth], LATTICE, {}).open(row), *known), truth)
     expected, trials = stats.norm.cdf(1 / (2 * z)), trials * len(SCALES)
     # Three deviations: with another key it would fail once in 370 times, with this one never.
     assert abs(score.right / trials - expected) < 3 * math.sqrt(expected * (1 - expected) / trials)
@@ -147,13 +137,15 @@ def test_fpt_1_the_likeliest_guess_on_the_lattice_is_right_as_often_as_the_noise
 # Whole runs
 
 
-def population(lattice: bool, target_has_data: bool) -> SimulatedPopulation:
+def population(lattice: bool, target_has_data: bool) -> training.SimulatedPopulation:
     """Five clients; the first is the target."""
     generator = torch.Generator().manual_seed(1)
     examples = [(torch.randn(4, 99, generator=generator), torch.randint(10, (4,), generator=generator)) for _ in range(5)]
     if not target_has_data:
         examples[0] = (examples[0][0][:0], examples[0][1][:0])
-    return SimulatedPopulation(examples, F.cross_entropy, LocalTraining(batch_size=2, learning_rate=0.5), lattice=lattice)
+    return training.SimulatedPopulation(
+        examples, F.cross_entropy, training.LocalTraining(batch_size=2, learning_rate=0.5), lattice=lattice
+    )
 
 
 def attacked(strategy: Strategy, noise: str, folder: Path) -> Score:
@@ -161,13 +153,13 @@ def attacked(strategy: Strategy, noise: str, folder: Path) -> Score:
     score, lattice = Score(), noise == "secure"
     adversary = [population(lattice, target_has_data=bool(guess)) for guess in (0, 1)]
     mechanism = Mechanism(strategy, every_round(strategy.rounds), 1.0)
-    plan = RunPlan(strategy.rounds, mechanism.participation, 5, mechanism, clip_norm=CLIP_NORM, noise=noise)
+    plan = training.RunPlan(strategy.rounds, mechanism.participation, 5, mechanism, clip_norm=CLIP_NORM, noise=noise)
     for truth in (0, 1):
         torch.manual_seed(0)
         model = nn.Linear(99, 10)
         public = deepcopy(model)
-        store = RunStore(folder / str(truth))
-        for result in train(plan, population(lattice, target_has_data=bool(truth)), model, store):
+        store = training.RunStore(folder / str(truth))
+        for result in training.train(plan, population(lattice, target_has_data=bool(truth)), model, store):
             t = result.round_index
             y = store.parse_release(t, store.release_content(t))
             assert y.dtype == torch.float64
@@ -193,27 +185,27 @@ def test_nearly_every_release_of_a_simulation_says_who_took_part(strategy: Strat
     assert score.right >= 38
 
 
-@pytest.mark.parametrize("server", [ServerOptimizer(), ServerOptimizer("fedadam", 0.1)], ids=lambda s: s.name)
+@pytest.mark.parametrize("server", [training.ServerOptimizer(), training.ServerOptimizer("fedadam", 0.1)], ids=lambda s: s.name)
 def test_fpt_5_a_model_is_made_of_the_one_before_and_of_the_release_alone(
-    server: ServerOptimizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: training.ServerOptimizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two populations, of other data, and the releases of the first for both: no bit of any weight tells them apart.
     strategy = toeplitz.square_root(5, 2)
     mechanism = Mechanism(strategy, every_round(5), 1.0)
-    plan = RunPlan(5, mechanism.participation, 5, mechanism, clip_norm=CLIP_NORM, server=server)
-    right, released = LatticeSum.open, list[torch.Tensor]()
+    plan = training.RunPlan(5, mechanism.participation, 5, mechanism, clip_norm=CLIP_NORM, server=server)
+    right, released = training.LatticeSum.open, list[torch.Tensor]()
     models: list[list[torch.Tensor]] = [[], []]
     for learnt, has_data in zip(models, (True, False), strict=True):
 
-        def opened(total: LatticeSum, row: torch.Tensor | None, learnt: list[torch.Tensor] = learnt) -> torch.Tensor:
+        def opened(total: training.LatticeSum, row: torch.Tensor | None, learnt: list[torch.Tensor] = learnt) -> torch.Tensor:
             if learnt is models[0]:
                 released.append(right(total, row))
             return released[len(learnt)]
 
-        monkeypatch.setattr(LatticeSum, "open", opened)
+        monkeypatch.setattr(training.LatticeSum, "open", opened)
         torch.manual_seed(0)
-        model, store = nn.Linear(99, 10), RunStore(tmp_path / str(has_data))
-        for result in train(plan, population(lattice=True, target_has_data=has_data), model, store):
+        model, store = nn.Linear(99, 10), training.RunStore(tmp_path / str(has_data))
+        for result in training.train(plan, population(lattice=True, target_has_data=has_data), model, store):
             t = result.round_index
             kept = store.parse_release(t, store.release_content(t))
             assert torch.equal(kept, released[t])
@@ -306,7 +298,7 @@ def test_fpt_3_a_thousand_orders_of_the_clients_give_the_same_bits() -> None:
     generator = torch.Generator().manual_seed(3)
     raw = torch.randn(20, DIM, generator=generator, dtype=torch.float64)
     whole = torch.stack([LATTICE.encode(update)[0] for update in raw])
-    plain = torch.stack([clip(update, CLIP_NORM)[0] for update in raw])
+    plain = torch.stack([training.clip(update, CLIP_NORM)[0] for update in raw])
     digests: tuple[set[str], set[str]] = (set(), set())
     for _ in range(1000):
         order = torch.randperm(20, generator=generator).tolist()
@@ -314,7 +306,7 @@ def test_fpt_3_a_thousand_orders_of_the_clients_give_the_same_bits() -> None:
             total = torch.zeros_like(rows[0])
             for client in order:
                 total += rows[client]
-            found.add((LatticeSum(total, lattice, {}) if lattice else PlainSum(total, {})).digest(bytes(32)))
+            found.add((training.LatticeSum(total, lattice, {}) if lattice else training.PlainSum(total, {})).digest(bytes(32)))
     assert len(digests[0]) == 1
     assert len(digests[1]) > 900
 

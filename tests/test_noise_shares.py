@@ -13,22 +13,8 @@ import torch
 from torch import nn
 
 from hockey_stick import shares_law
+from hubbub import accounting
 from hubbub._util.prf import derive, seed_key
-from hubbub.accounting import (
-    Assumption,
-    DiscreteGaussianShares,
-    Gaussian,
-    PoissonSampled,
-    RunCharge,
-    calibrate_noise_multiplier,
-    calibrate_rounds,
-    delta,
-    epsilon,
-    gdp_mu,
-    guarantee,
-    rdp,
-    trade_off,
-)
 from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.renyi import added_delta, distance
 from hubbub.errors import ConfigError, LedgerError
@@ -67,9 +53,9 @@ def both(stddev: int, shares: int, move: tuple[int, ...]) -> tuple[np.ndarray, n
     return p, q
 
 
-def events(stddev: int, shares: int, move: tuple[int, ...], dim: int | None = None) -> DiscreteGaussianShares:
+def events(stddev: int, shares: int, move: tuple[int, ...], dim: int | None = None) -> accounting.DiscreteGaussianShares:
     norm = math.sqrt(sum(by * by for by in move))
-    return DiscreteGaussianShares(math.sqrt(shares) * stddev / norm, shares, stddev, dim or len(move))
+    return accounting.DiscreteGaussianShares(math.sqrt(shares) * stddev / norm, shares, stddev, dim or len(move))
 
 
 CASES = [
@@ -85,19 +71,21 @@ def test_no_sum_of_shares_costs_more_than_is_stated(stddev: int, shares: int, mo
     # What both() leaves out has a chance below 1e-18, which no order up to 5 sees.
     for order in (1.01, 1.5, 2.0, 5.0):
         true = math.log(float((p**order * q ** (1 - order)).sum())) / (order - 1)
-        assert true <= rdp(event, [order], "zero-out")[0] + 1e-9
+        assert true <= accounting.rdp(event, [order], "zero-out")[0] + 1e-9
     for at in (0.5, 1.0, 2.0):
         true = float(np.maximum(p - math.exp(at) * q, 0).sum())
-        assert true <= delta([(event, 1)], at, "zero-out") + 1e-12
+        assert true <= accounting.delta([(event, 1)], at, "zero-out") + 1e-12
         if 1e-9 < true < 0.9:
-            assert epsilon([(event, 1)], true, "zero-out") >= at
+            assert accounting.epsilon([(event, 1)], true, "zero-out") >= at
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "add-or-remove-one", "replace-one"])
 def test_of_fine_steps_the_divergences_are_those_of_the_gaussian(relation: str) -> None:
-    event = DiscreteGaussianShares(1.5, 1000, 10**4, 10**12)
+    event = accounting.DiscreteGaussianShares(1.5, 1000, 10**4, 10**12)
     assert event.excess == 0.0
-    assert rdp(event, ORDERS, relation).tolist() == pytest.approx(rdp(Gaussian(1.5), ORDERS, relation).tolist(), rel=1e-14)
+    assert accounting.rdp(event, ORDERS, relation).tolist() == pytest.approx(
+        accounting.rdp(accounting.Gaussian(1.5), ORDERS, relation).tolist(), rel=1e-14
+    )
 
 
 def test_replacing_a_client_moves_the_sum_twice_as_far() -> None:
@@ -105,14 +93,14 @@ def test_replacing_a_client_moves_the_sum_twice_as_far() -> None:
     event = events(2, 3, (2,))
     for at in (0.5, 2.0):
         true = float(np.maximum(p - math.exp(at) * q, 0).sum())
-        assert delta([(event, 1)], at, "zero-out") < true <= delta([(event, 1)], at, "replace-one")
+        assert accounting.delta([(event, 1)], at, "zero-out") < true <= accounting.delta([(event, 1)], at, "replace-one")
 
 
 @pytest.mark.parametrize("shares", [1, 2, 7, 100_001, 250_000])
 def test_the_excess_is_the_sum_of_its_terms_or_little_more(shares: int) -> None:
     k = np.arange(1, shares)
     by_definition = 10 * math.fsum(np.exp(-2 * math.pi**2 * (k / (k + 1))).tolist())
-    stated = DiscreteGaussianShares(1.0, shares, 1, 1).excess
+    stated = accounting.DiscreteGaussianShares(1.0, shares, 1, 1).excess
     assert by_definition <= stated <= by_definition * (1 + 1e-4) + 1e-12
 
 
@@ -132,70 +120,75 @@ def test_a_statistical_distance_costs_what_it_may(monkeypatch: pytest.MonkeyPatc
     near_p[worst[0]] += beta
     for changed, law in ((near_p, p), (near_q, q)):
         assert 0.9 * beta < np.abs(changed - law).sum() / 2 < beta * (1 + 1e-9)
-    exact = {at: delta([(event, 1)], at, "zero-out") for at in (0.5, 1.0, 2.0, 3.0)}
+    exact = {at: accounting.delta([(event, 1)], at, "zero-out") for at in (0.5, 1.0, 2.0, 3.0)}
     monkeypatch.setattr(RDP, "statistical_distance", lambda numbers: numbers * beta)
     assert distance([(event, 1)]) == beta
     for at, without in exact.items():
         true = float(np.maximum(near_p - math.exp(at) * near_q, 0).sum())
         ideal = float(np.maximum(p - math.exp(at) * q, 0).sum())
-        stated = delta([(event, 1)], at, "zero-out")
+        stated = accounting.delta([(event, 1)], at, "zero-out")
         assert ideal + 0.5 * (1 + math.exp(at)) * beta < true <= stated
         assert stated == pytest.approx(without + (1 + math.exp(at)) * beta)
 
 
 @pytest.mark.parametrize("beta", [1e-12, 1e-8, 3e-8])
 def test_epsilon_sets_aside_what_the_distance_costs_at_it_and_little_more(beta: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    event = DiscreteGaussianShares(2.0, 3, 10**6, 10)
-    exact = epsilon([(event, 4)], 1e-5, "zero-out")
+    event = accounting.DiscreteGaussianShares(2.0, 3, 10**6, 10)
+    exact = accounting.epsilon([(event, 4)], 1e-5, "zero-out")
     monkeypatch.setattr(RDP, "statistical_distance", lambda numbers: beta)
-    found = epsilon([(event, 4)], 1e-5, "zero-out")
+    found = accounting.epsilon([(event, 4)], 1e-5, "zero-out")
     assert exact < found < exact + 0.2
-    assert 0.7e-5 < delta([(event, 4)], found, "zero-out") <= 1e-5
+    assert 0.7e-5 < accounting.delta([(event, 4)], found, "zero-out") <= 1e-5
 
 
 def test_the_distance_adds_up_over_rounds_shares_and_numbers_of_a_unit() -> None:
-    event = DiscreteGaussianShares(2.0, 3, 10**6, 5)
-    assert distance([(event, 4), (Gaussian(1.0), 9), (event, 1)]) == statistical_distance(5 * 3 * 5)
-    assert distance([(Gaussian(1.0), 9)]) == 0 == added_delta(700.0, 0.0)
+    event = accounting.DiscreteGaussianShares(2.0, 3, 10**6, 5)
+    assert distance([(event, 4), (accounting.Gaussian(1.0), 9), (event, 1)]) == statistical_distance(5 * 3 * 5)
+    assert distance([(accounting.Gaussian(1.0), 9)]) == 0 == added_delta(700.0, 0.0)
     assert added_delta(0.0, 1e-9) == pytest.approx(2e-9)
     assert added_delta(800.0, 1e-9) == 1
 
 
 def test_an_epsilon_that_the_distance_does_not_bear_is_infinite_and_its_delta_stays_small() -> None:
-    event = DiscreteGaussianShares(0.02, 20, 2**20, 10**6)
-    assert epsilon([(event, 1)], 1e-5, "zero-out") == math.inf
-    fine = DiscreteGaussianShares(2.0, 20, 2**20, 10**6)
-    assert epsilon([(fine, 1)], 1e-200, "zero-out") == math.inf
-    deltas = [delta([(fine, 1)], at, "zero-out") for at in (0.0, 1.0, 10.0, 100.0, 300.0, 700.0)]
+    event = accounting.DiscreteGaussianShares(0.02, 20, 2**20, 10**6)
+    assert accounting.epsilon([(event, 1)], 1e-5, "zero-out") == math.inf
+    fine = accounting.DiscreteGaussianShares(2.0, 20, 2**20, 10**6)
+    assert accounting.epsilon([(fine, 1)], 1e-200, "zero-out") == math.inf
+    deltas = [accounting.delta([(fine, 1)], at, "zero-out") for at in (0.0, 1.0, 10.0, 100.0, 300.0, 700.0)]
     assert deltas[:4] == sorted(deltas[:4], reverse=True)
     assert all(0 < small < 1e-80 for small in deltas[3:])
 
 
 def test_a_list_that_holds_shares_is_accounted_by_divergences_whoever_is_asked() -> None:
-    event = DiscreteGaussianShares(3.0, 20, 10**6, 10)
-    mixed = [(event, 4), (PoissonSampled(1.0, 0.01), 100), (Gaussian(5.0), 2)]
-    tight, by_rdp = (epsilon(mixed, 1e-5, "zero-out", accountant) for accountant in ("tight", "rdp"))
+    event = accounting.DiscreteGaussianShares(3.0, 20, 10**6, 10)
+    mixed = [(event, 4), (accounting.PoissonSampled(1.0, 0.01), 100), (accounting.Gaussian(5.0), 2)]
+    tight, by_rdp = (accounting.epsilon(mixed, 1e-5, "zero-out", accountant) for accountant in ("tight", "rdp"))
     assert tight == by_rdp
-    assert tight > epsilon([(Gaussian(3.0), 4), *mixed[1:]], 1e-5, "zero-out")
-    assert delta(mixed, 2.0, "zero-out") == delta(mixed, 2.0, "zero-out", "rdp") < 1
+    assert tight > accounting.epsilon([(accounting.Gaussian(3.0), 4), *mixed[1:]], 1e-5, "zero-out")
+    assert accounting.delta(mixed, 2.0, "zero-out") == accounting.delta(mixed, 2.0, "zero-out", "rdp") < 1
 
 
 def test_shares_have_no_mu_and_their_trade_off_is_from_below() -> None:
-    event = DiscreteGaussianShares(2.0, 5, 10**6, 10)
-    assert gdp_mu([(event, 4)], "zero-out") is None
+    event = accounting.DiscreteGaussianShares(2.0, 5, 10**6, 10)
+    assert accounting.gdp_mu([(event, 4)], "zero-out") is None
     rates = (0.001, 0.1, 0.5, 0.9)
-    bound, exact = trade_off([(event, 4)], rates, "zero-out"), trade_off([(Gaussian(2.0), 4)], rates, "zero-out")
+    bound, exact = (
+        accounting.trade_off([(event, 4)], rates, "zero-out"),
+        accounting.trade_off([(accounting.Gaussian(2.0), 4)], rates, "zero-out"),
+    )
     assert (bound <= exact).all()
     assert (bound[:3] > 0.5 * exact[:3]).all()
 
 
 def test_noise_and_rounds_are_calibrated_and_one_more_would_cost_more() -> None:
-    event = DiscreteGaussianShares(1.0, 20, 10**6, 10**6)
-    z = calibrate_noise_multiplier(event, 10, 2.0, 1e-5, "zero-out")
-    found, less = (epsilon([(replace(event, noise_multiplier=z * f), 10)], 1e-5, "zero-out") for f in (1.0, 1 - 2e-6))
+    event = accounting.DiscreteGaussianShares(1.0, 20, 10**6, 10**6)
+    z = accounting.calibrate_noise_multiplier(event, 10, 2.0, 1e-5, "zero-out")
+    found, less = (
+        accounting.epsilon([(replace(event, noise_multiplier=z * f), 10)], 1e-5, "zero-out") for f in (1.0, 1 - 2e-6)
+    )
     assert found <= 2.0 < less
-    rounds = calibrate_rounds(replace(event, noise_multiplier=6.0), 2.0, 1e-5, "zero-out")
-    costs = [epsilon([(replace(event, noise_multiplier=6.0), n)], 1e-5, "zero-out") for n in (rounds, rounds + 1)]
+    rounds = accounting.calibrate_rounds(replace(event, noise_multiplier=6.0), 2.0, 1e-5, "zero-out")
+    costs = [accounting.epsilon([(replace(event, noise_multiplier=6.0), n)], 1e-5, "zero-out") for n in (rounds, rounds + 1)]
     assert costs[0] <= 2.0 < costs[1]
 
 
@@ -203,7 +196,7 @@ def test_noise_and_rounds_are_calibrated_and_one_more_would_cost_more() -> None:
 def test_shares_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     [(name, value)] = wrong.items()
     with pytest.raises((ValueError, TypeError), match=f"{name} = {value}"):
-        DiscreteGaussianShares(**({"noise_multiplier": 1.0, "shares": 2, "share_stddev": 3, "dim": 4} | wrong))
+        accounting.DiscreteGaussianShares(**({"noise_multiplier": 1.0, "shares": 2, "share_stddev": 3, "dim": 4} | wrong))
 
 
 # A mechanism with shares.
@@ -239,12 +232,12 @@ def test_a_client_is_charged_for_as_many_rounds_as_it_may_join(participation: Pa
     mechanism = Mechanism(Identity(9), participation, 2.0, NoiseShares(5, 100))
     [(event, count)] = mechanism_events(mechanism, rounds)
     assert count == times
-    assert event == DiscreteGaussianShares(2.0, 5, math.ceil(2 * 2**24 / math.sqrt(5)), 100)
+    assert event == accounting.DiscreteGaussianShares(2.0, 5, math.ceil(2 * 2**24 / math.sqrt(5)), 100)
 
 
 def test_the_guarantee_says_what_shares_assume() -> None:
-    answer = guarantee(MECHANISM, 1e-5)
-    server = guarantee(replace(MECHANISM, shares=None), 1e-5)
+    answer = accounting.guarantee(MECHANISM, 1e-5)
+    server = accounting.guarantee(replace(MECHANISM, shares=None), 1e-5)
     assert server.epsilon < answer.epsilon < 1.12 * server.epsilon
     assert answer.zcdp_rho == pytest.approx(server.zcdp_rho)
     assert answer.gdp_mu is None
@@ -264,8 +257,8 @@ def test_the_guarantee_says_what_shares_assume() -> None:
 
 
 def test_an_amplified_run_beside_one_with_shares_is_stated_in_the_worst_case_too() -> None:
-    events = ((DiscreteGaussianShares(4.0, 3, 10**6, 10), 2), (PoissonSampled(1.0, 0.01), 100))
-    both = replace(guarantee(MECHANISM, 1e-5), events=events)
+    events = ((accounting.DiscreteGaussianShares(4.0, 3, 10**6, 10), 2), (accounting.PoissonSampled(1.0, 0.01), 100))
+    both = replace(accounting.guarantee(MECHANISM, 1e-5), events=events)
     seen = gaussian.epsilon(1e-5, noise_multiplier=1.0, sensitivity=math.sqrt(2 / 16 + 100))
     assert seen < both.unamplified_epsilon < 1.05 * seen
     assert both.unamplified_zcdp_rho == pytest.approx((2 / 16 + 100) / 2)
@@ -275,20 +268,20 @@ def test_an_amplified_run_beside_one_with_shares_is_stated_in_the_worst_case_too
 
 
 def test_a_promise_of_shares_and_further_words_is_read_back_as_it_was() -> None:
-    promise = replace(PROMISE, further=(Assumption("keys are registered", "operator"),), not_covered=("evaluation",))
+    promise = replace(PROMISE, further=(accounting.Assumption("keys are registered", "operator"),), not_covered=("evaluation",))
     assert read_back(promise).record() == promise.record()
     assert read_back(promise).mechanism == MECHANISM
     answer = read_back(promise).after(3, 1e-6)
-    assert answer.assumptions[-1] == Assumption("keys are registered", "operator")
+    assert answer.assumptions[-1] == accounting.Assumption("keys are registered", "operator")
     assert answer.not_covered[-1] == "evaluation"
     assert "keys are registered" in answer.statement()
     assert "- evaluation" in answer.statement()
 
 
 def test_what_an_earlier_run_assumed_and_did_not_cover_is_stated_of_a_later_one_too() -> None:
-    events = ((DiscreteGaussianShares(4.0, 7, 10**6, 10), 2),)
-    words = {"further": (Assumption("keys are registered", "operator"),), "not_covered": ("evaluation",)}
-    before = RunCharge("a" * 64, "b" * 64, 6, 6, events, "zero-out", ("zero-out",), "client", **words)
+    events = ((accounting.DiscreteGaussianShares(4.0, 7, 10**6, 10), 2),)
+    words = {"further": (accounting.Assumption("keys are registered", "operator"),), "not_covered": ("evaluation",)}
+    before = accounting.RunCharge("a" * 64, "b" * 64, 6, 6, events, "zero-out", ("zero-out",), "client", **words)
     later = read_back(Promise(ROUNDS, replace(MECHANISM, shares=None), earlier=(before,)))
     assert later.earlier == (before,)
     answer = later.after(ROUNDS, 1e-5)

@@ -14,14 +14,7 @@ from torch import nn
 
 from hubbub.errors import ConfigError, ParticipationError
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import (
-    FixedEpochs,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    SingleParticipation,
-    every_round,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, PlainSum, RunPlan, RunStore, train
@@ -30,8 +23,8 @@ from small_runs import PLANS, SAMPLED, linear
 
 NAMES = [f"client {i}" for i in range(12)]
 # All that count on the list of clients staying as it is.
-COUNTING: list[Participation] = [*SAMPLED, FixedEpochs(2, 3)]
-PATTERNS: list[Participation] = [MinSeparation(3, 2), SingleParticipation()]
+COUNTING: list[parts.Participation] = [*SAMPLED, parts.FixedEpochs(2, 3)]
+PATTERNS: list[parts.Participation] = [parts.MinSeparation(3, 2), parts.SingleParticipation()]
 
 
 class Silent(Population):
@@ -54,13 +47,13 @@ class Silent(Population):
         return LatticeSum(torch.zeros(dim, dtype=torch.int64), Lattice(clip_norm or 1.0), {})
 
 
-def plan(participation: Participation, size: float = 4, rounds: int = 6) -> RunPlan:
-    if isinstance(participation, SingleParticipation):
+def plan(participation: parts.Participation, size: float = 4, rounds: int = 6) -> RunPlan:
+    if isinstance(participation, parts.SingleParticipation):
         size = 2
     return RunPlan(rounds, participation, size, Mechanism(Identity(rounds), participation, 0.7), clip_norm=0.5)
 
 
-def trained(population: Any, participation: Participation, store: RunStore | None = None, rounds: int = 6) -> None:
+def trained(population: Any, participation: parts.Participation, store: RunStore | None = None, rounds: int = 6) -> None:
     run = train(plan(participation), population, linear(), store)
     for _ in range(rounds):
         next(run)
@@ -70,7 +63,7 @@ def trained(population: Any, participation: Participation, store: RunStore | Non
 @pytest.mark.parametrize("participation", [*COUNTING, *PATTERNS], ids=repr)
 @pytest.mark.parametrize("twice", [[*NAMES[:11], "client 3"], [7, "7", *NAMES[:10]], [np.int64(7), 7, *NAMES[:10]]], ids=str)
 def test_prt_9_a_client_that_is_listed_twice_is_refused_before_the_first_round(
-    participation: Participation, twice: list[Hashable]
+    participation: parts.Participation, twice: list[Hashable]
 ) -> None:
     population = Silent(twice)
     with pytest.raises(ParticipationError, match=r"clients: .* is listed at place \d+, too"):
@@ -81,7 +74,7 @@ def test_prt_9_a_client_that_is_listed_twice_is_refused_before_the_first_round(
 @pytest.mark.parametrize("participation", COUNTING, ids=repr)
 @pytest.mark.parametrize("later", [NAMES[:4], [*NAMES, "another"], [*NAMES[:11], "another"], NAMES[::-1]], ids=len)
 def test_prt_10_a_list_that_changes_after_a_round_is_refused_where_what_is_promised_counts_on_it(
-    participation: Participation, later: list[str], tmp_path: Path
+    participation: parts.Participation, later: list[str], tmp_path: Path
 ) -> None:
     population = Silent(NAMES, later)
     with pytest.raises(ParticipationError, match=rf"round 1: the population lists {len(later)} clients, others than the 12"):
@@ -96,7 +89,7 @@ def test_prt_10_a_list_that_changes_after_a_round_is_refused_where_what_is_promi
 def test_prt_10_a_list_is_the_one_that_the_run_began_with_though_it_is_changed_in_place() -> None:
     names = list(NAMES)
     population = Silent(names)
-    run = train(plan(PoissonSampling(0.5)), population, linear())
+    run = train(plan(parts.PoissonSampling(0.5)), population, linear())
     next(run)
     del names[4:]
     with pytest.raises(ParticipationError, match="lists 4 clients"):
@@ -104,7 +97,9 @@ def test_prt_10_a_list_is_the_one_that_the_run_began_with_though_it_is_changed_i
 
 
 @pytest.mark.parametrize("participation", PATTERNS, ids=repr)
-def test_prt_10_of_patterns_the_ledger_knows_each_client_by_name_and_others_may_come(participation: Participation) -> None:
+def test_prt_10_of_patterns_the_ledger_knows_each_client_by_name_and_others_may_come(
+    participation: parts.Participation,
+) -> None:
     population = Silent(NAMES, [*NAMES[::-1], "one more"], [*NAMES, "and", "others"])
     trained(population, participation)
     joined: dict[Hashable, list[int]] = {}
@@ -122,7 +117,7 @@ def test_prt_9_prt_10_a_round_is_of_one_list_that_has_each_name_once(examples: i
     @given(
         st.lists(st.lists(names, min_size=1, max_size=8), min_size=1, max_size=3), st.sampled_from([*COUNTING[::4], *PATTERNS])
     )
-    def law(lists: list[list[Hashable]], participation: Participation) -> None:
+    def law(lists: list[list[Hashable]], participation: parts.Participation) -> None:
         """By definition: a round is run only if no name of its list comes twice, and the list is that of the first."""
         distinct = [len({str(name) for name in listed}) == len(listed) for listed in lists]
         fixed = participation not in PATTERNS
@@ -152,13 +147,13 @@ def test_prt_10_a_client_that_a_population_strikes_off_its_cohort_took_part_all_
             return total
 
     population = Strikes(NAMES)
-    trained(population, MinSeparation(3, 2))
+    trained(population, parts.MinSeparation(3, 2))
     gaps = [set(a) & set(b) for a, b in zip(population.asked, population.asked[1:], strict=False)]
     assert not any(gaps)
 
 
 def test_a_participation_of_one_s_own_class_is_refused() -> None:
-    class Lenient(MinSeparation):
+    class Lenient(parts.MinSeparation):
         def may_follow(self, rounds: Sequence[int], round_index: int) -> bool:
             return True
 
@@ -218,7 +213,7 @@ class Own:
     def matrix(self) -> Any:
         return self._ours.matrix() * (self.factor if self.from_round == 0 else 1.0)
 
-    def sensitivity(self, participation: Participation) -> Any:
+    def sensitivity(self, participation: parts.Participation) -> Any:
         return self._ours.sensitivity(participation)
 
     def step(self, round_index: int, draw: Any, memory: Any) -> Any:
@@ -231,7 +226,7 @@ class Own:
 
 
 def own_plan(strategy: Own) -> RunPlan:
-    pattern = every_round(6)
+    pattern = parts.every_round(6)
     return RunPlan(6, pattern, 12, Mechanism(strategy, pattern, 1.0), clip_norm=0.5)
 
 

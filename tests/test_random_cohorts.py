@@ -13,13 +13,7 @@ from hubbub.experiment.build import Run, build
 from hubbub.experiment.engine import folder as engine_folder
 from hubbub.ledger.chain import read_chain
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    MinSeparation,
-    Participation,
-    TruncatedPoissonSampling,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.mechanism.strategies import BandedToeplitz, Identity
 from hubbub.training import evaluate
 from recorded_runs import hubbub
@@ -32,15 +26,15 @@ QUICK = (
     "data.clients=50",
     "privacy.noise_multiplier=1.0",
 )
-KINDS: dict[str, tuple[tuple[str, ...], Participation]] = {
+KINDS: dict[str, tuple[tuple[str, ...], parts.Participation]] = {
     "truncated": (
         ("privacy.sampling=truncated-poisson", "participation.max_cohort_size=14"),
-        TruncatedPoissonSampling(0.2, 14, 50),
+        parts.TruncatedPoissonSampling(0.2, 14, 50),
     ),
-    "cyclic": (("privacy.sampling=cyclic-poisson", "participation.cycle_length=2"), CyclicPoissonSampling(0.4, 2)),
+    "cyclic": (("privacy.sampling=cyclic-poisson", "participation.cycle_length=2"), parts.CyclicPoissonSampling(0.4, 2)),
     "cyclic, correlated": (
         ("privacy.mode=dp-ftrl", "privacy.sampling=cyclic-poisson", "participation.cycle_length=2"),
-        CyclicPoissonSampling(0.4, 2),
+        parts.CyclicPoissonSampling(0.4, 2),
     ),
     "cyclic, banded": (
         (
@@ -50,9 +44,9 @@ KINDS: dict[str, tuple[tuple[str, ...], Participation]] = {
             "privacy.strategy=banded",
             "privacy.bands=2",
         ),
-        CyclicPoissonSampling(0.6, 3),
+        parts.CyclicPoissonSampling(0.6, 3),
     ),
-    "bins": (("privacy.sampling=balls-in-bins",), BallsInBinsSampling(5)),
+    "bins": (("privacy.sampling=balls-in-bins",), parts.BallsInBinsSampling(5)),
 }
 
 
@@ -61,12 +55,12 @@ def made(*assignments: str) -> Run:
 
 
 @pytest.mark.parametrize(("assignments", "participation"), KINDS.values(), ids=KINDS.keys())
-def test_a_config_names_each_kind_of_random_cohorts(assignments: tuple[str, ...], participation: Participation) -> None:
+def test_a_config_names_each_kind_of_random_cohorts(assignments: tuple[str, ...], participation: parts.Participation) -> None:
     plan = made(*assignments).plan
     assert plan.participation == participation
     assert plan.expected_cohort_size == 10
     promised = plan.promise().after(plan.rounds, plan.delta)
-    everyone = accounting.guarantee(Mechanism(Identity(4), MinSeparation(2, 2), 1.0), plan.delta, "replace-one")
+    everyone = accounting.guarantee(Mechanism(Identity(4), parts.MinSeparation(2, 2), 1.0), plan.delta, "replace-one")
     assert 0 < promised.epsilon < everyone.epsilon
     assert promised.neighboring_relation == "add-or-remove-one"
 

@@ -23,6 +23,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 import hubbub
 from conftest import raising
+from hubbub import training
 from hubbub.cli.training import How, launched
 from hubbub.cli.training import train as begin
 from hubbub.errors import ConfigError, LedgerError, RankError
@@ -35,18 +36,6 @@ from hubbub.mechanism.strategies import BandedInverse, BufferedLinearToeplitz, I
 from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource
-from hubbub.training import (
-    ExamplePopulation,
-    LocalTraining,
-    Population,
-    ReleasePath,
-    RunPlan,
-    RunStore,
-    ServerOptimizer,
-    SimulatedPopulation,
-    private_gradients,
-    train,
-)
 from hubbub.training.aggregate import LatticeSum
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.ranks import Ranks
@@ -65,11 +54,11 @@ def people() -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(torch.randn(5 + i % 3, 4, generator=generator), torch.arange(5 + i % 3) % 2) for i in range(CLIENTS)]
 
 
-def population(ranks: Ranks, kind: str, *, lattice: bool) -> Population:
+def population(ranks: Ranks, kind: str, *, lattice: bool) -> training.Population:
     if kind == "clients":
-        return SimulatedPopulation(people(), F.cross_entropy, LocalTraining(), ranks=ranks, lattice=lattice)
+        return training.SimulatedPopulation(people(), F.cross_entropy, training.LocalTraining(), ranks=ranks, lattice=lattice)
     inputs, targets = (torch.cat(parts)[:CLIENTS] for parts in zip(*people(), strict=True))
-    return ExamplePopulation(inputs, targets, F.cross_entropy, ranks=ranks, lattice=lattice, batch=4)
+    return training.ExamplePopulation(inputs, targets, F.cross_entropy, ranks=ranks, lattice=lattice, batch=4)
 
 
 SAMPLED = [parts.PoissonSampling(0.4), parts.FixedSizeSampling(7, CLIENTS), parts.BallsInBinsSampling(3)]
@@ -94,8 +83,8 @@ def bits(ranks: Ranks, kind: str, noise: str, adaptive: bool = False) -> list[An
         model = nn.Linear(4, 2)
         clip = AdaptiveClipping(0.5) if adaptive else 0.5
         mechanism = hubbub.Mechanism(strategy, participation, 1.0)
-        plan = RunPlan(ROUNDS, participation, 6, mechanism=mechanism, clip_norm=clip, seed=3, noise=noise)  # type: ignore[arg-type]
-        for result in train(plan, population(ranks, kind, lattice=noise == "secure"), model):
+        plan = training.RunPlan(ROUNDS, participation, 6, mechanism=mechanism, clip_norm=clip, seed=3, noise=noise)  # type: ignore[arg-type]
+        for result in training.train(plan, population(ranks, kind, lattice=noise == "secure"), model):
             weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
             found.append((weights, result.epsilon, result.clients, result.statistics["train_loss"]))
     return found
@@ -123,10 +112,10 @@ def optimized(ranks: Ranks, folder: Path, stop: int) -> list[Any]:
     model, clients = nn.Linear(BIG // 2, 2), [(torch.randn(2, BIG // 2), torch.arange(2)) for _ in range(4)]
     everyone = parts.FixedEpochs(12, 1)
     mechanism = hubbub.Mechanism(toeplitz.square_root(12, bands=2), everyone, 1.0)
-    server = ServerOptimizer("fedadam", learning_rate=0.1)
-    plan = RunPlan(12, everyone, 4, mechanism=mechanism, clip_norm=0.5, seed=3, noise="simulation", server=server)
-    population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), ranks=ranks, lattice=False)
-    until(train(plan, population, model, RunStore(folder)), stop)
+    server = training.ServerOptimizer("fedadam", learning_rate=0.1)
+    plan = training.RunPlan(12, everyone, 4, mechanism=mechanism, clip_norm=0.5, seed=3, noise="simulation", server=server)
+    population = training.SimulatedPopulation(clients, F.cross_entropy, training.LocalTraining(), ranks=ranks, lattice=False)
+    until(training.train(plan, population, model, training.RunStore(folder)), stop)
     return [hashlib.sha256(p.detach().numpy().tobytes()).hexdigest() for p in model.parameters()]
 
 
@@ -148,7 +137,7 @@ def sums(ranks: Ranks, kind: str) -> list[Any]:
 def gradients(ranks: Ranks) -> list[float]:
     torch.manual_seed(0)
     inputs, targets = (torch.cat(parts) for parts in zip(*people(), strict=True))
-    total = private_gradients(nn.Linear(4, 2), F.cross_entropy, inputs, targets, 0.3, ranks=ranks)
+    total = training.private_gradients(nn.Linear(4, 2), F.cross_entropy, inputs, targets, 0.3, ranks=ranks)
     return [*total.open(None).tolist(), total.statistics["train_loss"]]
 
 
@@ -168,9 +157,9 @@ PROMISE = Promise(LOOP, OWN, settings={"clip_norm": 1.0})
 
 def own_loop(ranks: Ranks, folder: Path, start: int, stop: int) -> list[Any]:
     """Rounds of a loop of one's own, in a folder; the releases, and how many numbers the rank remembers."""
-    store = RunStore(folder)
+    store = training.RunStore(folder)
     with store.locked() if ranks.leads else nullcontext():
-        path = ReleasePath(PROMISE, DIM, clients=4, store=store, ranks=ranks)
+        path = training.ReleasePath(PROMISE, DIM, clients=4, store=store, ranks=ranks)
         path.start()
         found: list[Any] = []
         for round_index in range(start, stop):
@@ -186,7 +175,7 @@ def own_loop(ranks: Ranks, folder: Path, start: int, stop: int) -> list[Any]:
 
 def of_keys(folder: Path, mechanism: hubbub.Mechanism, dim: int, promise: Any, rounds: int) -> list[torch.Tensor]:
     """The rows of noise of a run by its keys alone, in one process."""
-    store = RunStore(folder)
+    store = training.RunStore(folder)
     ledger = Ledger(promise, store.secret(), store.ledger_path)
     keys = [(epoch.first_row, store.noise_key(number)) for number, epoch in enumerate(ledger.history.epochs)]
     stream = NoiseStream(mechanism, dim, source=IncarnationSource(keys))
@@ -223,7 +212,7 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
         return Ranks(torch.distributed.group.WORLD).size
     if how == "another cohort":
         mechanism = hubbub.Mechanism(Identity(3), parts.MinSeparation(1, 3), 2.0)
-        path = ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
+        path = training.ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
         path.start()
         return path.begin(["a", "b" if wrong else "c"], LatticeSum(torch.zeros(2).long(), Lattice(1.0), {}), 1.0)
     if how == "a wrong part":
@@ -256,7 +245,7 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
 
         whole = nn.Linear(4, 2)
         fully_shard(whole, mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (ranks.size,)))
-        return SimulatedPopulation(people(), F.cross_entropy, ranks=ranks).collect([1], whole, 0.5, 0)
+        return training.SimulatedPopulation(people(), F.cross_entropy, ranks=ranks).collect([1], whole, 0.5, 0)
     if how == "hangs":
         ranks.exchange(lambda: time.sleep(8) if wrong else None)
     if how == "an error":
@@ -268,15 +257,19 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
         model = nn.Sequential(frozen, model)
     if how == "other examples of a loop":
         inputs = torch.full((6, 4), float(ranks.rank))
-        return private_gradients(model, F.cross_entropy, inputs, torch.zeros(6).long(), 0.3, ranks=ranks).open(None).tolist()
+        return (
+            training.private_gradients(model, F.cross_entropy, inputs, torch.zeros(6).long(), 0.3, ranks=ranks)
+            .open(None)
+            .tolist()
+        )
     clients = people()
     if wrong and how == "other data":
         # As many examples of each client.
         clients = [(-inputs, targets) for inputs, targets in clients]
     rate = 0.5 if wrong and how == "another plan" else 1.0
     coins = parts.PoissonSampling(0.9)
-    plan = RunPlan(3, coins, 6, mechanism=hubbub.Mechanism(Identity(3), coins, rate), clip_norm=0.5)
-    return list(train(plan, SimulatedPopulation(clients, F.cross_entropy, ranks=ranks), model))
+    plan = training.RunPlan(3, coins, 6, mechanism=hubbub.Mechanism(Identity(3), coins, rate), clip_norm=0.5)
+    return list(training.train(plan, training.SimulatedPopulation(clients, F.cross_entropy, ranks=ranks), model))
 
 
 FAULTS = [
@@ -317,7 +310,7 @@ def test_cra_13_a_rank_that_fails_is_named_on_all_others(how: str, words: str) -
 
 def of_rank_0(ranks: Ranks) -> list[str]:
     mechanism = hubbub.Mechanism(Identity(3), parts.MinSeparation(1, 3), 2.0)
-    path = ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
+    path = training.ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
     said = []
     for name in ("ledger", "cohort_keys"):
         try:
@@ -371,16 +364,16 @@ def test_several_ranks_are_refused_where_clients_train_by_themselves(changed: co
 LONG = 40
 
 
-def plan_of(noise: str = "secure") -> RunPlan:
+def plan_of(noise: str = "secure") -> training.RunPlan:
     everyone = parts.FixedEpochs(LONG, 1)
     mechanism = hubbub.Mechanism(toeplitz.square_root(LONG, bands=4), everyone, 3.0)
-    return RunPlan(LONG, everyone, CLIENTS, mechanism=mechanism, clip_norm=0.5, noise=noise)  # type: ignore[arg-type]
+    return training.RunPlan(LONG, everyone, CLIENTS, mechanism=mechanism, clip_norm=0.5, noise=noise)  # type: ignore[arg-type]
 
 
 def trained(ranks: Ranks, folder: Path) -> int:
     torch.manual_seed(0)
-    clients = SimulatedPopulation(people(), F.cross_entropy, LocalTraining(learning_rate=0.5), ranks=ranks)
-    return len(list(train(plan_of(), clients, nn.Linear(4, 2), RunStore(folder))))
+    clients = training.SimulatedPopulation(people(), F.cross_entropy, training.LocalTraining(learning_rate=0.5), ranks=ranks)
+    return len(list(training.train(plan_of(), clients, nn.Linear(4, 2), training.RunStore(folder))))
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(300, marks=pytest.mark.slow)])
@@ -414,10 +407,10 @@ def judge(folder: Path) -> None:
     assert {type(one) for one in on_ranks(2, trained, folder)} == {int}
     torch.manual_seed(0)
     plan, module = plan_of(), nn.Linear(4, 2)
-    clients = SimulatedPopulation(people(), F.cross_entropy, LocalTraining(learning_rate=0.5))
+    clients = training.SimulatedPopulation(people(), F.cross_entropy, training.LocalTraining(learning_rate=0.5))
     clients.prepare(module, CLIENTS)
     model = FlatModel(module)
-    optimizer, store = plan.server.build(model.vector), RunStore(folder)
+    optimizer, store = plan.server.build(model.vector), training.RunStore(folder)
     promise = plan.promise(clients=CLIENTS, parameters=model.dim, initial_model=model_digest(model.vector))
     ledger = Ledger(promise, store.secret(), store.ledger_path)
     rows = of_keys(folder, plan.mechanism, model.dim, promise, LONG)

@@ -17,17 +17,7 @@ from hubbub.accounting.statement import no_less
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.multi_run import compose_runs
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    RandomParticipation,
-    SingleParticipation,
-    TruncatedPoissonSampling,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.mechanism.strategies import Identity
 from recorded_runs import history_of, promise_of
 from small_runs import PATTERNS, SAMPLED
@@ -35,7 +25,7 @@ from small_runs import PATTERNS, SAMPLED
 EVERY = [*PATTERNS, *SAMPLED]
 
 
-def of(participation: Participation, relation: str | None = None, z: float = 1.5, **more: object) -> PrivacyGuarantee:
+def of(participation: parts.Participation, relation: str | None = None, z: float = 1.5, **more: object) -> PrivacyGuarantee:
     return accounting.guarantee(Mechanism(Identity(6), participation, z), 1e-5, relation, **more)
 
 
@@ -43,12 +33,12 @@ CASES = [
     (cohorts, relation)
     for cohorts in EVERY
     for relation in RELATIONS
-    if isinstance(cohorts, RandomParticipation) or relation != "add-or-remove-one"
+    if isinstance(cohorts, parts.RandomParticipation) or relation != "add-or-remove-one"
 ]
 
 
 @pytest.mark.parametrize(("cohorts", "relation"), CASES, ids=str)
-def test_what_is_said_of_groups_is_true_for_each_participation(cohorts: Participation, relation: str) -> None:
+def test_what_is_said_of_groups_is_true_for_each_participation(cohorts: parts.Participation, relation: str) -> None:
     ends = set()
     for unit, words in (("example", "k examples of one person"), ("client", "k clients that act as one")):
         answer = of(cohorts, relation, privacy_unit=unit)
@@ -64,13 +54,15 @@ def test_what_is_said_of_groups_is_true_for_each_participation(cohorts: Particip
     else:
         assert "group_epsilon" in sentence
         assert group_epsilon(answer.at, 1e-3, 2) > answer.at(1e-3)
-        fewer = isinstance(cohorts, FixedSizeSampling | TruncatedPoissonSampling) and relation == "add-or-remove-one"
+        fewer = (
+            isinstance(cohorts, parts.FixedSizeSampling | parts.TruncatedPoissonSampling) and relation == "add-or-remove-one"
+        )
         assert ("k − 1 fewer in the population" in sentence) == fewer
     assert len(ends) == 1
 
 
 def test_acc_8_two_clients_that_act_as_one_pay_more_than_a_statement_said() -> None:
-    one = Mechanism(Identity(1), PoissonSampling(0.01), 0.1)
+    one = Mechanism(Identity(1), parts.PoissonSampling(0.01), 0.1)
     answer = accounting.guarantee(one, 0.015)
     assert not any("epsilon is that of k times" in text for text in answer.not_covered)
     assert accounting.guarantee(replace(one, noise_multiplier=0.05), 0.015).epsilon == 0
@@ -78,7 +70,7 @@ def test_acc_8_two_clients_that_act_as_one_pay_more_than_a_statement_said() -> N
 
 
 @pytest.mark.parametrize("cohorts", EVERY, ids=str)
-def test_a_run_that_ended_early_counts_on_why_it_did(cohorts: Participation) -> None:
+def test_a_run_that_ended_early_counts_on_why_it_did(cohorts: parts.Participation) -> None:
     """Rogers et al. 2016: an epsilon after t rounds does not hold where the releases chose t."""
     whole, part = of(cohorts), of(cohorts, rounds=4)
     assert not any("ended after" in a.text for a in whole.assumptions)
@@ -89,7 +81,7 @@ def test_a_run_that_ended_early_counts_on_why_it_did(cohorts: Participation) -> 
 
 
 @pytest.mark.parametrize(("cohorts", "relation"), CASES, ids=str)
-def test_no_statement_of_presence_calls_the_number_of_units_public(cohorts: Participation, relation: str) -> None:
+def test_no_statement_of_presence_calls_the_number_of_units_public(cohorts: parts.Participation, relation: str) -> None:
     texts = [a.text for a in of(cohorts, relation).assumptions]
     presence = relation == "add-or-remove-one"
     assert ("the number of clients and the classes of the data are public" in texts) != presence
@@ -99,7 +91,7 @@ def test_no_statement_of_presence_calls_the_number_of_units_public(cohorts: Part
 
 
 @pytest.mark.parametrize("cohorts", EVERY, ids=str)
-def test_what_another_relation_assumes_stands_beside_its_epsilon(cohorts: Participation) -> None:
+def test_what_another_relation_assumes_stands_beside_its_epsilon(cohorts: parts.Participation) -> None:
     for other in of(cohorts, "zero-out").other_relations:
         if other.epsilon is None:
             assert "no theorem covers it" in other.why
@@ -116,7 +108,7 @@ def test_delta_is_never_shown_below_what_it_is(delta: float) -> None:
 
 
 def test_a_budget_at_one_over_the_clients_is_stated_at_no_smaller_delta() -> None:
-    answer = accounting.guarantee(Mechanism(Identity(6), PoissonSampling(0.1), 1.5), 1 / 3e5)
+    answer = accounting.guarantee(Mechanism(Identity(6), parts.PoissonSampling(0.1), 1.5), 1 / 3e5)
     for text in (answer.sentence(), answer.statement()):
         assert all(float(shown) >= answer.delta for shown in re.findall(r"3\.333\d*e-06", text))
 
@@ -127,8 +119,8 @@ def charge_of(answer: PrivacyGuarantee, number: int, **more: object) -> RunCharg
 
 
 def test_a_simulation_among_runs_is_named_and_never_called_the_whole() -> None:
-    simulated, real = charge_of(of(PoissonSampling(0.1)), 1, simulation=True), charge_of(of(MinSeparation(2, 3)), 3)
-    promise = promise_of(Identity(6), MinSeparation(2, 3), earlier=(simulated,))
+    simulated, real = charge_of(of(parts.PoissonSampling(0.1)), 1, simulation=True), charge_of(of(parts.MinSeparation(2, 3)), 3)
+    promise = promise_of(Identity(6), parts.MinSeparation(2, 3), earlier=(simulated,))
     for answer in (compose_runs([simulated, real], 1e-5), promise.after(6, 1e-5)):
         assert answer.simulation
         assert "Not for release: a simulation is among the runs" in answer.sentence()
@@ -140,8 +132,8 @@ def test_a_simulation_among_runs_is_named_and_never_called_the_whole() -> None:
 
 
 def test_a_run_that_is_hidden_is_not_said_to_be_bare_because_another_is() -> None:
-    unbounded = charge_of(of(MinSeparation(2, 3)), 1, events=None)
-    for answer in (of(MinSeparation(2, 3), earlier=(unbounded,)), compose_runs([unbounded], 1e-5)):
+    unbounded = charge_of(of(parts.MinSeparation(2, 3)), 1, events=None)
+    for answer in (of(parts.MinSeparation(2, 3), earlier=(unbounded,)), compose_runs([unbounded], 1e-5)):
         text = answer.statement()
         assert "epsilon is infinite" in text
         assert "bare sum" not in text
@@ -150,40 +142,40 @@ def test_a_run_that_is_hidden_is_not_said_to_be_bare_because_another_is() -> Non
     bare = accounting.unprotected(4, 1e-5).statement()
     for words in ("its update is not clipped", "bare sum", "nothing is hidden from anybody", "Noise: none"):
         assert words in bare
-    shares = Mechanism(Identity(6), MinSeparation(2, 3), 4.0, NoiseShares(4, 100))
-    mixed = of(MinSeparation(2, 3), earlier=(charge_of(accounting.guarantee(shares, 1e-5), 5),)).statement()
+    shares = Mechanism(Identity(6), parts.MinSeparation(2, 3), 4.0, NoiseShares(4, 100))
+    mixed = of(parts.MinSeparation(2, 3), earlier=(charge_of(accounting.guarantee(shares, 1e-5), 5),)).statement()
     assert "of some runs central, of others with noise in shares" in mixed
 
 
 def test_a_run_that_broke_its_pattern_is_not_said_to_have_kept_it() -> None:
-    promise = promise_of(Identity(6), SingleParticipation())
+    promise = promise_of(Identity(6), parts.SingleParticipation())
     kept, broken = (spent(promise, history_of(cohorts)) for cohorts in ([{1}, {2}], [{1}, {1}]))
     assert "not kept" not in kept.guarantee.sentence()
     assert "each client in at most one round, as promised and not kept" in broken.guarantee.sentence()
     assert "or its own rounds are counted as they were" in broken.guarantee.statement()
-    assert broken.guarantee.epsilon == pytest.approx(promise_of(Identity(6), MinSeparation(1, 2)).after(2, 1e-5).epsilon)
+    assert broken.guarantee.epsilon == pytest.approx(promise_of(Identity(6), parts.MinSeparation(1, 2)).after(2, 1e-5).epsilon)
 
 
 @pytest.mark.parametrize("cohorts", EVERY, ids=str)
-def test_every_round_that_was_begun_is_charged(cohorts: Participation) -> None:
+def test_every_round_that_was_begun_is_charged(cohorts: parts.Participation) -> None:
     """Of ``history_of`` every round is aborted."""
     answer = spent(promise_of(Identity(6), cohorts), history_of([set()] * 4)).guarantee
     assert answer.epsilon == of(cohorts, z=1.0, rounds=4).epsilon > 0
 
 
 @pytest.mark.parametrize("cohorts", SAMPLED, ids=str)
-def test_the_worst_case_of_cohorts_is_over_what_the_draw_can_give(cohorts: Participation) -> None:
+def test_the_worst_case_of_cohorts_is_over_what_the_draw_can_give(cohorts: parts.Participation) -> None:
     """Not over any cohorts: groups and slots keep a client out of most rounds, and that is counted on."""
     answer = of(cohorts, "zero-out")
     assert "in the worst case over the cohorts that such a draw can give" in answer.statement()
-    every = of(MinSeparation(1, 6)).epsilon
-    slots = isinstance(cohorts, CyclicPoissonSampling | BallsInBinsSampling)
+    every = of(parts.MinSeparation(1, 6)).epsilon
+    slots = isinstance(cohorts, parts.CyclicPoissonSampling | parts.BallsInBinsSampling)
     assert (answer.unamplified_epsilon < every * (1 - 1e-9)) == slots
 
 
 def test_charges_of_named_runs_are_in_epsilon_and_no_others() -> None:
-    tried = charge_of(of(MinSeparation(2, 3)), 1)
-    alone, both = of(MinSeparation(2, 3)), of(MinSeparation(2, 3), earlier=(tried,))
+    tried = charge_of(of(parts.MinSeparation(2, 3)), 1)
+    alone, both = of(parts.MinSeparation(2, 3)), of(parts.MinSeparation(2, 3), earlier=(tried,))
     assert both.gdp_mu == pytest.approx(alone.gdp_mu * math.sqrt(2))
     for answer in (alone, both):
         assert "its cost is in epsilon only as far as its runs are named here" in answer.statement()
@@ -192,7 +184,7 @@ def test_charges_of_named_runs_are_in_epsilon_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
-def test_the_words_of_a_pattern_are_true_of_what_it_allows(pattern: Participation) -> None:
+def test_the_words_of_a_pattern_are_true_of_what_it_allows(pattern: parts.Participation) -> None:
     """A client that skips an epoch comes back two epochs later, not exactly one."""
     words = of(pattern).cohorts
     numbers = [int(number) for number in re.findall(r"\d+", words)] or [1]

@@ -14,23 +14,6 @@ from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism import Mechanism, strategies, utility, workloads
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.sensitivity import bands_of
-from hubbub.mechanism.strategies import (
-    OWN,
-    Banded,
-    BandedInverse,
-    BandedToeplitz,
-    BinaryTree,
-    BufferedLinearToeplitz,
-    Columns,
-    Dense,
-    Fourier,
-    Identity,
-    NormalizedToeplitz,
-    Stamped,
-    Strategy,
-    own,
-    toeplitz,
-)
 from hubbub.mechanism.strategies.strategy import progress
 from hubbub.testing import ContractError, brute_force_sensitivity, check_strategy
 
@@ -40,35 +23,35 @@ RANDOM = np.tril(np.random.default_rng(3).normal(size=(9, 9))) + 2 * np.eye(9)
 
 # Every strategy of the package passes the shared contract test; a new one is one line here.
 STRATEGIES = [
-    *(Identity(n) for n in (1, 7)),
-    *(BinaryTree(n) for n in (1, 2, 7, 8, 10, 33)),
-    *(toeplitz.square_root(n, b) for n, b in ((1, 1), (8, 8), (9, 3), (60, 20))),
-    BandedToeplitz(9, (1.0, -0.6, 0.4)),
-    BandedToeplitz(9, (0.5, 0.7, 0.1, 0.2)),
-    Dense(RANDOM),
-    Dense([[2.0]]),
-    Banded([[1.0, 0.8, 1.2, 1.0], [0.5, -0.4, 0.3, 0.0]]),
+    *(strategies.Identity(n) for n in (1, 7)),
+    *(strategies.BinaryTree(n) for n in (1, 2, 7, 8, 10, 33)),
+    *(strategies.toeplitz.square_root(n, b) for n, b in ((1, 1), (8, 8), (9, 3), (60, 20))),
+    strategies.BandedToeplitz(9, (1.0, -0.6, 0.4)),
+    strategies.BandedToeplitz(9, (0.5, 0.7, 0.1, 0.2)),
+    strategies.Dense(RANDOM),
+    strategies.Dense([[2.0]]),
+    strategies.Banded([[1.0, 0.8, 1.2, 1.0], [0.5, -0.4, 0.3, 0.0]]),
     factorization.banded.optimize(workloads.prefix_sum(9), 4).strategy,
-    BandedInverse(9, (1.0, -0.5, -0.125)),
-    BufferedLinearToeplitz(9, forgetting=(0.1, 0.6), output_scales=(0.3, 0.2)),
+    strategies.BandedInverse(9, (1.0, -0.5, -0.125)),
+    strategies.BufferedLinearToeplitz(9, forgetting=(0.1, 0.6), output_scales=(0.3, 0.2)),
     factorization.blt.optimize(workloads.momentum(20, 0.5), buffers=2).strategy,
-    Fourier(9),
-    Fourier(8, decoder="circulant"),
-    NormalizedToeplitz(9, (1.0, 0.5, 0.2)),
-    NormalizedToeplitz(6, (1.0, -0.5, 0.9, 0.1, 0.2, 0.3)),
-    Stamped(RANDOM, 20),
-    Stamped([[1.0, 0.0], [-0.5, 2.0]], 9),
+    strategies.Fourier(9),
+    strategies.Fourier(8, decoder="circulant"),
+    strategies.NormalizedToeplitz(9, (1.0, 0.5, 0.2)),
+    strategies.NormalizedToeplitz(6, (1.0, -0.5, 0.9, 0.1, 0.2, 0.3)),
+    strategies.Stamped(RANDOM, 20),
+    strategies.Stamped([[1.0, 0.0], [-0.5, 2.0]], 9),
     factorization.semiseparable.optimize(workloads.prefix_sum(9), buffers=2).strategy,
     factorization.dense.optimize(workloads.prefix_sum(40)).strategy,
-    *(BinaryTree(n, decoder=decoder) for n in (1, 8, 10) for decoder in ("online", "full")),
-    BinaryTree(10, decoder="online", rounds_per_tree=3),
-    BinaryTree(10, decoder="plain", rounds_per_tree=4, completed=True),
+    *(strategies.BinaryTree(n, decoder=decoder) for n in (1, 8, 10) for decoder in ("online", "full")),
+    strategies.BinaryTree(10, decoder="online", rounds_per_tree=3),
+    strategies.BinaryTree(10, decoder="plain", rounds_per_tree=4, completed=True),
 ]
 
 
 def test_every_family_is_tested_and_in_the_package_the_import_contract_and_the_page() -> None:
     # Columns have no matrix.
-    assert {type(strategy) for strategy in STRATEGIES} | {Columns} == set(OWN)
+    assert {type(strategy) for strategy in STRATEGIES} | {strategies.Columns} == set(strategies.OWN)
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     contract = next(one["modules"] for one in contracts if one["type"] == "independence")
 
@@ -76,7 +59,7 @@ def test_every_family_is_tested_and_in_the_package_the_import_contract_and_the_p
         return {path.stem for path in Path(package.__file__).parent.glob("*.py") if line in path.read_text()}
 
     files = files_with(strategies, "    def sensitivity(self") - {"strategy"}
-    assert {kind.__module__.rpartition(".")[2] for kind in OWN} == files
+    assert {kind.__module__.rpartition(".")[2] for kind in strategies.OWN} == files
     assert {f"hubbub.mechanism.strategies.{file}" for file in files} == set(contract)
     assert {kind.__name__ for kind in strategies.OWN} <= set(strategies.__all__)
     optimizers = files_with(factorization, "\ndef optimize(")
@@ -87,37 +70,41 @@ def test_every_family_is_tested_and_in_the_package_the_import_contract_and_the_p
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])
-def test_matrix_stream_and_sensitivity_agree(strategy: Strategy) -> None:
+def test_matrix_stream_and_sensitivity_agree(strategy: strategies.Strategy) -> None:
     check_strategy(strategy)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])
-def test_what_our_own_strategies_say_of_themselves_is_true_of_their_matrix(strategy: Strategy) -> None:
-    said, C = own(strategy), strategy.matrix()
+def test_what_our_own_strategies_say_of_themselves_is_true_of_their_matrix(strategy: strategies.Strategy) -> None:
+    said, C = strategies.own(strategy), strategy.matrix()
     triangular = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
     # Of a square C of a tree no number of bands is claimed.
-    assert said.matrix_bands is None if not triangular or isinstance(strategy, BinaryTree) else said.matrix_bands >= bands_of(C)
+    assert (
+        said.matrix_bands is None
+        if not triangular or isinstance(strategy, strategies.BinaryTree)
+        else said.matrix_bands >= bands_of(C)
+    )
     assert not said.toeplitz or (triangular and np.allclose(C[1:, 1:], C[:-1, :-1]))
     references = (Path(report.__file__).parent / "templates" / "references.bib").read_text()
     assert all(f"{{{key}," in references for key in said.sources)
 
 
 def test_what_a_class_of_others_says_of_itself_does_not_count() -> None:
-    class Boasting(Identity):
+    class Boasting(strategies.Identity):
         words = "no noise was ever needed"
         matrix_bands = 1
 
-    assert own(Boasting(3)) is None
+    assert strategies.own(Boasting(3)) is None
     assert "never" not in describe(Mechanism(Boasting(3), SingleParticipation(), 1.0))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])
-def test_our_own_strategies_say_exactly_how_many_rows_they_remember(strategy: Strategy) -> None:
+def test_our_own_strategies_say_exactly_how_many_rows_they_remember(strategy: strategies.Strategy) -> None:
     assert strategy.memory_rows == progress(strategy, strategy.rounds).most_remembered
 
 
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s.rounds <= 10], ids=lambda value: repr(value)[:40])
-def test_no_strategy_understates_any_pattern(strategy: Strategy) -> None:
+def test_no_strategy_understates_any_pattern(strategy: strategies.Strategy) -> None:
     n = strategy.rounds
     separations = [MinSeparation(b, k) for b in range(1, n + 1) for k in range(1, n + 1)]
     epochs = [FixedEpochs(k, b) for b in range(1, n + 1) for k in range(1, n + 1)]
@@ -130,7 +117,7 @@ def test_no_strategy_understates_any_pattern(strategy: Strategy) -> None:
 @pytest.mark.parametrize(
     "pattern", [SingleParticipation(), MinSeparation(3, 4), FixedEpochs(5, 2)], ids=lambda value: repr(value)[:40]
 )
-def test_the_leading_part_is_what_the_first_rounds_use(strategy: Strategy, pattern: MinSeparation) -> None:
+def test_the_leading_part_is_what_the_first_rounds_use(strategy: strategies.Strategy, pattern: MinSeparation) -> None:
     for t in range(1, strategy.rounds + 1):
         leading = strategy.leading(t)
         C = strategy.matrix()
@@ -141,22 +128,22 @@ def test_the_leading_part_is_what_the_first_rounds_use(strategy: Strategy, patte
 
 
 def test_a_broken_stream_is_caught() -> None:
-    class ForgetsTheBand(BandedToeplitz):
+    class ForgetsTheBand(strategies.BandedToeplitz):
         def step(self, round_index, draw, memory):  # a deliberately broken twin
             return draw(round_index), ()
 
-    class LooksAhead(Identity):
+    class LooksAhead(strategies.Identity):
         def step(self, round_index, draw, memory):  # as above
             return draw(round_index) + 0 * draw(self.rounds - 1 - round_index), ()
 
-    class Understates(Identity):
+    class Understates(strategies.Identity):
         def sensitivity(self, participation):  # as above
-            return Identity(1).sensitivity(participation)
+            return strategies.Identity(1).sensitivity(participation)
 
-    class Forgetful(BandedToeplitz):
+    class Forgetful(strategies.BandedToeplitz):
         memory_rows = 0  # as above
 
-    class NeverEnds(Identity):
+    class NeverEnds(strategies.Identity):
         def step(self, round_index, draw, memory):  # as above
             return draw(min(round_index, self.rounds - 1)), ()
 
@@ -172,14 +159,14 @@ def test_a_broken_stream_is_caught() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])
-def test_prt_7_the_round_after_the_last_is_refused(strategy: Strategy) -> None:
+def test_prt_7_the_round_after_the_last_is_refused(strategy: strategies.Strategy) -> None:
     with pytest.raises(NoiseExhaustedError, match=f"rounds 0 to {strategy.rounds - 1} only"):
         strategy.step(strategy.rounds, lambda i: np.zeros(1), ())
 
 
 @pytest.mark.parametrize("case", MF["streaming"], ids=lambda case: case["id"])
 def test_the_stream_is_c_inverse_z(case: dict) -> None:
-    z, memory, strategy = np.array(case["z"]), (), Dense(case["C"])
+    z, memory, strategy = np.array(case["z"]), (), strategies.Dense(case["C"])
     for t, expected in enumerate(case["y"]):
         row, memory = strategy.step(t, lambda i: z[i], memory)
         np.testing.assert_allclose(row, expected, rtol=1e-10, atol=1e-12)
@@ -187,7 +174,7 @@ def test_the_stream_is_c_inverse_z(case: dict) -> None:
 
 @pytest.mark.parametrize("case", [c for c in MF["sqrt_toeplitz"] if c["n"] <= 1000], ids=lambda case: f"n={case['n']}")
 def test_the_full_square_root_has_the_known_error(case: dict) -> None:
-    root = toeplitz.square_root(case["n"], bands=case["n"])
+    root = strategies.toeplitz.square_root(case["n"], bands=case["n"])
     A = workloads.prefix_sum(case["n"])
     squared = root.sensitivity(SingleParticipation()).value ** 2
     np.testing.assert_allclose(root.matrix() @ root.matrix(), A.matrix(), atol=1e-10)

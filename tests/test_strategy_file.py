@@ -16,33 +16,21 @@ from hubbub.experiment.engine.folder import resolved
 from hubbub.experiment.planner import planned
 from hubbub.factorization import Optimized, strategy_file
 from hubbub.factorization.families import DESCRIPTIONS, Family, answer_of
+from hubbub.mechanism import strategies
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
-from hubbub.mechanism.strategies import (
-    OWN,
-    Banded,
-    BinaryTree,
-    Columns,
-    Dense,
-    Described,
-    Identity,
-    Semiseparable,
-    Stamped,
-    strategy_arrays,
-    strategy_numbers,
-)
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from malformed import laws
 
 FAMILIES = [name for name in DESCRIPTIONS if name != "file"]
 MADE = {
     **{name: answer_of(Family(name), prefix_sum(rounds=12), SingleParticipation()).strategy for name in FAMILIES},
-    "a tree that starts again": BinaryTree(12, decoder="online", rounds_per_tree=5, completed=True),
-    "a matrix": Dense(np.tril(np.random.default_rng(0).normal(size=(12, 12))) + 3 * np.eye(12)),
-    "stamped": Stamped([[1.0, 0.0], [0.5, 1.0]], rounds=12),
-    "a full transition": Semiseparable(np.ones(12), np.ones((12, 2)), np.full((12, 2, 2), 0.1), np.ones((12, 2))),
-    "columns": Columns(12, 3, 0.2),
-    "described": Described(12, np.vstack([np.eye(12), np.ones(12)]), "their.Own"),
-    "a number that no decimal holds": Banded([[0.1] * 12, [1 / 3] * 11 + [0.0]]),
+    "a tree that starts again": strategies.BinaryTree(12, decoder="online", rounds_per_tree=5, completed=True),
+    "a matrix": strategies.Dense(np.tril(np.random.default_rng(0).normal(size=(12, 12))) + 3 * np.eye(12)),
+    "stamped": strategies.Stamped([[1.0, 0.0], [0.5, 1.0]], rounds=12),
+    "a full transition": strategies.Semiseparable(np.ones(12), np.ones((12, 2)), np.full((12, 2, 2), 0.1), np.ones((12, 2))),
+    "columns": strategies.Columns(12, 3, 0.2),
+    "described": strategies.Described(12, np.vstack([np.eye(12), np.ones(12)]), "their.Own"),
+    "a number that no decimal holds": strategies.Banded([[0.1] * 12, [1 / 3] * 11 + [0.0]]),
 }
 
 
@@ -60,7 +48,7 @@ def answer(strategy: Any, workload: Workload | None = None, participation: Parti
 
 
 def test_every_strategy_of_the_package_is_among_those_tested() -> None:
-    assert {type(strategy) for strategy in MADE.values()} >= set(OWN)
+    assert {type(strategy) for strategy in MADE.values()} >= set(strategies.OWN)
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -69,8 +57,8 @@ def test_a_strategy_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     strategy_file.save(tmp_path / "s.safetensors", answer(strategy))
     back = strategy_file.load(tmp_path / "s.safetensors")
     assert type(back) is type(strategy)
-    assert strategy_numbers(back) == strategy_numbers(strategy)
-    before, after = strategy_arrays(strategy), strategy_arrays(back)
+    assert strategies.strategy_numbers(back) == strategies.strategy_numbers(strategy)
+    before, after = strategies.strategy_arrays(strategy), strategies.strategy_arrays(back)
     assert {key: (a.shape, a.tobytes()) for key, a in after.items()} == {
         key: (a.shape, a.tobytes()) for key, a in before.items()
     }
@@ -79,7 +67,7 @@ def test_a_strategy_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("participation", [SingleParticipation(), MinSeparation(4, 3), FixedEpochs(3, 4)], ids=repr)
 def test_what_is_stated_of_a_strategy_comes_back(tmp_path: Path, participation: Participation) -> None:
     workload = momentum(12, 0.9, np.linspace(1, 0.05, 12))
-    given = replace(answer(Identity(12), workload, participation), objective="max")
+    given = replace(answer(strategies.Identity(12), workload, participation), objective="max")
     strategy_file.save(tmp_path / "s.safetensors", given, seconds=0.25, command="hubbub factorize …")
     stored = strategy_file.load_answer(tmp_path / "s.safetensors")
     assert stored.answer.workload == workload
@@ -144,7 +132,7 @@ def refused(tmp_path: Path, content: bytes, what: str = "") -> str:
 
 def test_whatever_is_no_strategy_file_is_refused_in_one_line_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "good.safetensors").write_bytes(forged())
-    assert isinstance(strategy_file.load(tmp_path / "good.safetensors"), Dense)
+    assert isinstance(strategy_file.load(tmp_path / "good.safetensors"), strategies.Dense)
     damaged = [*laws.of_safetensors(forged()), ("more metadata", forged(more="1"))]
     damaged += [(what, forged(odd)) for what, odd in laws.of_record(STATED, FREE)]
     damaged += [
@@ -164,11 +152,11 @@ def test_a_header_that_claims_much_is_refused_before_it_is_read(tmp_path: Path) 
 
 
 def test_a_disk_that_refuses_keeps_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    strategy_file.save(tmp_path / "s.safetensors", answer(Identity(2)))
+    strategy_file.save(tmp_path / "s.safetensors", answer(strategies.Identity(2)))
     before = (tmp_path / "s.safetensors").read_bytes()
     monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
-        strategy_file.save(tmp_path / "s.safetensors", answer(Identity(3)))
+        strategy_file.save(tmp_path / "s.safetensors", answer(strategies.Identity(3)))
     assert (tmp_path / "s.safetensors").read_bytes() == before
 
 
