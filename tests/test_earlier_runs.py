@@ -81,8 +81,14 @@ def test_a_trained_run_keeps_its_earlier_charge_over_stop_resume_and_verify(
     (tmp_path / "run.toml").write_text(text)
     with interrupted_at(3):
         assert hubbub("train", "run.toml", "--out", "two", "--allow-import") == 130
+    begun = (tmp_path / "two" / "config.toml").read_text()
+    other = recorded(tmp_path / "other", EVEN, THREE[:1], secret=1, close=True)
+    (tmp_path / "two" / "config.toml").write_text(begun.replace("earlier_runs = [", f'earlier_runs = ["{other}",'))
+    refused(["resume", "two", "--allow-import"], "privacy.earlier_runs: ", "none that this run counted when it began")
+    (tmp_path / "two" / "config.toml").write_text(begun)
     shutil.rmtree(tmp_path / "one")
     assert hubbub("verify", "two") == 0
+    (tmp_path / "two" / "guarantee.json").unlink()
     # Nor does it run its own code again unasked.
     assert hubbub("resume", "two") == 2
     assert hubbub("resume", "two", "--allow-import") == 0

@@ -133,6 +133,9 @@ def test_a_run_stops_where_both_together_would_exceed_the_budget(place: Path) ->
     found = answer("account", "two")
     assert 1 <= found["rounds"] < 30
     assert found["epsilon"] <= budget
+    told = ["extend", "coins", "--rounds", "1", "-o", "no", *PLAIN, "--set"]
+    alone = refused([*told, "privacy.stop_epsilon=0.1"], "the earlier runs alone cost").split("alone cost ")[1].split(";")[0]
+    refused([*told, f"privacy.stop_epsilon={float(alone) + 0.001}"], "the earlier runs and the first round cost")
 
 
 REFUSED = {

@@ -131,8 +131,10 @@ def test_a_simulation_without_secrets_is_closed_once(made: Path, tmp_path: Path,
         assert said in capsys.readouterr().out
 
 
-def test_a_report_is_not_written_in_the_place_of_a_folder(run: Path, tmp_path: Path) -> None:
-    refused(["report", run, "-o", tmp_path], "is a folder; name a file in it")
+def test_a_report_is_not_written_in_the_place_of_a_folder_or_another_file(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.html").mkdir()
+    refused(["report", run, "-o", tmp_path / "a.html"], "is a folder; name a file in it")
+    refused(["report", run, "-o", run / "ledger.jsonl"], "ledger.jsonl: must end in .html")
 
 
 def test_the_card_says_whom_epsilon_is_against(run: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from hubbub.mechanism.strategies import Identity
 from hubbub.training.evaluation import Evaluations
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder.record import read_metrics, read_run
-from recorded_runs import trained
+from recorded_runs import answer, trained
 from small_runs import until
 
 BOTH = (Mean("accuracy"), Mean("loss", 0.0, 5.0), Histogram("loss", (0.0, 0.5, 1.0, 5.0)))
@@ -240,8 +240,9 @@ def test_what_cannot_be_measured_privately_is_refused() -> None:
         Promise(4, None, settings={"evaluation": measured.record()})
     with pytest.raises(ConfigError, match="each kind of a number once"):
         PrivateEvaluation(1.0, (Mean("a"), Mean("a")))
-    with pytest.raises(ValueError, match="must be increasing"):
-        Mean("loss", 1.0, 1.0)
+    for low, high, words in ((1.0, 1.0, "must be increasing"), (0.0, 5e-324, "too close")):
+        with pytest.raises(ValueError, match=words):
+            Mean("loss", low, high)
     with pytest.raises(ValueError, match="increasing numbers"):
         Histogram("loss", (1.0,))
     with pytest.raises(TypeError, match="must be a tuple of Mean and Histogram"):
@@ -271,6 +272,7 @@ def test_a_run_by_the_commands_measures_its_clients_resumes_and_verifies(engine:
     assert kept.evaluation.noise_multiplier == promised.terms.evaluation.noise_multiplier
     assert promised.after(6, 1e-5).epsilon == pytest.approx(8.0, rel=1e-5)
     assert hubbub.verify(tmp_path / "run").ok
+    assert 3.99 < answer("calibrate", "--mechanism", tmp_path / "run", "--epsilon", "4", "--delta", "1e-5")["epsilon"] <= 4
     page = (tmp_path / "run/report.html").read_text()
     assert all(f"Measured by clients under noise: {name}" in page for name in ("accuracy", "loss"))
     # Evaluations alone cost a fifth of the budget's rho.

@@ -1,5 +1,6 @@
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -33,6 +34,13 @@ def column_norms(case: dict) -> list[float]:
 def test_the_dynamic_programme_gives_the_reference_values(case: dict) -> None:
     pattern = MinSeparation(case["min_sep"], case["max_participations"])
     assert sensitivity.of_columns(column_norms(case), pattern).value ** 2 == pytest.approx(case["sens2"], rel=1e-12)
+
+
+@pytest.mark.parametrize("rounds", [1, 8, 9, 100, 4000])
+@pytest.mark.parametrize("square", [0.1, 0.3, 0.2000001, 1.1])
+def test_the_sum_of_many_columns_is_stated_no_lower_than_it_is(rounds: int, square: float) -> None:
+    found = sensitivity.of_columns([square] * rounds, MinSeparation(1, rounds)).stated()
+    assert Fraction(found) ** 2 >= rounds * Fraction(square)
 
 
 @pytest.mark.parametrize("enumerable", [0, 20_000])

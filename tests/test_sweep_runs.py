@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 import tomllib
@@ -22,6 +24,7 @@ from hubbub.experiment.sweep import work
 from hubbub.experiment.sweep.work import finish, finish_all
 from hubbub.ledger.chain import read_chain
 from hubbub.training.run_folder.record import Metrics, read_metrics
+from reaper import alive
 from recorded_runs import answer, hubbub
 
 pytestmark = pytest.mark.slow
@@ -181,3 +184,21 @@ def test_a_process_that_is_killed_fails_its_cell_alone_and_an_interruption_ends_
         assert multiprocessing.active_children()
     assert multiprocessing.active_children() == []
     assert not (last / "private-scores.json").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_the_processes_of_a_sweep_end_with_it(how: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(CONFIG)
+    grid = "training.rounds=100000,100001"
+    command = [sys.executable, "-m", "hubbub", "sweep", "run.toml", "--grid", grid, "-o", "sweep", "--jobs", "2"]
+    sweep = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(list(tmp_path.glob("sweep/cells/*/metrics.jsonl"))) < 2:
+        time.sleep(0.1)
+    started = Path(f"/proc/{sweep.pid}/task/{sweep.pid}/children").read_text().split()
+    sweep.send_signal(how)
+    assert sweep.wait(60) != 0
+    deadline = time.monotonic() + 60
+    while any(alive(int(pid)) for pid in started):
+        assert time.monotonic() < deadline, "a process is left"
+        time.sleep(0.1)

@@ -98,7 +98,7 @@ class _Budget:
     def too_little_noise(self, least: str, cost: float, noise_multiplier: float) -> BudgetError:
         """The error of a search for which even the least that it may answer costs too much."""
         return BudgetError(
-            f"epsilon = {self.epsilon!r}: {least} costs {cost:.6g}; add noise: noise_multiplier = {noise_multiplier!r}"
+            f"epsilon = {self.epsilon!r}: {least} costs {rounded_up(cost)}; add noise: noise_multiplier = {noise_multiplier!r}"
         )
 
     def log_noise(self, event: Event, rounds: int, epsilon: float) -> float | None:
@@ -251,7 +251,7 @@ def calibrate_rounds(event: Event, epsilon: float, delta: float, neighboring_rel
     if found is None:
         z = calibrate_noise_multiplier(event, 1, epsilon, delta, neighboring_relation, accountant)
         raise BudgetError(
-            f"epsilon = {epsilon!r}: one round alone costs {budget.cost((event, 1)):.6g}; a noise multiplier of {z:.6g} "
+            f"epsilon = {epsilon!r}: one round alone costs {rounded_up(budget.cost((event, 1)))}; a noise multiplier of {z!r} "
             f"instead of {event.noise_multiplier!r} would allow one"
         )
     return found

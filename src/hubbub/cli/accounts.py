@@ -72,6 +72,7 @@ def account(flags: Flags, *, as_json: bool, in_full: bool = False) -> None:
             shares=mechanism.shares,
             prior=promise.earlier,
             privacy_unit=promise.privacy_unit,
+            evaluation=promise.terms.evaluation,
         )
     elif absolute is not None:
         relative = scale("--clip-noise-multiplier", absolute) / mechanism.strategy.sensitivity(SingleParticipation()).value

@@ -222,7 +222,7 @@ def report(
         there = audit is not None or os.path.lexists(of_run)
         found.append(with_audit(summary(run), read_audit(of_run)) if there else summary(run))
     file = output or runs[0] / ("report-public.html" if public else "report.html")
-    require_output("--output", file)
+    require_output("--output", file, ".html")
     write_atomic(file, page(found, public=public).encode())
     say(console(), f"Report: {file}")
 

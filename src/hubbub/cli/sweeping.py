@@ -99,6 +99,7 @@ def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequenc
         say(screen, "Choosing among runs over the same people costs privacy beyond each run's own; the results state how much.")
     # A shell that starts a command in the background makes it ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     columns = TextColumn("runs"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn()
     settings = {place: cell.config for place, cell in left.items()}
     try:

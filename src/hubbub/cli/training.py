@@ -9,8 +9,6 @@ import os
 import signal
 import socket
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +22,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from hubbub._util.processes import end_with
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, print_json, promised_words, say
@@ -80,7 +79,7 @@ class How:
             # Before it waits for the others.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             starter = int(os.environ.get(_STARTER, os.getppid()))
-            threading.Thread(target=_end_with, args=(starter,), daemon=True).start()
+            end_with(starter)
         training = config.training
         ranks = Ranks.launched(time_limit=training.rank_timeout, shard_optimizer=training.shard == "optimizer")
         if not ranks.leads:
@@ -214,12 +213,6 @@ def _launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
     if first.exitcode < 0:
         say(console(stderr=True), f"hubbub: rank {rank}: was ended by {signal.Signals(-first.exitcode).name}")
     sys.exit(next((failure.exitcode for failure in (failures.get(0, first), first) if failure.exitcode > 0), 1))
-
-
-def _end_with(parent: int) -> NoReturn:
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
 
 
 def train(file: Path, assignments: list[str], out: Path | None, how: How) -> None:

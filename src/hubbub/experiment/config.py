@@ -474,7 +474,7 @@ def merge(*layers: Layer) -> Layer:
             if not isinstance(keys, Mapping):
                 raise ConfigError(f"{section} = {_checks.shown(keys)}: must be a section, settings by their names")
         privacy = layer.get("privacy", {})
-        if "noise_multiplier" in privacy and "epsilon" in privacy:
+        if privacy.get("noise_multiplier") is not None and privacy.get("epsilon") is not None:
             raise ConfigError(
                 f"privacy.noise_multiplier = {privacy['noise_multiplier']!r} and privacy.epsilon = {privacy['epsilon']!r}: "
                 "give one; the other follows from it"

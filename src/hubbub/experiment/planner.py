@@ -318,7 +318,8 @@ def _rounds_within(promise: Promise, budget: float, delta: float) -> int:
     fits = bisect.bisect_right(range(1, promise.rounds + 1), budget, key=lambda rounds: promise.after(rounds, delta).epsilon)
     if not fits:
         first = promise.after(1, delta).epsilon
-        raise BudgetError(f"privacy.stop_epsilon = {budget}: the first round alone costs {first:.4g}; raise noise_multiplier")
+        what = "the earlier runs and the first round cost" if promise.earlier else "the first round alone costs"
+        raise BudgetError(f"privacy.stop_epsilon = {budget}: {what} {rounded_up(first)}; raise it, or noise_multiplier")
     return fits
 
 

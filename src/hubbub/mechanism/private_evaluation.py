@@ -59,6 +59,8 @@ class Mean:
         _require_name(self.name)
         if not finite(f"{self.name}: low", self.low) < finite(f"{self.name}: high", self.high):
             raise ValueError(f"{self.name}: low = {self.low!r} and high = {self.high!r}: must be increasing")
+        if self._middle()[1] <= 0:
+            raise ValueError(f"{self.name}: low = {self.low!r} and high = {self.high!r}: are too close to lie between")
 
     @property
     def dim(self) -> int:

@@ -205,16 +205,19 @@ def best_of_columns(values: Array, separation: int, most: int) -> Array:
     """
     n = values.shape[-1]
     separation = min(separation, n)
+    count = min(most, -(-n // separation))
+    # Never below the exact sum, by one rounding for each value; of a few, who states the sum allows for them.
+    up = 1 + count * 2.0**-52 if count > 8 else 1.0
     best = np.zeros((*values.shape[:-1], n + separation))
     if values.ndim > 1 and most >= -(-n // separation):
         # Many rows at once: O(n) however many participations there are.
         for i in reversed(range(n)):
             np.maximum(best[:, i + 1], values[:, i] + best[:, i + separation], out=best[:, i])
-        return np.asarray(best[:, 0])
-    for _ in range(min(most, -(-n // separation))):
+        return np.asarray(best[:, 0] * up)
+    for _ in range(count):
         taken = values + best[..., separation:]
         best[..., :n] = np.maximum.accumulate(taken[..., ::-1], axis=-1)[..., ::-1]
-    return np.asarray(best[..., 0])
+    return np.asarray(best[..., 0] * up)
 
 
 def best_of_pairs(X: Array, separation: int) -> float:

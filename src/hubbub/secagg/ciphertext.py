@@ -13,9 +13,8 @@ import hashlib
 import math
 import os
 import signal
-import threading
 from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, ClassVar, Self
@@ -24,6 +23,7 @@ import gmpy2
 from gmpy2 import mpz
 
 from hubbub._util.checks import integer, shown
+from hubbub._util.processes import end_with
 from hubbub.secagg.integers import MOST_WORKERS, flatten, where, whole
 from hubbub.secagg.primes import ROUNDS
 from hubbub.secagg.randomizers import full_randomizers, short_randomizers
@@ -132,7 +132,7 @@ class PublicKey:
                 theirs.close()
                 started.append((process, ours))
             for i, (_, pipe) in enumerate(started):
-                pipe.send((self, plain[i * share : (i + 1) * share]))
+                pipe.send((os.getpid(), self, plain[i * share : (i + 1) * share]))
             return Ciphertext(self, shape, tuple(c for _, pipe in started for c in pipe.recv()))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise RuntimeError(
@@ -321,15 +321,9 @@ def width(key_bits: int) -> int:
 def _encrypt_share(pipe: Connection) -> None:
     """A process of its own: the ciphertexts of what comes through the pipe; it ends with the process that waits for them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-
-    def end_with_it() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=end_with_it, daemon=True).start()
-    pipe.send(_hidden(*pipe.recv()))
+    parent, public, plain = pipe.recv()
+    end_with(parent)
+    pipe.send(_hidden(public, plain))
 
 
 def _hidden(public: PublicKey, plain: list[int]) -> list[mpz]:

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub import report
 from hubbub._util import files, strict_json
-from hubbub.errors import RunFolderError
+from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build, with_moments
 from hubbub.experiment.planner import strategy_word
@@ -94,7 +94,15 @@ class RunInFolder:
             # Earlier runs count as they did when this one began, even if their folders were moved.
             promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
             earlier, extends = promise.earlier, promise.terms.extends
-        run = build(configs.resolve(layer), allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
+        config = configs.resolve(layer)
+        for named in config.privacy.earlier_runs or () if earlier is not None else ():
+            ledger = Path(named).expanduser() / "ledger.jsonl"
+            if ledger.is_file() and read_chain(ledger).hashes[0] not in {charge.first for charge in earlier or ()}:
+                raise ConfigError(
+                    f"privacy.earlier_runs: {named} is none that this run counted when it began, and would not be counted now; "
+                    "restore config.toml, or start a new run"
+                )
+        run = build(config, allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
         found = cls(run, folder, head)
         found._require_counted()
         if missing and run.plan.earlier:
@@ -192,6 +200,9 @@ class RunInFolder:
         tensors = {name: tensor.detach().clone().contiguous() for name, tensor in self.run.model.named_parameters()}
         content = save(tensors, {"ledger_head": chain.head_of_rounds})
         history = History.of_chain(chain)
+        if history.files is None:
+            # By the promise, whatever became of the file meanwhile.
+            self.write_guarantee()
         # In the place of releases that went, for a run that extends this one.
         stands = history.forgets or not self.run.config.training.keep_releases
         further = [CHECKPOINT] if stands and os.path.lexists(self.folder / CHECKPOINT) else []

@@ -17,6 +17,7 @@ from pathlib import Path
 from hubbub._util import files, strict_json
 from hubbub._util.checks import finite
 from hubbub._util.files import refusing
+from hubbub._util.processes import end_with
 from hubbub.errors import HubbubError
 from hubbub.experiment.config import Config
 from hubbub.ledger.actual_cost import Recorded
@@ -53,12 +54,12 @@ def finish_all(cells: Mapping[Path, Config], jobs: int, *, allow_import: bool = 
     waiting = list(cells)[::-1]
     idle: list[ProcessPoolExecutor] = []
     busy: dict[Future[float | str], tuple[ProcessPoolExecutor, Path]] = {}
-    before = set(multiprocessing.active_children())
+    before, spawned = set(multiprocessing.active_children()), multiprocessing.get_context("spawn")
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:
         while waiting or busy:
             while waiting and len(busy) < jobs:
-                pool = idle.pop() if idle else ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+                pool = idle.pop() if idle else ProcessPoolExecutor(1, spawned, end_with, (os.getpid(),))
                 folder = waiting.pop()
                 busy[pool.submit(_outcome, folder, cells[folder], allow_import)] = pool, folder
             for future in wait(busy, return_when=FIRST_COMPLETED).done:
