@@ -118,6 +118,16 @@ def charge_of(answer: PrivacyGuarantee, number: int, **more: object) -> RunCharg
     return replace(RunCharge(*marks, 6, 6, answer.events, "zero-out", RELATIONS, "client"), **more)
 
 
+@pytest.mark.parametrize("kinds", [*itertools.permutations((parts.SingleParticipation(), *SAMPLED), 2)], ids=str)
+def test_runs_together_name_the_conditions_of_each_and_no_others(kinds: tuple[parts.Participation, ...]) -> None:
+    each = [of(cohorts, "zero-out") for cohorts in kinds]
+    both = compose_runs([charge_of(one, 2 * i, relations=one.relations) for i, one in enumerate(each)], 1e-5, "zero-out")
+    for other, *alone in zip(both.other_relations, *(one.other_relations for one in each), strict=True):
+        texts = {text for one in alone for text in one.why.split(", if ")[1:]}
+        least = [a for a in texts if not any(a != b and b.startswith(a) for b in texts)]
+        assert other.epsilon is None or sorted(other.why.split(", if ")[1:]) == sorted(least)
+
+
 def test_a_simulation_among_runs_is_named_and_never_called_the_whole() -> None:
     simulated, real = charge_of(of(parts.PoissonSampling(0.1)), 1, simulation=True), charge_of(of(parts.MinSeparation(2, 3)), 3)
     promise = promise_of(Identity(6), parts.MinSeparation(2, 3), earlier=(simulated,))

@@ -143,6 +143,7 @@ def together(
         events=events,
         relations=tuple(r for r in relations if all(r in run.relations for run in runs)),
         not_covered=tuple(dict.fromkeys((*unhidden, *(what for run in runs for what in run.not_covered)))),
+        counted=tuple(runs),
     )
 
 

@@ -5,7 +5,7 @@ Source: Ponomareva et al. 2023, Section 5.3, https://arxiv.org/abs/2303.00654.
 
 import math
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -99,6 +99,7 @@ class PrivacyGuarantee:
         sensitivity_of: How far one unit moves all releases of a pattern; of random cohorts one round that it takes part in.
         noise_by: Who adds the noise, where clients bring none along.
         setting: One line of who is trusted with what; empty for a server that sees each update.
+        counted: The runs whose events come first in ``events``: ``earlier``, or all runs where several are stated together.
 
     Example:
         >>> from hubbub.accounting import guarantee
@@ -132,6 +133,7 @@ class PrivacyGuarantee:
     sensitivity_of: Literal["the whole run", "one round"] = "the whole run"
     noise_by: NoiseBy = "server"
     setting: str = ""
+    counted: tuple[RunCharge, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def private(self) -> bool:
@@ -251,10 +253,11 @@ class PrivacyGuarantee:
         except BudgetError as error:
             return Restated(relation, None, str(error))
         how = "computed anew from the recorded rounds" if self.amplified else "of the sensitivity under it"
-        own = self.events[len(events_of(self.earlier) or ()) :]
-        parts = [(own, self.rounds), *((run.events, run.rounds) for run in self.earlier)]
+        own = self.events[len(events_of(self.counted) or ()) :]
+        parts = [(own, self.rounds), *((run.events, run.rounds) for run in self.counted)]
         kinds = [kind for part in parts for kind in run_participations(*part) if kind is not None]
-        also = dict.fromkeys(a.text for kind in kinds for a in compared(kind, relation, self.privacy_unit))
+        texts = dict.fromkeys(a.text for kind in kinds for a in compared(kind, relation, self.privacy_unit))
+        also = [text for text in texts if not any(other != text and other.startswith(text) for other in texts)]
         return Restated(relation, restated, "".join((how, *(f", if {text}" for text in also))))
 
     def sentence(self) -> str:
@@ -302,7 +305,7 @@ class PrivacyGuarantee:
 
     def as_json(self) -> dict[str, object]:
         """All fields as strict JSON values: an infinite epsilon is ``None``, together with ``"private": False``."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "counted"}
         return {
             **{name: finite_or_none(value) if isinstance(value, float) else value for name, value in fields.items()},
             "private": self.private,
