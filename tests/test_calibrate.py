@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from conftest import oracle
 from hubbub import accounting
 from hubbub._util.roots import Grid, Line, first
+from hubbub.accounting import events
 from hubbub.accounting.calibrate import (
     calibrate_cohort_size,
     calibrate_min_separation,
@@ -19,15 +20,6 @@ from hubbub.accounting.calibrate import (
     calibrate_sampling_probability,
 )
 from hubbub.accounting.composition import epsilon as epsilon_of
-from hubbub.accounting.events import (
-    BallsInBins,
-    Event,
-    FixedSizeSampled,
-    Gaussian,
-    PoissonSampled,
-    TreeAggregation,
-    TruncatedPoissonSampled,
-)
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import MinSeparation
@@ -70,34 +62,34 @@ def test_the_answer_of_a_search_meets_the_target_and_the_index_before_it_does_no
 
 @pytest.mark.parametrize("point", points("calibrate_sigma"), ids=str)
 def test_the_noise_is_that_of_the_second_opinion(point: dict) -> None:
-    event = PoissonSampled(1.0, point["q"])
+    event = events.PoissonSampled(1.0, point["q"])
     ours = calibrate_noise_multiplier(event, point["n"], point["eps"], point["delta"], RELATION)
-    cost = epsilon_of([(PoissonSampled(ours, point["q"]), point["n"])], point["delta"], RELATION)
+    cost = epsilon_of([(events.PoissonSampled(ours, point["q"]), point["n"])], point["delta"], RELATION)
     assert point["eps"] - 2e-5 * point["eps"] <= cost <= point["eps"]
     # As much noise as makes up for the mesh of either accountant.
     assert ours == pytest.approx(point["sigma_pld"], rel=MESH / point["eps"])
     assert ours < point["sigma_rdp"]
 
 
-EVENTS: list[tuple[Event, int, str]] = [
-    (Gaussian(1.0), 7, "replace-one"),
-    (PoissonSampled(1.0, 0.02), 300, "zero-out"),
-    (PoissonSampled(1.0, 0.02), 300, "replace-one"),
-    (PoissonSampled(1.0, 1.0), 3, RELATION),
-    (FixedSizeSampled(1.0, 20, 1000), 100, "zero-out"),
-    (TruncatedPoissonSampled(1.0, 0.05, 80, 1000), 50, RELATION),
-    (BallsInBins(1.0, 2, 4), 1, RELATION),
-    (TreeAggregation(1.0, 100, 3, 20), 2, "zero-out"),
+EVENTS: list[tuple[events.Event, int, str]] = [
+    (events.Gaussian(1.0), 7, "replace-one"),
+    (events.PoissonSampled(1.0, 0.02), 300, "zero-out"),
+    (events.PoissonSampled(1.0, 0.02), 300, "replace-one"),
+    (events.PoissonSampled(1.0, 1.0), 3, RELATION),
+    (events.FixedSizeSampled(1.0, 20, 1000), 100, "zero-out"),
+    (events.TruncatedPoissonSampled(1.0, 0.05, 80, 1000), 50, RELATION),
+    (events.BallsInBins(1.0, 2, 4), 1, RELATION),
+    (events.TreeAggregation(1.0, 100, 3, 20), 2, "zero-out"),
 ]
 
 
-def with_noise(event: Event, noise_multiplier: float) -> Event:
+def with_noise(event: events.Event, noise_multiplier: float) -> events.Event:
     return type(event)(noise_multiplier, *list(vars(event).values())[1:])
 
 
 @pytest.mark.parametrize(("event", "rounds", "relation"), EVENTS, ids=str)
 def test_the_noise_of_every_event_meets_the_budget_and_a_millionth_less_does_not(
-    event: Event, rounds: int, relation: str
+    event: events.Event, rounds: int, relation: str
 ) -> None:
     def cost(z: float) -> float:
         return epsilon_of([(with_noise(event, z), rounds)], 1e-5, relation)
@@ -118,18 +110,18 @@ def test_the_noise_of_gaussian_rounds_has_no_search_in_it(
     expected = gaussian.noise_multiplier(epsilon, delta) * sensitivity
     if expected > 1e12:
         with pytest.raises(BudgetError, match="no noise multiplier up to 1e\\+12"):
-            calibrate_noise_multiplier(Gaussian(1.0), rounds, epsilon, delta, relation)
+            calibrate_noise_multiplier(events.Gaussian(1.0), rounds, epsilon, delta, relation)
         return
-    z = calibrate_noise_multiplier(Gaussian(1.0), rounds, epsilon, delta, relation)
+    z = calibrate_noise_multiplier(events.Gaussian(1.0), rounds, epsilon, delta, relation)
     assert z == pytest.approx(expected, rel=1e-10)
-    assert epsilon_of([(Gaussian(z), rounds)], delta, relation) <= epsilon
+    assert epsilon_of([(events.Gaussian(z), rounds)], delta, relation) <= epsilon
 
 
 @pytest.mark.parametrize("accountant", ["tight", "rdp"])
 def test_each_accountant_calibrates_to_its_own_bound(accountant: str) -> None:
-    z = calibrate_noise_multiplier(PoissonSampled(1.0, 0.05), 20, 3.0, 1e-5, RELATION, accountant)
+    z = calibrate_noise_multiplier(events.PoissonSampled(1.0, 0.05), 20, 3.0, 1e-5, RELATION, accountant)
     for factor, meets in ((1, True), (math.exp(-1e-6), False)):
-        cost = epsilon_of([(PoissonSampled(z * factor, 0.05), 20)], 1e-5, RELATION, accountant)
+        cost = epsilon_of([(events.PoissonSampled(z * factor, 0.05), 20)], 1e-5, RELATION, accountant)
         assert (cost <= 3.0) is meets
 
 
@@ -145,13 +137,13 @@ def test_a_calibration_asks_the_accountant_few_times(
         return asked[-1]
 
     monkeypatch.setattr(module, "epsilon_once", counting)
-    calibrate_noise_multiplier(PoissonSampled(1.0, q), rounds, epsilon, 1e-6, RELATION)
+    calibrate_noise_multiplier(events.PoissonSampled(1.0, q), rounds, epsilon, 1e-6, RELATION)
     assert 2 <= len(asked) <= 8
 
 
 @pytest.mark.parametrize("point", points("calibrate_rounds"), ids=str)
 def test_as_many_rounds_fit_as_the_second_opinion_finds_and_one_more_does_not(point: dict) -> None:
-    event = PoissonSampled(point["z"], point["q"])
+    event = events.PoissonSampled(point["z"], point["q"])
     n = calibrate_rounds(event, epsilon=point["eps"], delta=point["delta"], neighboring_relation=RELATION)
     assert n >= point["rounds_pld"] * (1 - MESH)
     assert epsilon_of([(event, n)], point["delta"], RELATION) <= point["eps"]
@@ -163,13 +155,13 @@ def test_as_many_rounds_fit_as_the_second_opinion_finds_and_one_more_does_not(po
 def test_the_rounds_of_gaussian_releases_are_those_of_the_closed_form(
     log_z: float, log_epsilon: float, log_delta: float
 ) -> None:
-    event, epsilon, delta = Gaussian(10**log_z), 10**log_epsilon, 10**log_delta
+    event, epsilon, delta = events.Gaussian(10**log_z), 10**log_epsilon, 10**log_delta
     # n rounds are one release at z/√n.
     exact = (event.noise_multiplier / gaussian.noise_multiplier(epsilon, delta)) ** 2
     if exact < 1:
         with pytest.raises(BudgetError, match=r"one round alone costs .*; a noise multiplier of .* would allow one") as found:
             calibrate_rounds(event, epsilon, delta, "zero-out")
-        advised = Gaussian(float(str(found.value).split("multiplier of ")[1].split()[0]))
+        advised = events.Gaussian(float(str(found.value).split("multiplier of ")[1].split()[0]))
         assert calibrate_rounds(advised, epsilon, delta, "zero-out") >= 1
         return
     assert calibrate_rounds(event, epsilon, delta, "zero-out") == pytest.approx(min(math.floor(exact), 10**12), rel=1e-9, abs=1)
@@ -177,22 +169,22 @@ def test_the_rounds_of_gaussian_releases_are_those_of_the_closed_form(
 
 @pytest.mark.parametrize("point", points("calibrate_sampling_rate"), ids=str)
 def test_as_many_clients_may_be_sampled_as_the_second_opinion_finds(point: dict) -> None:
-    event = PoissonSampled(point["z"], 0.5)
+    event = events.PoissonSampled(point["z"], 0.5)
     q = calibrate_sampling_probability(event, point["n"], point["eps"], point["delta"], RELATION)
     assert q >= point["q_pld"] * (1 - MESH)
     for factor, meets in ((1, True), (math.exp(1e-6), False)):
-        cost = epsilon_of([(PoissonSampled(point["z"], q * factor), point["n"])], point["delta"], RELATION)
+        cost = epsilon_of([(events.PoissonSampled(point["z"], q * factor), point["n"])], point["delta"], RELATION)
         assert (cost <= point["eps"]) is meets
 
 
 def test_everybody_may_be_sampled_where_the_noise_allows_it() -> None:
-    assert calibrate_sampling_probability(PoissonSampled(100.0, 0.1), 10, 1.0, 1e-5, RELATION) == 1.0
-    assert calibrate_cohort_size(FixedSizeSampled(1000.0, 1, 50), 10, 1.0, 1e-5, "replace-one") == 50
+    assert calibrate_sampling_probability(events.PoissonSampled(100.0, 0.1), 10, 1.0, 1e-5, RELATION) == 1.0
+    assert calibrate_cohort_size(events.FixedSizeSampled(1000.0, 1, 50), 10, 1.0, 1e-5, "replace-one") == 50
 
 
 def test_one_more_member_of_a_cohort_would_cost_more_than_the_budget() -> None:
-    m = calibrate_cohort_size(FixedSizeSampled(2.0, 1, 5000), 200, 1.5, 1e-5, "zero-out")
-    costs = [epsilon_of([(FixedSizeSampled(2.0, size, 5000), 200)], 1e-5, "zero-out") for size in (m, m + 1)]
+    m = calibrate_cohort_size(events.FixedSizeSampled(2.0, 1, 5000), 200, 1.5, 1e-5, "zero-out")
+    costs = [epsilon_of([(events.FixedSizeSampled(2.0, size, 5000), 200)], 1e-5, "zero-out") for size in (m, m + 1)]
     assert costs[0] <= 1.5 < costs[1]
 
 

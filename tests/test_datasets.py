@@ -12,7 +12,9 @@ import torch
 from PIL import Image
 
 from hubbub.datasets import Dataset, by_user, dealt, digits, dirichlet, from_examples, iid, mnist
-from hubbub.errors import DataError
+from hubbub.errors import ConfigError, DataError
+from hubbub.experiment.build import build
+from hubbub.experiment.config import resolve
 
 TARGETS = torch.arange(600) % 10
 
@@ -232,3 +234,11 @@ def test_a_transform_makes_numbers_of_text_and_targets_may_be_sequences() -> Non
 
 def images(*sizes: tuple[int, ...]) -> list[Image.Image]:
     return [Image.fromarray(np.zeros(size, np.uint8)) for size in sizes]
+
+
+@pytest.mark.usefixtures("own_code")
+def test_inputs_of_float64_are_to_be_made_float32() -> None:
+    made = "import torch\nfrom hubbub.datasets import Dataset\nx, y = torch.zeros(40, 4).double(), torch.arange(40) % 2\n"
+    Path("doubles.py").write_text(made + "def data(_): return Dataset(x, y, x, y)\n")
+    with pytest.raises(ConfigError, match=r"float64 .*make them float32, by \.float"):
+        build(resolve({"data": {"name": "doubles:data", "clients": 4}, "training": {"cohort_size": 2}}), allow_import=True)

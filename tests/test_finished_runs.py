@@ -4,12 +4,14 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 import hubbub
 from cohort_file import joined
+from hubbub._util import files
 from hubbub.errors import RunFolderError
 from hubbub.experiment.engine.finished import PUBLISHED
 from recorded_runs import SMALL, trained
@@ -146,8 +148,14 @@ def test_the_card_says_whom_epsilon_is_against(run: Path, tmp_path: Path) -> Non
     assert "anybody can learn" not in card
 
 
+def test_a_folder_that_became_read_only_is_to_be_made_writable(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "locked_folder", Mock(side_effect=PermissionError(13, "Permission denied", str(run))))
+    refused(["close", run], "cannot be written", "make it writable")
+
+
 def test_settings_behind_a_link_are_not_read(run: Path, tmp_path: Path) -> None:
     (run / "config.toml").rename(tmp_path / "elsewhere.toml")
+    refused(["resume", run], "config.toml: is not there; restore it")
     (run / "config.toml").symlink_to(tmp_path / "elsewhere.toml")
     with pytest.raises(RunFolderError, match="symbolic link"):
         hubbub.load(run)

@@ -300,14 +300,8 @@ CHARGES = [
 def test_a_statement_of_a_run_names_its_scale_its_divisor_and_its_record() -> None:
     facts = RunFacts(0.5, 40.0, True, 90, ("ab" * 32,), ("round 3 was not clipped",), 0.7)
     text = accounting.guarantee(CORRELATED, 1e-6).statement(facts)
-    for words in (
-        "norm 0.5",
-        "fixed number 40",
-        "of 90 that were planned",
-        "ab" * 32,
-        "- round 3 was not clipped",
-        "at least 0.7",
-    ):
+    told = ("norm 0.5", "fixed number 40", "of 90 that were planned", "ab" * 32, "- round 3 was not clipped", "at least 0.7")
+    for words in told:
         assert words in text
     assert f"standard deviation {CORRELATED.stddev * 0.5:.6g}" in text
 

@@ -28,6 +28,7 @@ from hubbub.training.evaluation import Evaluations
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder.record import read_metrics, read_run
 from recorded_runs import answer, trained
+from refusals import refused
 from small_runs import until
 
 BOTH = (Mean("accuracy"), Mean("loss", 0.0, 5.0), Histogram("loss", (0.0, 0.5, 1.0, 5.0)))
@@ -275,6 +276,7 @@ def test_a_run_by_the_commands_measures_its_clients_resumes_and_verifies(engine:
     assert 3.99 < answer("calibrate", "--mechanism", tmp_path / "run", "--epsilon", "4", "--delta", "1e-5")["epsilon"] <= 4
     page = (tmp_path / "run/report.html").read_text()
     assert all(f"Measured by clients under noise: {name}" in page for name in ("accuracy", "loss"))
+    refused(["audit", tmp_path / "run/config.toml", "-o", tmp_path / "audit"], "evaluation.statistics: ")
     # Evaluations alone cost a fifth of the budget's rho.
     alone = epsilon(promised.after(6, 1e-5).events[1:], 1e-5, "add-or-remove-one")
     assert alone == pytest.approx(epsilon_of_share(0.2, 8.0, 1e-5), rel=1e-4)

@@ -551,6 +551,7 @@ def _noise(answer: PrivacyGuarantee, facts: RunFacts) -> str:
     if facts.clip_norm is not None:
         stddev = answer.clip_noise_multiplier * facts.clip_norm
         least = "at least " if answer.in_shares or answer.noise_by == "holders" else ""
+        stddev = -float(_up(-stddev, digits=6)) if least else stddev
         what = "gradients" if answer.privacy_unit == "example" else "updates"
         parts.append(
             f"{what} clipped to norm {facts.clip_norm:g}; z, in the units of a sum, has standard deviation {least}{stddev:.6g}"

@@ -85,6 +85,8 @@ def _audited(run: Run, effort: Effort, scratch: Path, screen: Console, *, allow_
         )
     if (released := run.config.data.normalization) is not None:
         raise ConfigError(f"data.normalization = {released!r}: an audit starts runs of its own; leave it out")
+    if run.plan.evaluation is not None:
+        raise ConfigError("evaluation.statistics: the runs of an audit measure nothing of their clients; leave it out")
     terms = run.encryption
 
     def population(number: int) -> Population:

@@ -252,4 +252,7 @@ def _require_model(model: object, name: str, dataset: Dataset) -> None:
         with torch.no_grad():
             F.cross_entropy(model(inputs[some]), dataset.train_targets[some])
     except Exception as error:
-        raise ConfigError(f"model.name = {name!r}: does not fit inputs of shape {dataset.shape} ({error})") from error
+        step = "; make them float32, by .float()" if inputs.dtype == torch.float64 else ""
+        raise ConfigError(
+            f"model.name = {name!r}: does not fit inputs of shape {dataset.shape} and {inputs.dtype} ({error}){step}"
+        ) from error

@@ -410,7 +410,7 @@ def of_run(folder: Path) -> Layer:
     if path.is_symlink() or not path.is_file():
         why = "a symbolic link" if path.is_symlink() else "not there"
         raise RunFolderError(
-            f"{folder}: is no run of 'hubbub train' (its config.toml is {why}); one of train(...) is extended by "
+            f"{path}: is {why}; restore it if 'hubbub train' made this run; one of train(...) is extended by "
             "hubbub.training.extended, one of a Flower strategy resumes with its ServerApp"
         )
     layer = load(path)

@@ -109,10 +109,9 @@ class RunStore:
                 holder = lock.read_bytes()[:20].decode("ascii", "replace").strip() or "unknown"
                 raise RunFolderError(f"{self.folder}: process {holder} is at work on this run; wait for it") from error
             except OSError as error:
-                where = error.filename or lock
-                raise RunFolderError(
-                    f"{where}: cannot be written ({error.strerror}); choose another folder (--out, or state= of a strategy)"
-                ) from error
+                where, step = error.filename or lock, "choose another folder (--out, or state= of a strategy)"
+                step = "make it writable" if os.path.lexists(self.ledger_path) else step
+                raise RunFolderError(f"{where}: cannot be written ({error.strerror}); {step}") from error
             yield
 
     def evaluation(self) -> "RunStore":
