@@ -96,7 +96,7 @@ class KeyFileError(HubbubError):
 
 
 class SumNotOpenedError(HubbubError):
-    """An encrypted sum is not, or cannot be, decrypted: its content stays secret.
+    """A sum is not opened: encrypted, it cannot be decrypted, or too few replies count. Its content stays secret.
 
     Args:
         why: The reason.

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them; it loads nothing, so that they do so from their start."""
+"""Processes that end with the one that started them; it loads nothing, so that a worker can begin with it."""
 
 import os
 import threading

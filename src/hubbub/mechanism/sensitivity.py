@@ -205,11 +205,12 @@ def best_of_columns(values: Array, separation: int, most: int) -> Array:
     """
     n = values.shape[-1]
     separation = min(separation, n)
-    count = min(most, -(-n // separation))
-    # Never below the exact sum, by one rounding for each value; of a few, who states the sum allows for them.
+    places = -(-n // separation)
+    count = min(most, places)
+    # One rounding for each value, so that no long sum comes out below the exact one; what states a sum allows for a few.
     up = 1 + count * 2.0**-52 if count > 8 else 1.0
     best = np.zeros((*values.shape[:-1], n + separation))
-    if values.ndim > 1 and most >= -(-n // separation):
+    if values.ndim > 1 and count == places:
         # Many rows at once: O(n) however many participations there are.
         for i in reversed(range(n)):
             np.maximum(best[:, i + 1], values[:, i] + best[:, i + separation], out=best[:, i])

@@ -94,15 +94,7 @@ class RunInFolder:
             # Earlier runs count as they did when this one began, even if their folders were moved.
             promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
             earlier, extends = promise.earlier, promise.terms.extends
-        config = configs.resolve(layer)
-        for named in config.privacy.earlier_runs or () if earlier is not None else ():
-            ledger = Path(named).expanduser() / "ledger.jsonl"
-            if ledger.is_file() and read_chain(ledger).hashes[0] not in {charge.first for charge in earlier or ()}:
-                raise ConfigError(
-                    f"privacy.earlier_runs: {named} is none that this run counted when it began, and would not be counted now; "
-                    "restore config.toml, or start a new run"
-                )
-        run = build(config, allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
+        run = build(configs.resolve(layer), allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
         found = cls(run, folder, head)
         found._require_counted()
         if missing and run.plan.earlier:
@@ -113,7 +105,15 @@ class RunInFolder:
         return found
 
     def _require_counted(self) -> None:
-        """Refuse means and variances in the folder by which this run does not normalize, as it would not count them."""
+        """Refuse what this run would not count: earlier runs that its settings name by now, means and variances beside it."""
+        counted = {charge.first for charge in self.run.plan.earlier}
+        for other in self.run.config.privacy.earlier_runs or ():
+            ledger = Path(other).expanduser() / "ledger.jsonl"
+            if ledger.is_file() and read_chain(ledger).hashes[0] not in counted:
+                raise ConfigError(
+                    f"privacy.earlier_runs: {other} is none that this run counted when it began, and would not be counted now; "
+                    "restore config.toml, or start a new run"
+                )
         own, named = self.folder / NORMALIZATION, self.run.config.data.normalization
         if named == configs.PRIVATELY or (os.path.lexists(own) and own.resolve() != Path(named or "").expanduser().resolve()):
             raise RunFolderError(
