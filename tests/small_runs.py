@@ -10,18 +10,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub._util.checks import Array
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    SingleParticipation,
-    TruncatedPoissonSampling,
-    every_round,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
 from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 from hubbub.mechanism.strategies.strategy import Draw, Memory, Row, substituted
@@ -29,13 +18,13 @@ from hubbub.training import LocalTraining, RoundResult, RunPlan, ServerOptimizer
 
 CLIENTS = 12
 # A participation of each kind, for six rounds of these clients: a pattern, or cohorts that are drawn at random.
-PATTERNS: list[Participation] = [SingleParticipation(), FixedEpochs(2, 3), MinSeparation(3, 2)]
-SAMPLED: list[Participation] = [
-    PoissonSampling(1 / 3),
-    FixedSizeSampling(4, CLIENTS),
-    TruncatedPoissonSampling(1 / 3, 4, CLIENTS),
-    CyclicPoissonSampling(0.7, 2),
-    BallsInBinsSampling(3),
+PATTERNS: list[parts.Participation] = [parts.SingleParticipation(), parts.FixedEpochs(2, 3), parts.MinSeparation(3, 2)]
+SAMPLED: list[parts.Participation] = [
+    parts.PoissonSampling(1 / 3),
+    parts.FixedSizeSampling(4, CLIENTS),
+    parts.TruncatedPoissonSampling(1 / 3, 4, CLIENTS),
+    parts.CyclicPoissonSampling(0.7, 2),
+    parts.BallsInBinsSampling(3),
 ]
 
 
@@ -79,7 +68,7 @@ class Foreign:
     def matrix(self) -> Array:
         return self.C
 
-    def sensitivity(self, participation: Participation) -> Sensitivity:
+    def sensitivity(self, participation: parts.Participation) -> Sensitivity:
         right = of_matrix(self.C, participation)
         return right if self.stated is None else Sensitivity(self.stated, True, "its own word")
 
@@ -87,7 +76,7 @@ class Foreign:
         return substituted(self.C[round_index, : round_index + 1], draw(round_index), memory, self.rounds)
 
 
-def plan_with(strategy: Identity, participation: Participation, **changes: object) -> RunPlan:
+def plan_with(strategy: Identity, participation: parts.Participation, **changes: object) -> RunPlan:
     """Six rounds under a mechanism; ``changes`` are to the fields of the plan."""
     plan = RunPlan(
         rounds=6,
@@ -101,15 +90,15 @@ def plan_with(strategy: Identity, participation: Participation, **changes: objec
 
 
 PLANS = {
-    "independent, Poisson": plan_with(Identity(6), PoissonSampling(1 / 3)),
-    "independent, fixed size": plan_with(Identity(6), FixedSizeSampling(4, CLIENTS)),
-    "independent, truncated Poisson": plan_with(Identity(6), TruncatedPoissonSampling(1 / 3, 4, CLIENTS)),
-    "independent, balls in bins": plan_with(Identity(6), BallsInBinsSampling(3)),
-    "banded, cyclic Poisson": plan_with(toeplitz.square_root(6, 2), CyclicPoissonSampling(0.7, 2)),
-    "independent, everyone": plan_with(Identity(6), every_round(6), expected_cohort_size=CLIENTS),
-    "banded, separated": plan_with(toeplitz.square_root(6, 3), MinSeparation(3, 2)),
-    "tree, rotation": plan_with(BinaryTree(6), FixedEpochs(2, 3)),
-    "momentum at the server": plan_with(Identity(6), every_round(6), server=ServerOptimizer("fedavgm", 0.5)),
-    "Adam at the server": plan_with(Identity(6), every_round(6), server=ServerOptimizer("fedadam", 0.1)),
-    "no privacy": RunPlan(6, PoissonSampling(0.5), 6.0, noise="simulation"),
+    "independent, Poisson": plan_with(Identity(6), parts.PoissonSampling(1 / 3)),
+    "independent, fixed size": plan_with(Identity(6), parts.FixedSizeSampling(4, CLIENTS)),
+    "independent, truncated Poisson": plan_with(Identity(6), parts.TruncatedPoissonSampling(1 / 3, 4, CLIENTS)),
+    "independent, balls in bins": plan_with(Identity(6), parts.BallsInBinsSampling(3)),
+    "banded, cyclic Poisson": plan_with(toeplitz.square_root(6, 2), parts.CyclicPoissonSampling(0.7, 2)),
+    "independent, everyone": plan_with(Identity(6), parts.every_round(6), expected_cohort_size=CLIENTS),
+    "banded, separated": plan_with(toeplitz.square_root(6, 3), parts.MinSeparation(3, 2)),
+    "tree, rotation": plan_with(BinaryTree(6), parts.FixedEpochs(2, 3)),
+    "momentum at the server": plan_with(Identity(6), parts.every_round(6), server=ServerOptimizer("fedavgm", 0.5)),
+    "Adam at the server": plan_with(Identity(6), parts.every_round(6), server=ServerOptimizer("fedadam", 0.1)),
+    "no privacy": RunPlan(6, parts.PoissonSampling(0.5), 6.0, noise="simulation"),
 }

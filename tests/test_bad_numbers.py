@@ -28,8 +28,9 @@ from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares, gaussian
 from hubbub.mechanism import participation as parts
-from hubbub.mechanism.strategies import BinaryTree, Identity, blt, toeplitz
-from hubbub.mechanism.workloads import prefix_sum
+from hubbub.mechanism.private_evaluation import Mean, PrivateEvaluation
+from hubbub.mechanism.strategies import BinaryTree, Columns, Dense, Described, Fourier, Identity, Stamped, blt, toeplitz
+from hubbub.mechanism.workloads import Workload, prefix_sum
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import require_room
 from hubbub.secagg.paillier import PublicKey
@@ -429,6 +430,21 @@ OF_COUNT: dict[str, tuple[str, Door]] = {
     "Flower, rounds": ("rounds", lambda v: fixed(rounds=v)),
     "holders": ("holders", lambda v: Encryption(holders=v)),
 }
+
+
+def test_numbers_of_numpy_become_pythons_and_do_not_wrap() -> None:
+    epochs = parts.FixedEpochs(np.int8(10), np.int8(20))
+    assert Mechanism(Dense(np.eye(200)), epochs, 1.0).l2_sensitivity == pytest.approx(math.sqrt(10))
+    n, q = np.uint8(200), np.float16(0.25)
+    made: list[object] = [kind(n) for kind in (Identity, BinaryTree, Fourier, parts.BallsInBinsSampling, Workload)]
+    made += [parts.MinSeparation(n, n), parts.PoissonSampling(q), parts.CyclicPoissonSampling(q, n), PrivateEvaluation(q)]
+    made += [parts.FixedSizeSampling(n, n), parts.TruncatedPoissonSampling(q, n, n), Columns(n, n, q), fixed(rounds=n)._options]
+    made += [toeplitz.BandedToeplitz(n, (1,)), blt.BufferedLinearToeplitz(n, (q,), (q,)), RunPlan(n, ONE, q, None, q, q)]
+    made += [accounting.BallsInBins(q, n, n), Stamped(np.eye(2), n), Described(n, np.eye(200)), Mean("x", q, n)]
+    assert not [one for one in made if any(isinstance(value, np.number) for value in vars(one).values())]
+    assert accounting.epsilon(EVENTS, np.float16(1e-3), "zero-out") == accounting.epsilon(
+        EVENTS, float(np.float16(1e-3)), "zero-out"
+    )
 
 
 def test_num_13_rounds_beyond_any_memory_are_refused_at_once() -> None:

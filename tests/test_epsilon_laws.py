@@ -48,17 +48,7 @@ from hubbub.accounting.dominating_pairs import directions
 from hubbub.accounting.events import Event
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism, gaussian
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    SingleParticipation,
-    TruncatedPoissonSampling,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.mechanism.sensitivity import of_matrix
 from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, Strategy, blt, toeplitz
 from hubbub.testing import brute_force_sensitivity
@@ -137,9 +127,10 @@ def strategy_of(r: np.random.Generator, rounds: int) -> Strategy:
     return Dense(signed + np.diag(2 * np.sign(np.diag(signed))))
 
 
-def pattern_of(r: np.random.Generator, rounds: int) -> SingleParticipation | MinSeparation | FixedEpochs:
+def pattern_of(r: np.random.Generator, rounds: int) -> parts.Pattern:
     b, k = int(r.integers(1, rounds + 1)), int(r.integers(1, rounds + 1))
-    return (SingleParticipation(), MinSeparation(b, k), FixedEpochs(max(1, math.ceil(rounds / b)), b))[int(r.integers(3))]
+    patterns = (parts.SingleParticipation(), parts.MinSeparation(b, k), parts.FixedEpochs(max(1, math.ceil(rounds / b)), b))
+    return patterns[int(r.integers(3))]
 
 
 def correlated(r: np.random.Generator) -> Point:
@@ -158,9 +149,9 @@ def correlated(r: np.random.Generator) -> Point:
     return stated, delta, lambda eps: gaussian_delta(mu * (1 - 1e-12), eps)
 
 
-def shortened(pattern: Participation, rounds: int) -> Participation:
-    if isinstance(pattern, FixedEpochs):
-        return FixedEpochs(math.ceil(rounds / pattern.rounds_per_epoch), pattern.rounds_per_epoch)
+def shortened(pattern: parts.Participation, rounds: int) -> parts.Participation:
+    if isinstance(pattern, parts.FixedEpochs):
+        return parts.FixedEpochs(math.ceil(rounds / pattern.rounds_per_epoch), pattern.rounds_per_epoch)
     return pattern
 
 
@@ -413,22 +404,22 @@ def broken_laws_of_mechanisms(count: int, seed: int) -> list[str]:
         z = noise_of(r)
         # In each pair the second allows all that the first does, or more.
         q = float(10 ** r.uniform(-2, -0.4))
-        pairs: list[tuple[Strategy, Participation, Participation]] = [
-            (strategy, MinSeparation(b, k), MinSeparation(b, k + 1)),
-            (strategy, MinSeparation(b + 1, k), MinSeparation(b, k)),
-            (strategy, SingleParticipation(), MinSeparation(b, k)),
-            (strategy, FixedEpochs(1, rounds), FixedEpochs(math.ceil(rounds / b), b)),
-            (Identity(rounds), PoissonSampling(q), PoissonSampling(2 * q)),
-            (Identity(rounds), FixedSizeSampling(5, 100), FixedSizeSampling(9, 100)),
-            (Identity(rounds), TruncatedPoissonSampling(q, 40, 90), TruncatedPoissonSampling(2 * q, 40, 90)),
-            (toeplitz.square_root(rounds, min(b, 4)), CyclicPoissonSampling(q, 4), CyclicPoissonSampling(2 * q, 4)),
-            (Identity(rounds), BallsInBinsSampling(7), BallsInBinsSampling(3)),
+        pairs: list[tuple[Strategy, parts.Participation, parts.Participation]] = [
+            (strategy, parts.MinSeparation(b, k), parts.MinSeparation(b, k + 1)),
+            (strategy, parts.MinSeparation(b + 1, k), parts.MinSeparation(b, k)),
+            (strategy, parts.SingleParticipation(), parts.MinSeparation(b, k)),
+            (strategy, parts.FixedEpochs(1, rounds), parts.FixedEpochs(math.ceil(rounds / b), b)),
+            (Identity(rounds), parts.PoissonSampling(q), parts.PoissonSampling(2 * q)),
+            (Identity(rounds), parts.FixedSizeSampling(5, 100), parts.FixedSizeSampling(9, 100)),
+            (Identity(rounds), parts.TruncatedPoissonSampling(q, 40, 90), parts.TruncatedPoissonSampling(2 * q, 40, 90)),
+            (toeplitz.square_root(rounds, min(b, 4)), parts.CyclicPoissonSampling(q, 4), parts.CyclicPoissonSampling(2 * q, 4)),
+            (Identity(rounds), parts.BallsInBinsSampling(7), parts.BallsInBinsSampling(3)),
         ]
         made, one, other = pairs[int(r.choice(len(pairs), p=(0.15, 0.15, 0.12, 0.13, 0.14, 0.1, 0.1, 0.09, 0.02)))]
         relation = "zero-out"
 
         def epsilon(
-            pattern: Participation,
+            pattern: parts.Participation,
             z: float = z,
             rounds: int = rounds,
             made: Strategy = made,
@@ -438,7 +429,7 @@ def broken_laws_of_mechanisms(count: int, seed: int) -> list[str]:
             return accounting.guarantee(Mechanism(made, pattern, z), delta, relation, rounds=rounds).epsilon
 
         here = epsilon(one)
-        off = slack(here) + (3e-3 * here if isinstance(one, BallsInBinsSampling) else 0.0)
+        off = slack(here) + (3e-3 * here if isinstance(one, parts.BallsInBinsSampling) else 0.0)
         laws = {
             "a wider pattern": epsilon(other) >= here - off,
             "more noise": epsilon(one, z=1.3 * z) <= here + off,
@@ -625,8 +616,8 @@ def overspent(count: int, seed: int) -> list[str]:
             rounds = int(r.integers(2, 30))
             strategy, pattern = strategy_of(r, rounds), pattern_of(r, min(rounds, 9))
             relation = ("zero-out", "replace-one")[int(r.integers(2))]
-            if isinstance(pattern, FixedEpochs):
-                pattern = MinSeparation(pattern.rounds_per_epoch, pattern.epochs)
+            if isinstance(pattern, parts.FixedEpochs):
+                pattern = parts.MinSeparation(pattern.rounds_per_epoch, pattern.epochs)
             mechanism = accounting.calibrate(strategy, pattern, epsilon=target, delta=delta, neighboring_relation=relation)
             spent, made = accounting.guarantee(mechanism, delta, relation).epsilon, repr(mechanism)
         else:
@@ -681,7 +672,7 @@ def test_acc_5_a_matrix_that_is_the_identity_costs_what_independent_noise_costs(
         exact = gaussian.epsilon(delta, z / doubled(relation) / math.sqrt(k))
         composed = accounting.epsilon([(Gaussian(z), k)], delta, relation)
         for strategy in plain:
-            stated = accounting.guarantee(Mechanism(strategy, MinSeparation(b, k), z), delta, relation).epsilon
+            stated = accounting.guarantee(Mechanism(strategy, parts.MinSeparation(b, k), z), delta, relation).epsilon
             assert stated == pytest.approx(exact, rel=1e-9)
             assert composed == pytest.approx(exact, rel=1e-9)
 
@@ -691,7 +682,7 @@ def test_acc_5_a_matrix_that_is_the_identity_costs_what_independent_noise_costs(
 )
 def test_acc_5_one_participation_is_one_gaussian_of_the_largest_column(strategy: Strategy) -> None:
     for z in (0.5, 2.0, 9.0):
-        mechanism = Mechanism(strategy, SingleParticipation(), z)
+        mechanism = Mechanism(strategy, parts.SingleParticipation(), z)
         largest = float(np.linalg.norm(strategy.matrix(), axis=0).max())
         assert mechanism.stddev == pytest.approx(z * largest, rel=1e-12)
         assert accounting.guarantee(mechanism, 1e-7).epsilon == pytest.approx(gaussian.epsilon(1e-7, z), rel=1e-9)
@@ -713,7 +704,11 @@ def understated(count: int, seed: int) -> list[str]:
         C += np.diag(np.where(np.diag(C) < 0, -1.0, 1.0))
         b, k = int(r.integers(1, n + 1)), int(r.integers(1, n + 1))
         k = min(k, 6)
-        for pattern in (SingleParticipation(), MinSeparation(b, k), FixedEpochs(max(1, min(k, math.ceil(n / b))), b)):
+        for pattern in (
+            parts.SingleParticipation(),
+            parts.MinSeparation(b, k),
+            parts.FixedEpochs(max(1, min(k, math.ceil(n / b))), b),
+        ):
             truth = brute_force_sensitivity(C, pattern)
             # Through the mechanism too, which believes no strategy that is not ours.
             mechanism = Mechanism(Foreign(C, stated=1e-3), pattern, 1.0)
@@ -732,13 +727,13 @@ def test_acc_6_no_sensitivity_is_below_brute_force_over_every_pattern(matrices: 
 
 def test_acc_8_no_pattern_is_amplified_and_no_amplification_is_stated_without_its_coins() -> None:
     for rounds, z in ((8, 1.0), (20, 3.0)):
-        for pattern in (MinSeparation(2, 3), SingleParticipation(), FixedEpochs(4, 2)):
+        for pattern in (parts.MinSeparation(2, 3), parts.SingleParticipation(), parts.FixedEpochs(4, 2)):
             stated = accounting.guarantee(Mechanism(Identity(rounds), pattern, z), 1e-6)
             assert not stated.amplified
             assert stated.epsilon == stated.unamplified_epsilon
-            k = {MinSeparation: 3, SingleParticipation: 1, FixedEpochs: 4}[type(pattern)]
+            k = {parts.MinSeparation: 3, parts.SingleParticipation: 1, parts.FixedEpochs: 4}[type(pattern)]
             assert stated.epsilon >= gaussian.epsilon(1e-6, z / math.sqrt(k)) * (1 - 1e-12)
         # Noise that is correlated over the rounds of a coin is amplified by no theorem here.
-        for sampling in (PoissonSampling(0.1), FixedSizeSampling(1, 10), BallsInBinsSampling(4)):
+        for sampling in (parts.PoissonSampling(0.1), parts.FixedSizeSampling(1, 10), parts.BallsInBinsSampling(4)):
             with pytest.raises(ConfigError, match=r"independent noise only|no theorem"):
                 accounting.guarantee(Mechanism(toeplitz.square_root(rounds, 3), sampling, z), 1e-6)

@@ -47,6 +47,14 @@ def finite(name: str, value: object) -> float:
     return number
 
 
+def plain_numbers(spec: object) -> None:
+    """Put Python's numbers in place of NumPy's in a new frozen dataclass: NumPy's wrap, round to few digits and are no JSON."""
+    for name, value in list(vars(spec).items()):
+        if isinstance(value, np.number):
+            # An extended float has no Python number of its own.
+            object.__setattr__(spec, name, float(value) if isinstance(value, np.floating) else value.item())
+
+
 def number(name: str, value: object, holds: Callable[[float], bool], rule: str) -> float:
     """A finite number that holds to a rule, such as "be above 0"."""
     found = finite(name, value)

@@ -193,14 +193,16 @@ def calibrate_noise_multiplier(
         '1.246'
     """
     budget = _Budget(epsilon, delta, neighboring_relation, accountant)
-    integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
+    rounds = integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
 
     def cost(z: float) -> float:
         return budget.cost((replace(event, noise_multiplier=z), rounds))
 
     if isinstance(event, Gaussian) and accountant == "tight":
         factor = 2 if budget.relation == "replace-one" else 1
-        return _pushed(cost, budget.epsilon, factor * math.sqrt(rounds) * gaussian.noise_multiplier(budget.epsilon, delta))
+        return _pushed(
+            cost, budget.epsilon, factor * math.sqrt(rounds) * gaussian.noise_multiplier(budget.epsilon, budget.delta)
+        )
 
     gauge: _Gauge = partial(budget.log_noise, event, rounds)
     most = math.floor(math.log(_MOST_NOISE) / _WIDTH)
@@ -290,7 +292,7 @@ def calibrate_sampling_probability(
             "or use calibrate_cohort_size for cohorts of a fixed size"
         )
     budget = _Budget(epsilon, delta, neighboring_relation, accountant)
-    integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
+    rounds = integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
 
     def cost(q: float) -> float:
         return budget.cost((replace(event, sampling_probability=q), rounds))
@@ -334,7 +336,7 @@ def calibrate_cohort_size(
             "for Poisson cohorts"
         )
     budget = _Budget(epsilon, delta, neighboring_relation, accountant)
-    integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
+    rounds = integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
 
     def cost(size: int) -> float:
         return budget.cost((replace(event, cohort_size=size), rounds))
@@ -379,7 +381,7 @@ def calibrate_min_separation(
     """
     budget = _Budget(epsilon, delta, neighboring_relation)
     if max_participations is not None:
-        integer("max_participations", max_participations, at_least=1)
+        max_participations = integer("max_participations", max_participations, at_least=1)
     rounds = strategy.rounds
 
     def cost(separation: int) -> float:

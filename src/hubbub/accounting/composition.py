@@ -76,12 +76,12 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
         >>> round(epsilon([(Gaussian(noise_multiplier=1.0), 1)], delta=1e-6, neighboring_relation="zero-out"), 4)
         4.8866
     """
-    open_unit("delta", delta)
+    given = open_unit("delta", delta)
     rounds, relation = _asked(events, neighboring_relation, accountant)
     if not rounds:
         return 0.0
     answer = _rdp_epsilon if accountant == "rdp" else _epsilon
-    return _require_bound("epsilon", answer(rounds, delta, relation))
+    return _require_bound("epsilon", answer(rounds, given, relation))
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
-from hubbub._util.checks import integer, non_negative, one_of, probability, scale, shown
+from hubbub._util.checks import integer, non_negative, one_of, plain_numbers, probability, scale, shown
 
 __all__ = [
     "MOST_ROUNDS",
@@ -42,7 +42,8 @@ _LEAST_EXPONENT = -750.0
 
 
 def _checked(event: object, **checks: Callable[[str, object], float]) -> None:
-    """Put each number of a new event as its check gives it."""
+    """Put each number of a new event as its check gives it, and Python's in place of NumPy's."""
+    plain_numbers(event)
     for name, check in checks.items():
         object.__setattr__(event, name, check(name, getattr(event, name)))
 

@@ -61,7 +61,7 @@ def guarantee(
     Source: Denisov et al. 2022, Theorem 2.1 (adaptivity of correlated noise), https://arxiv.org/abs/2202.08312; for random
     cohorts see :mod:`hubbub.accounting.events`.
     """
-    open_unit("delta", delta)
+    delta = open_unit("delta", delta)
     one_of("accountant", accountant, ACCOUNTANTS)
     one_of("privacy_unit", privacy_unit, wording.UNITS)
     stated = stated_relation(mechanism.participation, neighboring_relation)

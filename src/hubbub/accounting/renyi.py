@@ -169,7 +169,7 @@ def rdp_epsilon(events: Sequence[tuple[Event, int]], delta: float, neighboring_r
     Parameters of the events may depend on earlier outputs as long as a total fixed in advance is kept (Feldman and Zrnic 2021,
     https://arxiv.org/abs/2008.11193). Infinite where nothing is known at so small a delta, as with discrete Gaussian shares.
     """
-    open_unit("delta", delta)
+    delta = open_unit("delta", delta)
     together = counted(events)
 
     def least(kept: float) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from hubbub._util.checks import digest, integer, one_of, table
+from hubbub._util.checks import digest, integer, one_of, plain_numbers, table
 from hubbub.accounting import wording
 from hubbub.accounting.events import (
     RELATIONS,
@@ -93,6 +93,7 @@ class RunCharge:
     setting: str = ""
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         wording.require_words("further", self.further, wording.Assumption)
         wording.require_words("not_covered", self.not_covered, str)
         if self.setting != "":

@@ -62,7 +62,7 @@ def selection_epsilon(
     mean = finite("mean_trials", mean_trials)
     if not 1 <= mean <= _MOST_TRIALS:
         raise ValueError(f"mean_trials = {mean_trials!r}: must be from 1 to 1e9")
-    open_unit("delta", delta)
+    delta = open_unit("delta", delta)
     one_of("law", law, TRIAL_LAWS)
     relation = require_relation(neighboring_relation)
     if not candidates:

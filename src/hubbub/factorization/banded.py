@@ -282,7 +282,7 @@ def optimize(
     Source: McKenna 2024, https://arxiv.org/abs/2405.15913, for the problem.
     """
     rounds = workload.rounds
-    integer("bands", bands, at_least=1, at_most=rounds)
+    bands = integer("bands", bands, at_least=1, at_most=rounds)
     one_of("objective", objective, ("mean", "max"))
     separation, participations = worst_rounds(participation, rounds)
     if bands > separation and participations > 1:

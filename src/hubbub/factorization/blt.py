@@ -286,7 +286,7 @@ def optimize(
 
     Source: McMahan, Xu and Zhang 2024, https://arxiv.org/abs/2408.08868.
     """
-    integer("buffers", buffers, at_least=1, at_most=_MOST_BUFFERS)
+    buffers = integer("buffers", buffers, at_least=1, at_most=_MOST_BUFFERS)
     one_of("objective", objective, ("mean", "max"))
     rate, n = matrices.require_equal_rates(workload), workload.rounds
     b, k = worst_rounds(participation, n)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hubbub import factorization
-from hubbub._util.checks import integer, one_of
+from hubbub._util.checks import integer, one_of, plain_numbers
 from hubbub.errors import ConfigError
 from hubbub.factorization import FAMILIES
 from hubbub.mechanism.participation import (
@@ -59,6 +59,7 @@ optimal-toeplitz, normalized-toeplitz, banded, banded-inverse
     matrix: str | None = None
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         one_of("strategy", self.name, DESCRIPTIONS)
         for key in ("bands", "buffers", "objective", "matrix"):
             value = getattr(self, key)

@@ -131,7 +131,7 @@ def optimize(
     Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
     """
     rate = matrices.require_equal_rates(workload)
-    integer("bands", bands, at_least=1, at_most=workload.rounds)
+    bands = integer("bands", bands, at_least=1, at_most=workload.rounds)
     separation, participations = worst_rounds(participation, workload.rounds)
     if bands > separation and participations > 1:
         raise ValueError(

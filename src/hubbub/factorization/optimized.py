@@ -7,6 +7,7 @@ from typing import Generic, Literal, ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from hubbub._util.checks import plain_numbers
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.mechanism.workloads import Workload
@@ -55,6 +56,7 @@ class Optimized(Generic[AnyStrategy]):
     iterations: int
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         if self.lower_bound > self.squared_error * (1 + _ROUNDING):
             raise ValueError(
                 f"lower_bound = {self.lower_bound!r}: is above squared_error = {self.squared_error!r}, so one of them is "

@@ -217,7 +217,7 @@ def optimize(
         (3, True)
     """
     one_of("objective", objective, ("mean", "max"))
-    integer("buffers", buffers, at_least=1)
+    buffers = integer("buffers", buffers, at_least=1)
     if worst_rounds(participation, workload.rounds)[1] > 1:
         raise ValueError(
             f"participation = {participation!r}: buffers that change from round to round are optimized for "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from hubbub._util.checks import integer, nearest, one_of, open_unit, positive, probability, scale, shown
+from hubbub._util.checks import integer, nearest, one_of, open_unit, plain_numbers, positive, probability, scale, shown
 from hubbub.accounting.guarantee import guarantee
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
@@ -96,6 +96,7 @@ class Options:
     secagg: "Paillier | None" = None
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         for name, check in _CHECKS.items():
             if getattr(self, name) is not None:
                 check(name, getattr(self, name))

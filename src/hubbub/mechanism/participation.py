@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import integer, one_of, probability
+from hubbub._util.checks import integer, one_of, plain_numbers, probability
 
 __all__ = [
     "PARTICIPATIONS",
@@ -124,6 +124,7 @@ class FixedEpochs(_Participation):
     rounds_per_epoch: int
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         integer("epochs", self.epochs, at_least=1)
         integer("rounds_per_epoch", self.rounds_per_epoch, at_least=1)
 
@@ -158,6 +159,7 @@ class MinSeparation(_Participation):
     max_participations: int
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         integer("min_separation", self.min_separation, at_least=1)
         integer("max_participations", self.max_participations, at_least=1)
 
@@ -185,6 +187,7 @@ class PoissonSampling(_Participation):
     sampling_probability: float
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         probability("sampling_probability", self.sampling_probability)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
@@ -210,6 +213,7 @@ class FixedSizeSampling(_Participation):
     population: int
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         integer("population", self.population, at_least=1)
         integer("cohort_size", self.cohort_size, at_least=1, at_most=self.population)
 
@@ -239,6 +243,7 @@ class TruncatedPoissonSampling(_Participation):
     population: int
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         probability("sampling_probability", self.sampling_probability)
         integer("population", self.population, at_least=1)
         integer("max_cohort_size", self.max_cohort_size, at_least=1)
@@ -270,6 +275,7 @@ class CyclicPoissonSampling(_Participation):
     cycle_length: int
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         probability("sampling_probability", self.sampling_probability)
         integer("cycle_length", self.cycle_length, at_least=1)
 
@@ -302,6 +308,7 @@ class BallsInBinsSampling(_Participation):
     bins: int
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         # No strategy has more rounds, and a bin without a round is useless.
         integer("bins", self.bins, at_least=1, at_most=10**7)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hubbub._util.checks import Array, finite, integer, probability, scale, shown, table
+from hubbub._util.checks import Array, finite, integer, plain_numbers, probability, scale, shown, table
 from hubbub.errors import ConfigError
 from hubbub.mechanism import gaussian
 from hubbub.mechanism.mechanism import Mechanism
@@ -56,6 +56,7 @@ class Mean:
     high: float = 1.0
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         _require_name(self.name)
         if not finite(f"{self.name}: low", self.low) < finite(f"{self.name}: high", self.high):
             raise ValueError(f"{self.name}: low = {self.low!r} and high = {self.high!r}: must be increasing")
@@ -99,6 +100,7 @@ class Histogram:
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         _require_name(self.name)
         edges = tuple(finite(f"{self.name}: edges", edge) for edge in self.edges)
         if not 2 <= len(edges) <= _MOST_BINS or any(b <= a for a, b in pairwise(edges)):
@@ -201,6 +203,7 @@ class PrivateEvaluation:
     every: int = 10
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         scale("evaluation.noise_multiplier", self.noise_multiplier)
         probability("evaluation.sampling_probability", self.sampling_probability)
         integer("evaluation.every", self.every, at_least=1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub._util.checks import Array, finite, integer, positive
+from hubbub._util.checks import Array, finite, integer, plain_numbers, positive
 
 __all__ = ["Workload", "momentum", "prefix_sum"]
 
@@ -43,6 +43,7 @@ class Workload:
     learning_rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         integer("rounds", self.rounds, at_least=1)
         if not 0 <= finite("momentum", self.momentum) < 1:
             raise ValueError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from hubbub._util.checks import integer, lattice_bits, number, one_of, open_unit, positive, probability, scale
+from hubbub._util.checks import integer, lattice_bits, number, one_of, open_unit, plain_numbers, positive, probability, scale
 from hubbub.accounting.events_of_mechanism import mechanism_events, stated_relation
 from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.runs import RunCharge
@@ -61,6 +61,7 @@ class ServerOptimizer:
     cooldown_to: float = field(default=0.05, repr=False)
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         one_of("server_optimizer", self.name, get_args(ServerName))
         positive("server_learning_rate", self.learning_rate)
         number("server_momentum", self.momentum, lambda x: 0 <= x < 1, "be at least 0 and below 1")
@@ -154,6 +155,7 @@ class RunPlan:
     evaluation: PrivateEvaluation | None = None
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         integer("rounds", self.rounds, at_least=1)
         positive("expected_cohort_size", self.expected_cohort_size)
         lattice_bits("lattice_bits", self.lattice_bits)
@@ -276,6 +278,7 @@ class Plan:
     evaluation: PrivateEvaluation | None = None
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         if not isinstance(self.mechanism, Mechanism):
             raise TypeError(f"mechanism: is a {type(self.mechanism).__name__}, must be a Mechanism, as hubbub.calibrate makes")
         if self.expected_cohort_size is not None:

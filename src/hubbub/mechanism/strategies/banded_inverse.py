@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hubbub._util.checks import Array, integer, rounds_count
+from hubbub._util.checks import Array, integer, plain_numbers, rounds_count
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import matrices
@@ -46,6 +46,7 @@ class BandedInverse:
     noising_coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         d = matrices.first_column("noising_coefficients", self.noising_coefficients, self.rounds)
         object.__setattr__(self, "noising_coefficients", d)
 
@@ -146,5 +147,5 @@ def square_root_of(workload: Workload, bands: int) -> BandedInverse:
         (1.0, -0.75, -0.03125)
     """
     matrices.require_equal_rates(workload)
-    integer("bands", bands, at_least=1, at_most=workload.rounds)
+    bands = integer("bands", bands, at_least=1, at_most=workload.rounds)
     return BandedInverse(workload.rounds, tuple(matrices.root_series(workload.momentum, bands, -0.5).tolist()))

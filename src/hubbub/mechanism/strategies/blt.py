@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from hubbub._util.checks import Array, integer, open_unit, real_array, rounds_count
+from hubbub._util.checks import Array, integer, open_unit, plain_numbers, real_array, rounds_count
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import matrices
@@ -59,6 +59,7 @@ class BufferedLinearToeplitz:
     output_scales: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         rounds_count(self.rounds)
         delta = tuple(open_unit(f"forgetting[{i}]", value) for i, value in enumerate(self.forgetting))
         omega = tuple(real_array("output_scales", self.output_scales, ndim=1).tolist())

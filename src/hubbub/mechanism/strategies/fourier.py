@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg
 
-from hubbub._util.checks import Array, one_of, rounds_count
+from hubbub._util.checks import Array, one_of, plain_numbers, rounds_count
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
 from hubbub.mechanism.strategies.matrices import gram_root
@@ -48,6 +48,7 @@ class Fourier:
     decoder: str = "optimal"
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         rounds_count(self.rounds)
         one_of("decoder", self.decoder, DECODERS)
 

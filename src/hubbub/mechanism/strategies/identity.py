@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub._util.checks import Array, rounds_count
+from hubbub._util.checks import Array, plain_numbers, rounds_count
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
@@ -30,6 +30,7 @@ class Identity:
     rounds: int
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         rounds_count(self.rounds)
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, integer, real_array, rounds_count, scale
+from hubbub._util.checks import Array, integer, plain_numbers, real_array, rounds_count, scale
 from hubbub.errors import ConfigError
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
@@ -42,6 +42,7 @@ class Described:
     origin: str = ""
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         C = real_array("C", self.C, ndim=2)
         if C.shape[1] != integer("rounds", self.rounds, at_least=1):
             raise ValueError(f"C has shape {C.shape}: must have rounds = {self.rounds} columns")
@@ -88,6 +89,7 @@ class Columns:
     squared_norm: float
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         rounds_count(self.rounds)
         integer("bands", self.bands, at_least=1, at_most=self.rounds)
         scale("column_norm_squared", self.squared_norm)

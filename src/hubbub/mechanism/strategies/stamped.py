@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import block_diag
 
-from hubbub._util.checks import Array, integer, real_array, rounds_count
+from hubbub._util.checks import Array, integer, plain_numbers, real_array, rounds_count
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering
 from hubbub.mechanism.sensitivity import Sensitivity, bands_of, is_triangular, of_columns, of_matrix
 from hubbub.mechanism.strategies.matrices import checked_triangular, triangular_form
@@ -59,6 +59,7 @@ class Stamped:
     rounds: int
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         rounds_count(self.rounds)
         C = checked_triangular(self.C)
         object.__setattr__(self, "C", real_array("C", C[: self.rounds, : self.rounds], ndim=2))
@@ -177,7 +178,6 @@ def stamp(strategy: Strategy, times: int) -> Stamped:
         >>> stamp(BinaryTree(rounds=8), times=2).sensitivity(FixedEpochs(2, 8)).value ** 2
         8.000000000000002
     """
-    integer("times", times, at_least=1)
     C = strategy.matrix()
     C = C if is_triangular(C) else triangular_form(C)
-    return Stamped(C, times * len(C))
+    return Stamped(C, integer("times", times, at_least=1) * len(C))

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hubbub._util.checks import Array, integer, rounds_count
+from hubbub._util.checks import Array, integer, plain_numbers, rounds_count
 from hubbub.mechanism.participation import MinSeparation, Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies import matrices
@@ -31,6 +31,7 @@ class _Coefficients:
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         object.__setattr__(self, "coefficients", matrices.first_column("coefficients", self.coefficients, self.rounds))
 
     @property
@@ -192,5 +193,5 @@ def square_root_of(workload: Workload, bands: int) -> BandedToeplitz:
     Source: Kalinin and Lampert 2024, Theorem 1, https://arxiv.org/abs/2405.13763.
     """
     matrices.require_equal_rates(workload)
-    integer("bands", bands, at_least=1, at_most=workload.rounds)
+    bands = integer("bands", bands, at_least=1, at_most=workload.rounds)
     return BandedToeplitz(workload.rounds, tuple(matrices.root_series(workload.momentum, bands).tolist()))

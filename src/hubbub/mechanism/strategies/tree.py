@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, integer, one_of, rounds_count
+from hubbub._util.checks import Array, integer, one_of, plain_numbers, rounds_count
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, covering
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
@@ -70,6 +70,7 @@ class BinaryTree:
     completed: bool = False
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         rounds_count(self.rounds)
         one_of("decoder", self.decoder, DECODERS)
         if self.rounds_per_tree is not None:
