@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -24,19 +26,11 @@ MODELS = local_jobs.MODELS | {
     "deep lstm": (lambda: Lstm(layers=2, bidirectional=True, bias=False), jobs(SENTENCES, sequences=True)),
     "lstm, time first": (lambda: Lstm(layers=2, batch_first=False), jobs(SENTENCES, sequences=True)),
 }
+MOMENTUM = LocalTraining(learning_rate=0.1, momentum=0.9, schedule="cosine", final_learning_rate=0.1)
 LOCALS = {
     "plain": LocalTraining(),
-    "all": LocalTraining(
-        epochs=2,
-        batch_size=8,
-        learning_rate=0.1,
-        momentum=0.9,
-        weight_decay=0.01,
-        proximal=0.3,
-        schedule="cosine",
-        final_learning_rate=0.1,
-    ),
-    "momentum": LocalTraining(learning_rate=0.1, momentum=0.9, schedule="cosine", final_learning_rate=0.1),
+    "all": replace(MOMENTUM, epochs=2, batch_size=8, weight_decay=0.01, proximal=0.3),
+    "momentum": MOMENTUM,
     "steps": LocalTraining(steps=3, schedule="linear", schedule_rounds=5),
 }
 
@@ -153,19 +147,26 @@ def test_a_module_that_does_not_run_for_many_clients_at_once_says_so(kind: str) 
         named.collect([0, 1], model, 1.0, 0)
 
 
-def chosen(monkeypatch: pytest.MonkeyPatch, model: nn.Module, cohort: int = 4, stacked: float = 0.1) -> choice.Choice:
-    """What is chosen where a stack takes so many seconds in place of one for each client."""
+def chosen(
+    monkeypatch: pytest.MonkeyPatch, model: nn.Module, *, targets: torch.dtype = torch.int64, batch_size: int = 10
+) -> choice.Choice:
+    """What is chosen for cohorts of four where a stack takes a tenth of the time."""
     monkeypatch.setattr(choice, "_WORTH", 1)
-    monkeypatch.setattr(Probe, "_seconds", lambda _, clients: stacked if clients > 1 else 1.0)
-    return Probe(model, F.cross_entropy, LOCALS["plain"], Execution(), jobs(IMAGES)[0]).choice(cohort)
+    monkeypatch.setattr(Probe, "_seconds", lambda _, clients: 0.1 if clients > 1 else 1.0)
+    job = replace(jobs(IMAGES)[0], targets=jobs(IMAGES)[0].targets.to(targets))
+    return Probe(model, F.cross_entropy, LocalTraining(batch_size=batch_size), Execution(), job).choice(4)
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_the_choice_falls_on_one_by_one_where_a_stack_fails_or_is_not_the_same(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_choice_falls_on_one_by_one_where_a_stack_fails_or_differs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(monkeypatch, Odd(ODD[kind])).clients == 1
     assert chosen(monkeypatch, made("mlp")).clients == 4
+
+
+# Bytes, in which no stack marks padding; and padding of gigabytes.
+@pytest.mark.parametrize("odd", [{"targets": torch.uint8}, {"batch_size": 100_000}])
+def test_the_choice_falls_on_one_by_one_where_padding_fails(odd: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(monkeypatch, made("mlp"), **odd).clients == 1
 
 
 def test_on_a_gpu_convolutions_repeat_in_all_bits() -> None:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import overload
+from typing import Any
 
 import pytest
 import torch
@@ -41,12 +41,8 @@ class Data(Sequence[Examples]):
     def __len__(self) -> int:
         return len(self._examples)
 
-    @overload
-    def __getitem__(self, client: int) -> Examples: ...
-    @overload
-    def __getitem__(self, client: slice) -> Sequence[Examples]: ...
-    def __getitem__(self, client: int | slice) -> Examples | Sequence[Examples]:
-        if isinstance(client, int) and client in self.lost:
+    def __getitem__(self, client: Any) -> Any:
+        if client in self.lost:
             raise OSError("the file is gone")
         return self._examples[client]
 
@@ -88,7 +84,7 @@ def ready(plan: str, loss: type[nn.Module]) -> tuple[Data, SimulatedPopulation, 
     return held, clients, model
 
 
-def clients_that_fail_add_zero(plan: str, loss: type[nn.Module], spoilt: dict[int, str], cohort: Sequence[int]) -> None:
+def clients_that_fail_add_zero(plan: str, spoilt: dict[int, str], cohort: Sequence[int], loss: type[nn.Module]) -> None:
     """The sum is, to the last bit, that of the others, and the operator is told how many failed."""
     held, clients, model = ready(plan, loss)
     held.mend()
@@ -103,21 +99,19 @@ def clients_that_fail_add_zero(plan: str, loss: type[nn.Module], spoilt: dict[in
 
 @pytest.mark.parametrize("examples", [60, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_cli_13_clients_that_fail_change_no_bit_of_what_others_add(examples: int) -> None:
-    @settings(max_examples=examples, deadline=None)
-    @given(
-        st.sampled_from(["one-by-one", "batched-2", "batched-5"]),
-        st.dictionaries(st.integers(0, CLIENTS - 1), st.sampled_from(["lookup", "class", "loss"]), max_size=5),
-        st.lists(st.integers(0, CLIENTS - 1), unique=True),
-    )
-    def law(plan: str, spoilt: dict[int, str], cohort: list[int]) -> None:
-        clients_that_fail_add_zero(plan, Picky, spoilt, cohort)
-
-    law()
+    clients, hows = st.integers(0, CLIENTS - 1), st.sampled_from(["lookup", "class", "loss"])
+    law = given(
+        plan=st.sampled_from(["one-by-one", "batched-2", "batched-5"]),
+        spoilt=st.dictionaries(clients, hows, max_size=5),
+        cohort=st.lists(clients, unique=True),
+        loss=st.just(Picky),
+    )(clients_that_fail_add_zero)
+    settings(max_examples=examples, deadline=None)(law)()
 
 
 @pytest.mark.parametrize("plan", ["one-by-one", "batched-4"])
 def test_cli_13_a_target_that_is_no_class_adds_nothing_in_a_stack_of_cross_entropies(plan: str) -> None:
-    clients_that_fail_add_zero(plan, nn.CrossEntropyLoss, {3: "class", 8: "class"}, range(CLIENTS))
+    clients_that_fail_add_zero(plan, {3: "class", 8: "class"}, range(CLIENTS), nn.CrossEntropyLoss)
 
 
 class Fussy(nn.Linear):
@@ -154,16 +148,9 @@ def examples_that_fail_add_zero(way: str, spoilt: Sequence[int], cohort: Sequenc
 
 @pytest.mark.parametrize("examples", [40, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_cli_13_examples_that_fail_change_no_bit_of_what_others_add(examples: int) -> None:
-    @settings(max_examples=examples, deadline=None)
-    @given(
-        st.sampled_from(["lattice", "plain", "alone"]),
-        st.lists(st.integers(0, 19), unique=True, max_size=6),
-        st.lists(st.integers(0, 19), unique=True),
-    )
-    def law(way: str, spoilt: list[int], cohort: list[int]) -> None:
-        examples_that_fail_add_zero(way, spoilt, cohort)
-
-    law()
+    ways, numbers = st.sampled_from(["lattice", "plain", "alone"]), st.integers(0, 19)
+    law = given(ways, st.lists(numbers, unique=True, max_size=6), st.lists(numbers, unique=True))(examples_that_fail_add_zero)
+    settings(max_examples=examples, deadline=None)(law)()
 
 
 def test_cli_13_a_gradient_that_fails_adds_nothing_to_the_sum_of_a_loop_of_one_s_own() -> None:
@@ -243,22 +230,27 @@ def test_cli_14_the_first_client_alone_does_not_say_that_no_client_runs() -> Non
     assert clients.collect(range(len(examples)), linear(), 0.5, 0).statistics["failed"] == 1
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError, torch.OutOfMemoryError])
+TEXTS = "[enforce fail at alloc_cpu.cpp:1] err == 0. DefaultCPUAllocator: can't allocate memory", "CUDA error: misaligned"
+FAULTS = [KeyboardInterrupt(), SystemExit(), MemoryError(), torch.OutOfMemoryError(), *map(RuntimeError, TEXTS)]
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=repr)
 @pytest.mark.parametrize("make", ["one-by-one", "batched-4", "examples"])
-def test_cli_14_what_the_machine_has_not_stops_the_run_whoever_asked_for_it(make: str, error: type[BaseException]) -> None:
-    armed = []
+@pytest.mark.parametrize("where", ["model", "loss"])
+def test_cli_14_what_the_machine_has_not_stops_the_run_whoever_asked_for_it(where: str, make: str, error: Exception) -> None:
+    armed, model = [], linear()
 
-    def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        if armed:
+    def fail(place: object, *_: object) -> None:
+        if armed and (place == "loss") == (where == "loss"):
             raise error
-        return F.cross_entropy(output, targets)
 
-    units = population_of(make, loss)
-    model = linear()
+    units = population_of(make, lambda output, targets: fail("loss") or F.cross_entropy(output, targets))
+    model.register_forward_pre_hook(fail)
     units.prepare(model, CLIENTS)
     armed.append(True)
-    with pytest.raises(error):
+    with pytest.raises(type(error)) as raised:
         units.collect(range(CLIENTS), model, 0.5, 0)
+    assert raised.value is error
 
 
 class RunningMean:

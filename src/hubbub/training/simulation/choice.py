@@ -18,7 +18,7 @@ from torch import nn
 
 from hubbub.errors import ConfigError
 from hubbub.training.simulation import Execution, plan_for
-from hubbub.training.simulation.faults import agree, probe_batch, require_steady, shaken
+from hubbub.training.simulation.faults import agree, lacks_memory, probe_batch, require_own, require_steady, shaken
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
@@ -33,8 +33,10 @@ _WORTH = 2e7
 _BATCHES = 10
 # Clients in a timed chunk one by one.
 _FEW = 4
-# The most clients at a time, and the most parameters of all of them together.
+# The most clients at a time, and the most parameters, or inputs of a step, of all of them together.
 _LIMITS = {"cpu": (40, 2**23), "cuda": (256, 2**27)}
+# Bytes of a parameter in stacks, and the least number of clients that are tried at another place of a stack.
+_FULL, _PLACED = 4, 128
 
 Trainer = OneByOne | Stacks
 
@@ -63,8 +65,8 @@ class Choice:
         return f"{f'{self.clients} at a time' if self.clients > 1 else 'one by one'}, {self.reason}"
 
 
-def _stack_size(cohort: int, parameters: int, execution: Execution) -> int:
-    """The number of clients at a time to try for cohorts of about this size.
+def _stack_size(cohort: int, numbers: int, execution: Execution) -> int:
+    """The number of clients at a time to try for cohorts of about this size, of that many parameters or inputs of a batch.
 
     Stacks are as even as possible, as the last is padded, and two or a multiple of it, so that two ranks have as much to do.
 
@@ -73,7 +75,7 @@ def _stack_size(cohort: int, parameters: int, execution: Execution) -> int:
         (25, 6, 1)
     """
     most, room = _LIMITS[execution.device]
-    most = min(most, room // parameters)
+    most = min(most, room // max(1, numbers))
     if most <= 1:
         return 1
     stacks = math.ceil(cohort / most)
@@ -85,14 +87,14 @@ class Probe:
 
     def __init__(self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, job: Job) -> None:
         self._model, self._loss, self._local, self._execution = model, loss, local, execution
-        self._given = job
-        inputs, targets = probe_batch(job.inputs, job.targets, model, max(4, 3 * local.batch_size))
-        self._form = replace(job, inputs=inputs, targets=targets)
+        self._form = job
 
     def choice(self, cohort: int) -> Choice:
         """One by one, unless stacks are clearly faster for cohorts of about this size, and right."""
         parameters = sum(p.numel() for p in trainable(self._model).values())
-        clients = _stack_size(cohort, parameters, self._execution)
+        # Batches are padded to their full size, whatever a client has.
+        batch = self._local.batch_size * math.prod(self._form.inputs.shape[1:])
+        clients = _stack_size(cohort, max(parameters, batch), self._execution)
         examples = cohort * self._local.steps_of(_BATCHES * self._local.batch_size) * self._local.batch_size
         if clients == 1 or examples * parameters < _WORTH:
             return Choice(1, "since a round is too little work for more at a time")
@@ -106,18 +108,20 @@ class Probe:
             right = all(agree(found[job.client], expected[job.client]) for job in jobs)
             if not (right and self.independent(clients)):
                 return Choice(1, "since they would not get the same many at a time")
-        except (NotStackableError, torch.OutOfMemoryError, MemoryError):
+        except Exception as error:  # noqa: BLE001 # whatever model and loss raise for many at once
+            if not lacks_memory(error):
+                require_own(error)
             return Choice(1, "since the model does not run for many clients at once")
         return Choice(clients, f"{single / stacked:.1f} times as fast as one by one")
 
     def require_steady(self, clients: int) -> None:
         """Refuse a model that fails for every client, or whose updates depend on earlier clients."""
         made, form = self._made(clients, steps=2), self._form
+        inputs, targets = (part.split(2) for part in probe_batch(form.inputs, form.targets, self._model, 4))
 
         def compute(number: int) -> torch.Tensor:
             """The update of a client with one half of the examples."""
-            rows = slice(2 * number, 2 * number + 2)
-            job = replace(form, inputs=form.inputs[rows], targets=form.targets[rows])
+            job = replace(form, inputs=inputs[number], targets=targets[number])
             try:
                 return _updates(made, self._model, [job])[job.client]
             except NotStackableError as error:
@@ -126,25 +130,30 @@ class Probe:
                     "'one-by-one' or 'auto'"
                 ) from error
 
-        require_steady(compute, self._given.inputs, self._given.targets)
+        require_steady(compute, form.inputs, form.targets)
 
     def independent(self, clients: int) -> bool:
         """Whether no bit of a client's update depends on its place in a stack, or on the clients next to it."""
-        model = deepcopy(self._model)
+        # In half precision bits seldom differ, and then by so much that a probe batch may not show what data does.
+        if any(p.element_size() < _FULL for p in trainable(self._model).values()):
+            return False
+        model, stack = deepcopy(self._model), self._made(clients, steps=2)
         with torch.no_grad():
             for p, noisy in zip(trainable(model).values(), shaken(trainable(model)).values(), strict=True):
                 p.copy_(noisy)
-        jobs, stack = self._jobs(clients, uneven=True), self._made(clients, steps=2)
-        updates = _updates(stack, model, jobs)
-        # Every second client gets inputs of NaN, which would spread if anything did.
-        spoilt = (torch.full_like(job.inputs, math.nan if job.inputs.is_floating_point() else 0) for job in jobs)
-        others = [replace(job, inputs=made) if i % 2 else job for i, (job, made) in enumerate(zip(jobs, spoilt, strict=True))]
-        poisoned = _updates(stack, model, others)
-        if not all(_same(updates[job.client], poisoned[job.client]) for job in jobs[::2]):
-            return False
-        # The same client at each place of a stack.
-        copies = (_updates(stack, model, [replace(job, client=i) for i in range(clients)]).values() for job in jobs[:3])
-        return all(_same(updates[job.client], copy) for job, of_job in zip(jobs, copies, strict=False) for copy in of_job)
+        turns = sorted({1, clients // 2, clients - 1})
+        # Not all numbers reveal the order of a sum.
+        for draw in range(1 + math.ceil(_PLACED / (len(turns) * clients))):
+            jobs = self._jobs(clients, uneven=True, draw=draw)
+            updates = _updates(stack, model, jobs)
+            if any(not _same(_updates(stack, model, [*jobs[turn:], *jobs[:turn]]), updates, jobs) for turn in turns):
+                return False
+            # Every second client gets inputs of NaN, which would spread if anything did.
+            spoilt = (torch.full_like(job.inputs, math.nan if job.inputs.is_floating_point() else 0) for job in jobs)
+            others = [replace(job, inputs=x) if i % 2 else job for i, (job, x) in enumerate(zip(jobs, spoilt, strict=True))]
+            if not _same(_updates(stack, model, others), updates, jobs[::2]):
+                return False
+        return True
 
     def _seconds(self, clients: int) -> float:
         """Of one chunk; of one client if each trains alone."""
@@ -159,12 +168,16 @@ class Probe:
             spent.append(clock() - begin)
         return min(spent) * clients / len(chunk)
 
-    def _jobs(self, number: int, *, uneven: bool = False) -> list[Job]:
-        """Clients of two batches each; if uneven, the last batch has up to two examples fewer."""
+    def _jobs(self, number: int, *, uneven: bool = False, draw: int = 0) -> list[Job]:
+        """Clients of two batches each, synthetic; if uneven, the last batch has up to two examples fewer."""
         batch, form, found = self._local.batch_size, self._form, []
+        inputs, targets = probe_batch(form.inputs, form.targets, self._model, number + 2 * batch, draw)
+        if draw % 2 and inputs.is_floating_point():
+            # Of both signs.
+            inputs -= 0.5
         for i in range(number):
-            own = slice(i % batch, i % batch + max(1, 2 * batch - (i % 3 if uneven else 0)))
-            found.append(replace(form, client=i, seed=i, inputs=form.inputs[own], targets=form.targets[own]))
+            own = slice(i, i + max(1, 2 * batch - (i % 3 if uneven else 0)))
+            found.append(replace(form, client=i, seed=i, inputs=inputs[own], targets=targets[own]))
         return found
 
     def _made(self, clients: int, *, steps: int, precise: bool = False) -> Trainer:
@@ -172,9 +185,10 @@ class Probe:
         return trainer(clients, self._model, self._loss, replace(self._local, epochs=1, steps=steps), execution)
 
 
-def _same(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether two updates have the same bits, or both are not finite and so count as zero."""
-    return torch.equal(found, expected) or not bool(torch.isfinite(found).all() | torch.isfinite(expected).all())
+def _same(found: dict[int, torch.Tensor], expected: dict[int, torch.Tensor], jobs: Sequence[Job]) -> bool:
+    """Whether the updates of these clients have the same bits, or are not finite in both and so count as zero."""
+    pairs = ((found[job.client], expected[job.client]) for job in jobs)
+    return all(torch.equal(a, b) or not bool(torch.isfinite(a).all() | torch.isfinite(b).all()) for a, b in pairs)
 
 
 def _updates(made: Trainer, model: nn.Module, jobs: Sequence[Job]) -> dict[int, torch.Tensor]:

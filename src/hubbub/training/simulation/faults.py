@@ -19,12 +19,8 @@ from hubbub.errors import ConfigError
 
 _LOG = logging.getLogger("hubbub")
 _LONGEST = 200
-_MACHINE: tuple[type[BaseException], ...] = (
-    MemoryError,
-    torch.OutOfMemoryError,
-    # Newer versions of torch: a GPU that computes nothing any more.
-    *([torch.AcceleratorError] if hasattr(torch, "AcceleratorError") else []),
-)
+# Newer versions of torch: a GPU that computes nothing any more.
+_MACHINE: tuple[type[BaseException], ...] = (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()
 
 Unit = TypeVar("Unit")
 Made = TypeVar("Made")
@@ -32,8 +28,17 @@ Made = TypeVar("Made")
 
 def require_own(error: Exception) -> None:
     """Raise an error again if it is no unit's own: a fault of the machine, or of the settings."""
-    if isinstance(error, (ConfigError, *_MACHINE)) or reason(error).startswith("RuntimeError: CUDA error"):
+    if (
+        isinstance(error, (ConfigError, *_MACHINE))
+        or lacks_memory(error)
+        or reason(error).startswith("RuntimeError: CUDA error")
+    ):
         raise error
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether memory was lacking; of a processor's torch says so in a plain ``RuntimeError``."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator: " in reason(error)
 
 
 def reason(error: Exception) -> str:
@@ -79,13 +84,13 @@ _AGREEMENT = 1e-5
 
 
 def probe_batch(
-    inputs: torch.Tensor, targets: torch.Tensor, module: nn.Module, examples: int
+    inputs: torch.Tensor, targets: torch.Tensor, module: nn.Module, examples: int, seed: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Synthetic inputs and targets of the form of given ones, ``(any, *shape)``, independent of their values.
 
     Integer inputs are rows of the module's embeddings, if it has any. Integer targets are 0.
     """
-    drawn = torch.Generator().manual_seed(0)
+    drawn = torch.Generator().manual_seed(seed)
     made = [torch.zeros(examples, *given.shape[1:], dtype=given.dtype) for given in (inputs, targets)]
     if not inputs.is_floating_point():
         tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding)]

@@ -167,7 +167,8 @@ class SimulatedPopulation(LocalPopulation):
                     return Choice(1, "since many at a time a client's last bits depend on its place")
                 raise ConfigError(
                     f"plan = {named.plan!r}: on this machine a client's last bits depend on where it stands in the stack, and "
-                    "so on who else takes part, which no noise hides; say 'auto' or 'one-by-one', or another number of clients"
+                    "so on who else takes part, which no noise hides; say 'auto' or 'one-by-one', or, with parameters of "
+                    "32 bits or more, another number of clients"
                 )
         return named
 

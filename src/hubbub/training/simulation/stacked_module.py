@@ -19,7 +19,8 @@ from torch.func import vmap
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from torch.overrides import TorchFunctionMode
 
-from hubbub.errors import ConfigError, HubbubError
+from hubbub.errors import HubbubError
+from hubbub.training.simulation.faults import require_own
 from hubbub.training.simulation.functional import called, places
 
 # Weights of an LSTM layer in one direction: of inputs and of the state, with biases or without.
@@ -64,9 +65,8 @@ class StackedModel:
 
         try:
             found: torch.Tensor = vmap(forward)(inputs, *parameters.values())
-        except (torch.OutOfMemoryError, ConfigError):
-            raise
         except Exception as error:
+            require_own(error)
             raise NotStackableError(f"{type(error).__name__}: {error}") from error
         return found
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.training.simulation import Precision
+from hubbub.training.simulation.faults import require_own
 from hubbub.training.simulation.functional import Constants, computing, difference, in_range, repeatable
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, Stepper, Trained, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError, StackedModel
@@ -81,9 +82,8 @@ class Stacks:
                         losses = torch.where(active, self._losses(output, targets, counts), 0.0)
                 try:
                     gradients = torch.autograd.grad(losses.sum(), list(own.values()), allow_unused=True)
-                except torch.OutOfMemoryError:
-                    raise
                 except RuntimeError as error:
+                    require_own(error)
                     # Such as a checkpointed forward that is repeated in the backward pass, outside of vmap.
                     raise NotStackableError(f"{type(error).__name__}: {error}") from error
             losses = losses.detach()
