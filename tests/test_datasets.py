@@ -37,11 +37,8 @@ def test_clients_are_views_of_one_copy_of_the_data_and_have_what_they_were_dealt
     whole = digits.load()
     users = np.random.default_rng(1).integers(0, 30, len(whole.train_inputs))
     dataset = Dataset(whole.train_inputs, whole.train_targets, whole.test_inputs, whole.test_targets, users)
-    parts = {
-        "iid": iid(1437, 30, seed=0),
-        "dirichlet": dirichlet(whole.train_targets, 30, 0.5, seed=0),
-        "user": by_user(users),
-    }[partition]
+    deals = {"iid": iid(1437, 30, 0), "dirichlet": dirichlet(whole.train_targets, 30, 0.5, 0), "user": by_user(users)}
+    parts = deals[partition]
     ordered, clients = dealt(dataset, parts)
     assert len(clients) == 30
     for part, (inputs, targets) in zip(parts, clients, strict=True):
@@ -61,9 +58,8 @@ def test_mnist_is_the_published_data_bit_for_bit(data_folder: Path) -> None:
     pixels = ((dataset.train_inputs * 0.3081 + 0.1307) * 255).round().to(torch.uint8)
     header = np.array([0x803, 60_000, 28, 28], dtype=">i4").tobytes()
     # MD5 of the unpacked train-images-idx3-ubyte.
-    assert (
-        hashlib.md5(header + pixels.numpy().tobytes(), usedforsecurity=False).hexdigest() == "6bbc9ace898e44ae57da46a324031adb"
-    )
+    found = hashlib.md5(header + pixels.numpy().tobytes(), usedforsecurity=False).hexdigest()
+    assert found == "6bbc9ace898e44ae57da46a324031adb"
 
 
 def test_digits_have_no_example_in_both_parts() -> None:
@@ -83,12 +79,8 @@ def test_holding_out_splits_the_training_data_and_hides_the_test_data() -> None:
 
 
 def fitting(**changes: object) -> Dataset:
-    good = {
-        "train_inputs": torch.zeros(3, 1),
-        "train_targets": torch.zeros(3, dtype=torch.int64),
-        "test_inputs": torch.zeros(1, 1),
-        "test_targets": torch.zeros(1, dtype=torch.int64),
-    }
+    x, y = torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)
+    good = {"train_inputs": x, "train_targets": y, "test_inputs": x[:1], "test_targets": y[:1]}
     return Dataset(**{**good, **changes})
 
 

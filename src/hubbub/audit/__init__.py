@@ -11,7 +11,7 @@ method                                 needs                                    
 :func:`influence`                      two runs under the same keys, one client    its exact influence and the bound on it
 =====================================  ==========================================  =======================================
 
-:func:`audit` makes some clients of a run canaries, runs its rounds on the real path with new keys, and applies these to the
+:func:`audit` makes some clients of a run canaries, runs its rounds on the real path with new noise, and applies these to the
 releases. It works on any population that can inject updates, with any engine.
 
 A lower bound far below the guarantee proves nothing in its favour: the audit may be weak.

@@ -1,4 +1,4 @@
-"""The audit of a run: its rounds are run again with new keys and with canaries among its clients.
+"""The audit of a run: its rounds are run again with new noise and with canaries among its clients.
 
 The releases give two kinds of evidence.
 
@@ -39,6 +39,8 @@ from hubbub.mechanism.participation import (
     TruncatedPoissonSampling,
 )
 from hubbub.mechanism.sensitivity import is_triangular
+from hubbub.mechanism.strategies import OWN, Strategy
+from hubbub.mechanism.strategies.strategy import WithLeadingPart
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.training.aggregate import Population
 from hubbub.training.clipping import AdaptiveClipping
@@ -48,6 +50,8 @@ from hubbub.training.simulation.functional import FlatModel
 _MOST_CANARIES, _ENOUGH, _MOST_RUNS = 100, 1000, 10
 # Points of the privacy profile that bound the stated trade-off curve.
 _POINTS = 9
+# Of epsilon in that profile, whose exponential float64 holds.
+_STEEPEST = 700.0
 # Canaries compete for places in a cohort.
 _COMPETING = (FixedSizeSampling, TruncatedPoissonSampling)
 # Least coordinates of a canary, by default.
@@ -119,7 +123,7 @@ def audit(
 ) -> Audit:
     """The findings of an audit: canaries among the clients, the real loop over the real population.
 
-    The run itself is not touched: ledgers are in memory, keys and cohorts are new in each run.
+    The run itself is not touched: ledgers are in memory, noise and cohorts have new keys in each run.
 
     Args:
         plan: The plan of the run.
@@ -159,6 +163,7 @@ def audit(
     clipping = plan.clip_norm
     unclipped = clipping.target_quantile if isinstance(clipping, AdaptiveClipping) else 0.0
     absent = -1.0 if audited.promised.neighboring_relation == "replace-one" else 0.0
+    whitener = _whitener(plan.mechanism.strategy, rounds)
     seen = []
     for number in range(runs):
         planted = plant(clients, dim, rounds, canaries=canaries, unclipped=unclipped, rng=rng)
@@ -166,22 +171,27 @@ def audit(
         seen.append(watch(audited, made, honest, model, planted, absent=absent, rows=max(1, noise_rows)))
         if progress:
             progress(number + 1, runs)
-    return _Evidence(audited, plan.mechanism, seen, absent).found(canaries)
+    return _Evidence(audited, plan.mechanism, whitener, seen, absent).found(canaries)
+
+
+def _whitener(strategy: Strategy, rounds: int) -> Array:
+    """What decorrelates the noise of the first rounds, ``(rounds, rounds)``: C if it is triangular."""
+    if type(strategy) in OWN and isinstance(strategy, WithLeadingPart):
+        strategy = strategy.leading(rounds)
+    C = np.asarray(strategy.matrix(), dtype=np.float64)
+    if is_triangular(C):
+        return C[:rounds, :rounds]
+    # C⁻¹ is not unique, the triangular root of the noise's covariance is.
+    N = noising_matrix(strategy)[:rounds]
+    return np.asarray(solve_triangular(cholesky(N @ N.T, lower=True), np.eye(rounds), lower=True))
 
 
 class _Evidence:
     """The observations of all runs, and their evaluation."""
 
-    def __init__(self, plan: RunPlan, mechanism: Mechanism, seen: Sequence[Watched], absent: float) -> None:
-        self._plan, self._mechanism, self._seen, self._reach = plan, mechanism, seen, 1 - absent
-        self._stated = plan.promised
-        # What decorrelates the noise, (rounds, rounds): C if it is triangular.
-        C, rounds = np.asarray(mechanism.strategy.matrix(), dtype=np.float64), plan.rounds
-        self._whitener = C[:rounds, :rounds]
-        if not is_triangular(C):
-            # C⁻¹ is not unique, the triangular root of the noise's covariance is.
-            N = noising_matrix(mechanism.strategy)[:rounds]
-            self._whitener = solve_triangular(cholesky(N @ N.T, lower=True), np.eye(rounds), lower=True)
+    def __init__(self, plan: RunPlan, mechanism: Mechanism, whitener: Array, seen: Sequence[Watched], absent: float) -> None:
+        self._plan, self._mechanism, self._whitener, self._seen = plan, mechanism, whitener, seen
+        self._reach, self._stated = 1 - absent, plan.promised
 
     def found(self, canaries: int) -> Audit:
         """The audit."""
@@ -289,7 +299,7 @@ class _Evidence:
             return ()
 
         events, relation = self._stated.events or (), self._stated.neighboring_relation
-        epsilons = np.linspace(0.0, self._stated.epsilon, _POINTS)
+        epsilons = np.linspace(0.0, min(self._stated.epsilon, _STEEPEST), _POINTS)
         kept = 1 - np.array([delta(events, float(epsilon), relation) for epsilon in epsilons])[:, None]
         steep = np.exp(epsilons)[:, None]
 
@@ -334,7 +344,9 @@ class _Evidence:
         if isinstance(self._plan.participation, _COMPETING):
             notes.append("Canaries compete for places in a cohort, so the distribution-free bound is the one-run bound.")
         if self._mechanism.shares is not None:
-            notes.append("All clients answered here, so sums may have had more noise than the guarantee assumes.")
+            notes.append(
+                "Each client that answers adds its share of noise, so sums may have had more noise than the guarantee assumes."
+            )
         if self._plan.noise_by == "holders":
             notes.append("All key holders are honest here, so sums may have had more noise than the guarantee assumes.")
         return tuple(notes)

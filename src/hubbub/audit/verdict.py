@@ -70,7 +70,7 @@ class Audit:
         absent: Scores of the absent canaries.
         means: The expected value of each present score.
         canaries: Canaries in each run.
-        runs: Number of runs, each with new keys.
+        runs: Number of runs, each with new keys of noise and cohorts.
         rounds: Rounds of each run.
         notes: Limits of these numbers, one sentence each.
 
@@ -126,7 +126,8 @@ class Audit:
                 "This is no proof of privacy."
             )
         alarm = len(self.comparisons) * (1 - CERTAIN) + math.fsum(check.false_alarm for check in self.checks)
-        return f"BROKEN: {'; '.join(self.faults)}. A correct system fails this audit with a probability of at most {alarm:.1g}."
+        most = f"{math.ceil(1e6 * alarm) / 1e6:.2g}"
+        return f"BROKEN: {'; '.join(self.faults)}. A correct system fails this audit with a probability of at most {most}."
 
     def as_json(self) -> dict[str, Any]:
         """As strict JSON values, scores included."""

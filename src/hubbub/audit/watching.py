@@ -17,11 +17,12 @@ from torch import nn
 from hubbub._util.checks import Array
 from hubbub.errors import ConfigError
 from hubbub.noise.lattice import Lattice
-from hubbub.noise.steps import share_stddev
+from hubbub.noise.steps import MOST_BITS, share_stddev
 from hubbub.training.aggregate import Adversary, Population, Sum
-from hubbub.training.clipping import CountSplit
+from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.plan import RunPlan
 from hubbub.training.rounds import train
+from hubbub.training.simulation.simulate import SimulatedPopulation
 
 # Clip norms that a canary sends: far more than one, to be clipped, or just below one, to pass unclipped.
 OUTSIDE, INSIDE = 64.0, 1 - 2.0**-10
@@ -99,7 +100,7 @@ class Watched:
 def watch(
     plan: RunPlan, population: Population, honest: Population, model: nn.Module, canaries: Canaries, *, absent: float, rows: int
 ) -> Watched:
-    """Train a copy of a model with the canaries among the clients, under new keys, and observe the releases.
+    """Train a copy of a model with the canaries among the clients, with new noise, and observe the releases.
 
     ``honest``, which may be the population itself, gives the contributions of the others in the clear. An absent canary
     contributes ``absent`` clip norms: 0, or −1 under replace-one. There are ``rows`` of noise in each sum.
@@ -182,19 +183,37 @@ class _Observer(Population):
         others = [client for client in cohort if str(client) not in self._number]
         known = self.honest.collect(others, model, clip_norm, round_index, split).open(None).cpu().numpy()
         total = self.population.collect(cohort, model, clip_norm, round_index, split)
+        coarse = total.lattice if total.lattice and total.lattice.bits < MOST_BITS else None
+        if coarse and isinstance(self.honest, SimulatedPopulation):
+            known = np.zeros(len(self.canaries.owner) + (split is not None))
+            for _, update, _ in self.honest.updates(others, model, round_index):
+                known += bounded(update, clip_norm, coarse, split)[0].cpu().numpy() * coarse.step
+        else:
+            known = self.honest.collect(others, model, clip_norm, round_index, split).open(None).cpu().numpy()
         self.cohorts.append(list(cohort))
-        return _WatchedSum(
-            total, lambda release: self._keep(cohort, release.cpu().numpy() - known, clip_norm or 0.0, round_index)
-        )
 
-    def _keep(self, cohort: Sequence[Hashable], row: Array, clip_norm: float, round_index: int) -> None:
+        def keep(release: torch.Tensor) -> None:
+            self._keep(cohort, release.cpu().numpy() - known, clip_norm or 0.0, round_index, coarse)
+
+        return _WatchedSum(total, keep)
+
+    def _keep(self, cohort: Sequence[Hashable], row: Array, clip_norm: float, round_index: int, coarse: Lattice | None) -> None:
         """Record a row without the contributions of the others, and the expected contribution of each canary."""
         canaries, dim = self.canaries, len(self.canaries.owner)
         bound = self.plan.clip_norms.bound(clip_norm)
-        bound *= self._noise_factor(len(cohort), bound)
         asked = np.zeros(len(canaries.clients))
         asked[[self._number[str(client)] for client in cohort if str(client) in self._number]] = 1.0
-        amounts = asked * np.minimum(1.0, canaries.sent[:, round_index]) * clip_norm / bound
+        sent = np.minimum(1.0, canaries.sent[:, round_index]) * clip_norm
+        if coarse:
+            # An update is clipped to leave room for rounding; the entries of a canary are alike, and so many steps each.
+            room = (coarse.radius - math.sqrt(len(row)) / 2) * coarse.step
+            sent *= np.minimum(1.0, room / np.hypot(sent, math.sqrt(bound**2 - clip_norm**2)))
+            unit = coarse.step * np.sqrt(np.bincount(canaries.owner, minlength=len(asked)))
+            sent = unit * np.rint(sent / unit)
+        # An absent canary that sends nothing brings no share of noise.
+        silent = asked @ ~canaries.present if self.plan.clip_norms.further and not self.absent else 0
+        bound *= self._noise_factor(len(cohort) - int(silent), bound)
+        amounts = asked * sent / bound
         scaled = row[:dim] / bound
         self.along.append(canaries.along(scaled) - self.absent * amounts)
         self.patterns.append((1 - self.absent) * amounts)
@@ -202,14 +221,14 @@ class _Observer(Population):
         window = slice(0, min(len(scaled), max(1, _KEPT // self.plan.rounds)))
         self.noise.append(scaled[window] - canaries.combined(added, window))
 
-    def _noise_factor(self, cohort: int, bound: float) -> float:
+    def _noise_factor(self, answers: int, bound: float) -> float:
         """How much larger the noise of a sum is than the promise counts on, since all who add noise are honest here."""
         mechanism = self.plan.mechanism
         if mechanism is None or mechanism.shares is None:
             return math.sqrt(self.rows)
         lattice = Lattice(bound, mechanism.shares.lattice_bits)
         share = share_stddev(mechanism.noise_multiplier, bound, mechanism.shares.clients, lattice.bits) * lattice.step
-        return share * math.sqrt(cohort) / (mechanism.stddev * bound)
+        return share * math.sqrt(answers) / (mechanism.stddev * bound)
 
 
 class _WatchedSum:

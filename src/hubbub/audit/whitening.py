@@ -151,7 +151,7 @@ def check_whitened_scores(
     smallest, largest = _deviations(null.size, alarm)
     margin = -float(ndtri(alarm / 2)) / math.sqrt(seen.size)
     excess = float(np.mean(seen - expected))
-    measured = float(np.mean(seen)) / deviation if deviation > 0 else math.inf
+    measured = float(np.mean(seen)) / max(deviation, 1e-100)
     return (
         Check("null standard deviation", deviation, smallest, largest, alarm),
         Check("mean of the present", excess, -margin, margin, alarm),

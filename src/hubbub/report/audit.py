@@ -73,7 +73,8 @@ def _markdown(name: str, found: _Found) -> str:
         "",
         f"Audited: {stated['mechanism']}; ({rounded_up(stated['epsilon'])}, {no_less(stated['delta'])})-differential privacy "
         f"for each {stated['privacy_unit']} ({stated['neighboring_relation']} relation) over {stated['rounds']} rounds. "
-        f"{found['runs']} runs with new keys, {found['canaries']} canaries in each, each present with probability 1/2.",
+        f"{found['runs']} runs with new keys of noise and cohorts, {found['canaries']} canaries in each, each present with "
+        "probability 1/2.",
         "",
         "![lower bounds and the stated epsilon, and the scores of the canaries](audit.png)",
         "",
