@@ -12,13 +12,6 @@ from conftest import oracle
 from hubbub import accounting
 from hubbub._util.roots import Grid, Line, first
 from hubbub.accounting import events
-from hubbub.accounting.calibrate import (
-    calibrate_cohort_size,
-    calibrate_min_separation,
-    calibrate_noise_multiplier,
-    calibrate_rounds,
-    calibrate_sampling_probability,
-)
 from hubbub.accounting.composition import epsilon as epsilon_of
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, gaussian
@@ -63,7 +56,7 @@ def test_the_answer_of_a_search_meets_the_target_and_the_index_before_it_does_no
 @pytest.mark.parametrize("point", points("calibrate_sigma"), ids=str)
 def test_the_noise_is_that_of_the_second_opinion(point: dict) -> None:
     event = events.PoissonSampled(1.0, point["q"])
-    ours = calibrate_noise_multiplier(event, point["n"], point["eps"], point["delta"], RELATION)
+    ours = accounting.calibrate_noise_multiplier(event, point["n"], point["eps"], point["delta"], RELATION)
     cost = epsilon_of([(events.PoissonSampled(ours, point["q"]), point["n"])], point["delta"], RELATION)
     assert point["eps"] - 2e-5 * point["eps"] <= cost <= point["eps"]
     # As much noise as makes up for the mesh of either accountant.
@@ -94,10 +87,10 @@ def test_the_noise_of_every_event_meets_the_budget_and_a_millionth_less_does_not
     def cost(z: float) -> float:
         return epsilon_of([(with_noise(event, z), rounds)], 1e-5, relation)
 
-    z = calibrate_noise_multiplier(event, rounds, 1.5, 1e-5, relation)
+    z = accounting.calibrate_noise_multiplier(event, rounds, 1.5, 1e-5, relation)
     assert cost(z) <= 1.5
     assert cost(z * math.exp(-1e-6)) > 1.5
-    assert calibrate_noise_multiplier(with_noise(event, 123.0), rounds, 1.5, 1e-5, relation) == z
+    assert accounting.calibrate_noise_multiplier(with_noise(event, 123.0), rounds, 1.5, 1e-5, relation) == z
 
 
 @settings(max_examples=40, deadline=None)
@@ -110,16 +103,16 @@ def test_the_noise_of_gaussian_rounds_has_no_search_in_it(
     expected = gaussian.noise_multiplier(epsilon, delta) * sensitivity
     if expected > 1e12:
         with pytest.raises(BudgetError, match="no noise multiplier up to 1e\\+12"):
-            calibrate_noise_multiplier(events.Gaussian(1.0), rounds, epsilon, delta, relation)
+            accounting.calibrate_noise_multiplier(events.Gaussian(1.0), rounds, epsilon, delta, relation)
         return
-    z = calibrate_noise_multiplier(events.Gaussian(1.0), rounds, epsilon, delta, relation)
+    z = accounting.calibrate_noise_multiplier(events.Gaussian(1.0), rounds, epsilon, delta, relation)
     assert z == pytest.approx(expected, rel=1e-10)
     assert epsilon_of([(events.Gaussian(z), rounds)], delta, relation) <= epsilon
 
 
 @pytest.mark.parametrize("accountant", ["tight", "rdp"])
 def test_each_accountant_calibrates_to_its_own_bound(accountant: str) -> None:
-    z = calibrate_noise_multiplier(events.PoissonSampled(1.0, 0.05), 20, 3.0, 1e-5, RELATION, accountant)
+    z = accounting.calibrate_noise_multiplier(events.PoissonSampled(1.0, 0.05), 20, 3.0, 1e-5, RELATION, accountant)
     for factor, meets in ((1, True), (math.exp(-1e-6), False)):
         cost = epsilon_of([(events.PoissonSampled(z * factor, 0.05), 20)], 1e-5, RELATION, accountant)
         assert (cost <= 3.0) is meets
@@ -137,14 +130,14 @@ def test_a_calibration_asks_the_accountant_few_times(
         return asked[-1]
 
     monkeypatch.setattr(module, "epsilon_once", counting)
-    calibrate_noise_multiplier(events.PoissonSampled(1.0, q), rounds, epsilon, 1e-6, RELATION)
+    accounting.calibrate_noise_multiplier(events.PoissonSampled(1.0, q), rounds, epsilon, 1e-6, RELATION)
     assert 2 <= len(asked) <= 8
 
 
 @pytest.mark.parametrize("point", points("calibrate_rounds"), ids=str)
 def test_as_many_rounds_fit_as_the_second_opinion_finds_and_one_more_does_not(point: dict) -> None:
     event = events.PoissonSampled(point["z"], point["q"])
-    n = calibrate_rounds(event, epsilon=point["eps"], delta=point["delta"], neighboring_relation=RELATION)
+    n = accounting.calibrate_rounds(event, epsilon=point["eps"], delta=point["delta"], neighboring_relation=RELATION)
     assert n >= point["rounds_pld"] * (1 - MESH)
     assert epsilon_of([(event, n)], point["delta"], RELATION) <= point["eps"]
     assert epsilon_of([(event, n + 1)], point["delta"], RELATION) > point["eps"]
@@ -160,17 +153,19 @@ def test_the_rounds_of_gaussian_releases_are_those_of_the_closed_form(
     exact = (event.noise_multiplier / gaussian.noise_multiplier(epsilon, delta)) ** 2
     if exact < 1:
         with pytest.raises(BudgetError, match=r"one round alone costs .*; a noise multiplier of .* would allow one") as found:
-            calibrate_rounds(event, epsilon, delta, "zero-out")
+            accounting.calibrate_rounds(event, epsilon, delta, "zero-out")
         advised = events.Gaussian(float(str(found.value).split("multiplier of ")[1].split()[0]))
-        assert calibrate_rounds(advised, epsilon, delta, "zero-out") >= 1
+        assert accounting.calibrate_rounds(advised, epsilon, delta, "zero-out") >= 1
         return
-    assert calibrate_rounds(event, epsilon, delta, "zero-out") == pytest.approx(min(math.floor(exact), 10**12), rel=1e-9, abs=1)
+    assert accounting.calibrate_rounds(event, epsilon, delta, "zero-out") == pytest.approx(
+        min(math.floor(exact), 10**12), rel=1e-9, abs=1
+    )
 
 
 @pytest.mark.parametrize("point", points("calibrate_sampling_rate"), ids=str)
 def test_as_many_clients_may_be_sampled_as_the_second_opinion_finds(point: dict) -> None:
     event = events.PoissonSampled(point["z"], 0.5)
-    q = calibrate_sampling_probability(event, point["n"], point["eps"], point["delta"], RELATION)
+    q = accounting.calibrate_sampling_probability(event, point["n"], point["eps"], point["delta"], RELATION)
     assert q >= point["q_pld"] * (1 - MESH)
     for factor, meets in ((1, True), (math.exp(1e-6), False)):
         cost = epsilon_of([(events.PoissonSampled(point["z"], q * factor), point["n"])], point["delta"], RELATION)
@@ -178,12 +173,12 @@ def test_as_many_clients_may_be_sampled_as_the_second_opinion_finds(point: dict)
 
 
 def test_everybody_may_be_sampled_where_the_noise_allows_it() -> None:
-    assert calibrate_sampling_probability(events.PoissonSampled(100.0, 0.1), 10, 1.0, 1e-5, RELATION) == 1.0
-    assert calibrate_cohort_size(events.FixedSizeSampled(1000.0, 1, 50), 10, 1.0, 1e-5, "replace-one") == 50
+    assert accounting.calibrate_sampling_probability(events.PoissonSampled(100.0, 0.1), 10, 1.0, 1e-5, RELATION) == 1.0
+    assert accounting.calibrate_cohort_size(events.FixedSizeSampled(1000.0, 1, 50), 10, 1.0, 1e-5, "replace-one") == 50
 
 
 def test_one_more_member_of_a_cohort_would_cost_more_than_the_budget() -> None:
-    m = calibrate_cohort_size(events.FixedSizeSampled(2.0, 1, 5000), 200, 1.5, 1e-5, "zero-out")
+    m = accounting.calibrate_cohort_size(events.FixedSizeSampled(2.0, 1, 5000), 200, 1.5, 1e-5, "zero-out")
     costs = [epsilon_of([(events.FixedSizeSampled(2.0, size, 5000), 200)], 1e-5, "zero-out") for size in (m, m + 1)]
     assert costs[0] <= 1.5 < costs[1]
 
@@ -195,5 +190,7 @@ def test_the_least_separation_is_that_of_trying_them_all(strategy: Identity, mos
         k = min(math.ceil(60 / separation), most or 60)
         return accounting.guarantee(Mechanism(strategy, MinSeparation(separation, k), 5.0), 1e-5).epsilon
 
-    found = calibrate_min_separation(strategy, noise_multiplier=5.0, epsilon=1.6, delta=1e-5, max_participations=most)
+    found = accounting.calibrate_min_separation(
+        strategy, noise_multiplier=5.0, epsilon=1.6, delta=1e-5, max_participations=most
+    )
     assert found == min(b for b in range(1, 61) if cost(b) <= 1.6)

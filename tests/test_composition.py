@@ -18,16 +18,6 @@ from hockey_stick import (
     truncated_cohorts,
 )
 from hubbub import accounting
-from hubbub.accounting import (
-    BallsInBins,
-    DiscreteGaussianShares,
-    FixedSizeSampled,
-    Gaussian,
-    MixtureOfGaussians,
-    PoissonSampled,
-    TreeAggregation,
-    TruncatedPoissonSampled,
-)
 from hubbub.accounting.composition import epsilon_once
 from hubbub.accounting.events import RELATIONS, Event
 from hubbub.mechanism import gaussian
@@ -46,7 +36,7 @@ def tolerance(epsilon: float) -> float:
     "point", ACCOUNTING["poisson_contour_reference"]["points"], ids=lambda p: f"{p['q']}-{p['z']}-{p['n']}-{p['delta']}"
 )
 def test_poisson_composition_is_above_the_truth_and_near_it(point: dict) -> None:
-    event = PoissonSampled(point["z"], point["q"])
+    event = accounting.PoissonSampled(point["z"], point["q"])
     ours = accounting.epsilon([(event, point["n"])], point["delta"], "add-or-remove-one")
     # Two independent contours of the reference agree to 1e-7.
     assert point["eps_contour"] - 1e-7 <= ours <= point["eps_contour"] + 1.3 * tolerance(ours)
@@ -59,7 +49,7 @@ GATED = [p for p in ACCOUNTING["poisson_subsampled_gaussian"]["points"] if not (
 
 @pytest.mark.parametrize("point", GATED, ids=lambda p: f"{p['q']}-{p['z']}-{p['n']}-{p['delta']}")
 def test_poisson_cohorts_cost_what_the_reference_says_under_each_relation(point: dict) -> None:
-    rounds = [(PoissonSampled(point["z"], point["q"]), point["n"])]
+    rounds = [(accounting.PoissonSampled(point["z"], point["q"]), point["n"])]
     ours = accounting.epsilon(rounds, point["delta"], "add-or-remove-one")
     # The peer's mesh of 1e-4 makes it too high for many rounds, and small epsilons of both are coarse.
     excess = 2e-8 * point["n"] + 1e-3
@@ -76,7 +66,7 @@ def test_poisson_cohorts_cost_what_the_reference_says_under_each_relation(point:
 
 @pytest.mark.parametrize("point", ACCOUNTING["heterogeneous"]["points"], ids=lambda p: p["name"])
 def test_rounds_that_differ_cost_what_the_reference_says(point: dict) -> None:
-    events = [(PoissonSampled(z, q), n) for q, z, n in point["groups_q_z_n"]]
+    events = [(accounting.PoissonSampled(z, q), n) for q, z, n in point["groups_q_z_n"]]
     assert accounting.epsilon(events, point["delta"], "add-or-remove-one") == pytest.approx(point["pld"], abs=2.5e-4)
 
 
@@ -85,7 +75,7 @@ FIXED = ACCOUNTING["fixed_size_without_replacement_by_relation"]["points"]
 
 @pytest.mark.parametrize("point", FIXED, ids=lambda p: f"{p['population']}-{p['sample']}-{p['n']}")
 def test_cohorts_of_a_fixed_size_cost_what_some_data_attains_or_little_more(point: dict) -> None:
-    rounds = [(FixedSizeSampled(point["z_sigma_over_C"], point["sample"], point["population"]), point["n"])]
+    rounds = [(accounting.FixedSizeSampled(point["z_sigma_over_C"], point["sample"], point["population"]), point["n"])]
     ours = {relation: accounting.epsilon(rounds, point["delta"], relation) for relation in RELATIONS}
     slack = 2 * tolerance(ours["replace-one"])
     assert ours["add-or-remove-one"] == pytest.approx(point["add_remove_exact_pld(Poisson at z/2)"], abs=slack)
@@ -98,11 +88,11 @@ def test_cohorts_of_a_fixed_size_cost_what_some_data_attains_or_little_more(poin
 
 @pytest.mark.parametrize("point", ACCOUNTING["truncated_poisson"]["points"], ids=lambda p: f"{p['N']}-{p['q']}-{p['B']}")
 def test_truncated_cohorts_cost_at_most_what_the_second_opinion_says(point: dict) -> None:
-    event = TruncatedPoissonSampled(point["z"], point["q"], point["B"], point["N"])
+    event = accounting.TruncatedPoissonSampled(point["z"], point["q"], point["B"], point["N"])
     for relation, name in zip(RELATIONS, ("REPLACE_SPECIAL", "ADD_OR_REMOVE_ONE", "REPLACE_ONE"), strict=True):
         ours = accounting.epsilon([(event, point["n"])], point["delta"], relation)
         assert ours <= point[f"pld_{name}"] + 3 * tolerance(ours)
-        whole = accounting.epsilon([(PoissonSampled(point["z"], point["q"]), point["n"])], point["delta"], relation)
+        whole = accounting.epsilon([(accounting.PoissonSampled(point["z"], point["q"]), point["n"])], point["delta"], relation)
         if point["q"] < 1:
             assert ours >= whole - 2 * tolerance(ours)
 
@@ -110,23 +100,27 @@ def test_truncated_cohorts_cost_at_most_what_the_second_opinion_says(point: dict
 @pytest.mark.parametrize("point", ACCOUNTING["banded_amplified"]["points"], ids=lambda p: f"{p['z']}-{p['bands']}-{p['delta']}")
 def test_banded_noise_with_cyclic_cohorts_is_as_many_sampled_rounds_as_cycles(point: dict) -> None:
     cycles = math.ceil(point["iterations"] / point["bands"])
-    event = PoissonSampled(point["z"], point["sampling_prob_within_group"])
+    event = accounting.PoissonSampled(point["z"], point["sampling_prob_within_group"])
     ours = accounting.epsilon([(event, cycles)], point["delta"], "add-or-remove-one")
     assert ours == pytest.approx(point["pld"], abs=2e-4 + 1e-5 * ours)
 
 
 @pytest.mark.parametrize("point", ACCOUNTING["mixture_of_gaussians"]["points"], ids=lambda p: str(p["std"]))
 def test_contributions_drawn_by_chance_cost_what_the_reference_says(point: dict) -> None:
-    event = MixtureOfGaussians(point["std"], point["sensitivities"], point["probs"])
+    event = accounting.MixtureOfGaussians(point["std"], point["sensitivities"], point["probs"])
     ours = accounting.epsilon([(event, point["n"])], point["delta"], "add-or-remove-one")
     assert ours == pytest.approx(point["pld"], abs=3e-4)
     assert accounting.epsilon([(event, point["n"])], point["delta"], "replace-one") > ours
 
 
 CASES = [
-    ("poisson", lambda n, k, q: poisson_cohorts(n, q), lambda z, n, k, q: PoissonSampled(z, q)),
-    ("fixed size", lambda n, k, q: fixed_cohorts(n, k), lambda z, n, k, q: FixedSizeSampled(z, k, n)),
-    ("truncated", lambda n, k, q: truncated_cohorts(n, q, k), lambda z, n, k, q: TruncatedPoissonSampled(z, q, k, n)),
+    ("poisson", lambda n, k, q: poisson_cohorts(n, q), lambda z, n, k, q: accounting.PoissonSampled(z, q)),
+    ("fixed size", lambda n, k, q: fixed_cohorts(n, k), lambda z, n, k, q: accounting.FixedSizeSampled(z, k, n)),
+    (
+        "truncated",
+        lambda n, k, q: truncated_cohorts(n, q, k),
+        lambda z, n, k, q: accounting.TruncatedPoissonSampled(z, q, k, n),
+    ),
 ]
 
 
@@ -154,17 +148,17 @@ def test_no_pair_of_data_sets_attains_more_than_is_stated(name: str, cohorts, ma
 @pytest.mark.parametrize(
     ("event", "values", "other", "relation"),
     [
-        (PoissonSampled(0.8, 0.3), [1.0], -1.0, "replace-one"),
-        (PoissonSampled(0.8, 0.3), [1.0], 0.0, "zero-out"),
-        (FixedSizeSampled(0.8, 2, 5), [1.0, -1.0, -1.0, -1.0, -1.0], 0.0, "zero-out"),
-        (FixedSizeSampled(0.8, 2, 5), [1.0, -1.0, -1.0, -1.0, -1.0], 0.0, "add-or-remove-one"),
-        (FixedSizeSampled(0.8, 2, 5), [1.0, -1.0, -1.0, -1.0, -1.0], -1.0, "replace-one"),
+        (accounting.PoissonSampled(0.8, 0.3), [1.0], -1.0, "replace-one"),
+        (accounting.PoissonSampled(0.8, 0.3), [1.0], 0.0, "zero-out"),
+        (accounting.FixedSizeSampled(0.8, 2, 5), [1.0, -1.0, -1.0, -1.0, -1.0], 0.0, "zero-out"),
+        (accounting.FixedSizeSampled(0.8, 2, 5), [1.0, -1.0, -1.0, -1.0, -1.0], 0.0, "add-or-remove-one"),
+        (accounting.FixedSizeSampled(0.8, 2, 5), [1.0, -1.0, -1.0, -1.0, -1.0], -1.0, "replace-one"),
     ],
     ids=repr,
 )
 def test_the_stated_delta_of_one_round_is_attained(event: Event, values: list[float], other: float, relation: str) -> None:
-    cohorts = poisson_cohorts if isinstance(event, PoissonSampled) else fixed_cohorts
-    choice = event.sampling_probability if isinstance(event, PoissonSampled) else event.cohort_size
+    cohorts = poisson_cohorts if isinstance(event, accounting.PoissonSampled) else fixed_cohorts
+    choice = event.sampling_probability if isinstance(event, accounting.PoissonSampled) else event.cohort_size
     x = np.arange(-15.0, 15.0, STEP)
     found = np.zeros(len(EPSILONS))
     for one, changed in neighbors(relation, values, other):
@@ -179,7 +173,7 @@ def test_no_two_rounds_of_data_sets_attain_more_than_is_stated(relation: str) ->
     generator = np.random.default_rng(11)
     z, members, size = 1.0, 4, 2
     x = np.arange(-13.0, 13.0, 0.05)
-    stated = [accounting.delta([(FixedSizeSampled(z, size, members), 2)], float(eps), relation) for eps in EPSILONS]
+    stated = [accounting.delta([(accounting.FixedSizeSampled(z, size, members), 2)], float(eps), relation) for eps in EPSILONS]
     for _ in range(25):
         rounds = [generator.choice([-1.0, 1.0], members).tolist() for _ in range(2)]
         others = generator.choice([-1.0, 1.0], 2)
@@ -219,7 +213,7 @@ CONTOURS = {
     ],
 )
 def test_compositions_agree_with_a_contour_integral(q: float, z: float, rounds: int, delta: float, relation: str) -> None:
-    ours = accounting.epsilon([(PoissonSampled(z, q), rounds)], delta, relation)
+    ours = accounting.epsilon([(accounting.PoissonSampled(z, q), rounds)], delta, relation)
     p, _, loss = moved(q, 1 / z, -1 / z if relation == "replace-one" else 0.0, -40.0)
     exact = contour_epsilon([(p, loss)], STEP * 5, rounds, delta)
     assert exact * (1 - 1e-7) <= ours <= exact + 1.3 * tolerance(ours)
@@ -228,7 +222,7 @@ def test_compositions_agree_with_a_contour_integral(q: float, z: float, rounds: 
 @pytest.mark.slow
 @pytest.mark.parametrize(("q", "z", "rounds", "delta"), [(0.05, 2.0, 700, 1e-6), (0.1, 4.0, 2000, 1e-8), (0.5, 6.0, 90, 1e-20)])
 def test_fixed_cohorts_agree_with_a_contour_integral(q: float, z: float, rounds: int, delta: float) -> None:
-    event, s = FixedSizeSampled(z, round(200 * q), 200), 1 / z
+    event, s = accounting.FixedSizeSampled(z, round(200 * q), 200), 1 / z
     # Losses above 0 and below, where the two halves of each law meet: at three and at one half of the shift.
     displaced, joined = moved(q, 2 * s, s, 1.5 * s), moved(q, s, 0.0, 0.5 * s)
     halves = {"zero-out": [(displaced, joined), (joined, displaced)], "replace-one": [(moved(q, 2 * s, 0.0, s),) * 2]}
@@ -246,24 +240,24 @@ def test_fixed_cohorts_agree_with_a_contour_integral(q: float, z: float, rounds:
 def test_acc_5_certain_sampling_is_no_sampling(z: float, rounds: int, log_delta: float) -> None:
     delta = 10**log_delta
     exact = gaussian.epsilon(delta, z / math.sqrt(rounds))
-    assert accounting.epsilon([(Gaussian(z), rounds)], delta, "zero-out") == pytest.approx(exact, rel=1e-12)
-    sampled = accounting.epsilon([(PoissonSampled(z, 1.0), rounds)], delta, "add-or-remove-one")
+    assert accounting.epsilon([(accounting.Gaussian(z), rounds)], delta, "zero-out") == pytest.approx(exact, rel=1e-12)
+    sampled = accounting.epsilon([(accounting.PoissonSampled(z, 1.0), rounds)], delta, "add-or-remove-one")
     assert sampled == pytest.approx(exact, rel=1e-12)
 
 
 def test_extreme_numbers_answer_at_once_and_not_below_the_truth() -> None:
     for z in (1e-12, 1e-6, 1e-3, 0.05):
         for rounds in (1, 1000):
-            stated = accounting.epsilon([(PoissonSampled(z, 0.1), rounds)], 1e-5, "add-or-remove-one")
+            stated = accounting.epsilon([(accounting.PoissonSampled(z, 0.1), rounds)], 1e-5, "add-or-remove-one")
             # In one of the rounds the record is there with more than this delta, and one Gaussian round costs about 1/2z².
             assert stated >= 0.3 / z**2
-    assert accounting.epsilon([(PoissonSampled(1e12, 0.1), 10)], 1e-5, "zero-out") == 0
-    tiny = accounting.epsilon([(PoissonSampled(1.0, 1e-9), 10**7)], 1e-6, "zero-out")
+    assert accounting.epsilon([(accounting.PoissonSampled(1e12, 0.1), 10)], 1e-5, "zero-out") == 0
+    tiny = accounting.epsilon([(accounting.PoissonSampled(1.0, 1e-9), 10**7)], 1e-6, "zero-out")
     assert 0 < tiny < 1e-4
-    assert accounting.epsilon([(PoissonSampled(1.0, 0.01), 1000)], 0.9, "zero-out") == 0
+    assert accounting.epsilon([(accounting.PoissonSampled(1.0, 0.01), 1000)], 0.9, "zero-out") == 0
     previous = 0.0
     for delta in (1e-30, 1e-100, 1e-200, 1e-280):
-        answer = accounting.epsilon([(PoissonSampled(1.0, 0.01), 1000)], delta, "zero-out")
+        answer = accounting.epsilon([(accounting.PoissonSampled(1.0, 0.01), 1000)], delta, "zero-out")
         assert previous < answer < math.inf
         previous = answer
 
@@ -277,13 +271,13 @@ def test_the_profile_of_one_round_is_never_below_the_truth(log_z: float, log_q: 
         x = z * mpmath.log(1 + mpmath.expm1(mpmath.mpf(epsilon)) / mpmath.mpf(q)) + 1 / (2 * mpmath.mpf(z))
         tail, moved = mpmath.ncdf(-x), mpmath.ncdf(1 / mpmath.mpf(z) - x)
         truth = (1 - mpmath.mpf(q)) * tail + q * moved - mpmath.exp(mpmath.mpf(epsilon)) * tail
-        stated = accounting.delta([(PoissonSampled(z, q), 1)], epsilon, "zero-out")
+        stated = accounting.delta([(accounting.PoissonSampled(z, q), 1)], epsilon, "zero-out")
         assert stated >= truth * (1 - mpmath.mpf(10) ** -14)
 
 
 @pytest.mark.parametrize("point", ACCOUNTING["gaussian_pld"]["points"], ids=lambda p: f"{p['z']}-{p['delta']}")
 def test_one_gaussian_costs_what_is_exact_and_the_second_opinion_little_more(point: dict) -> None:
-    event = [(Gaussian(point["z"]), 1)]
+    event = [(accounting.Gaussian(point["z"]), 1)]
     for relation, exact, peer in (
         ("add-or-remove-one", "exact_sens1", "pld_add_remove"),
         ("replace-one", "exact_sens2", "pld_replace_one"),
@@ -303,7 +297,9 @@ PRV = [
     ("point", "lower", "estimate", "upper"), PRV, ids=lambda p: f"{p['q']}-{p['n']}" if isinstance(p, dict) else ""
 )
 def test_ours_lies_in_the_brackets_of_other_accountants(point: dict, lower: float, estimate: float, upper: float) -> None:
-    ours = accounting.epsilon([(PoissonSampled(point["z"], point["q"]), point["n"])], point["delta"], "add-or-remove-one")
+    ours = accounting.epsilon(
+        [(accounting.PoissonSampled(point["z"], point["q"]), point["n"])], point["delta"], "add-or-remove-one"
+    )
     assert lower <= ours <= upper
     # Their estimate is no bound; of ten thousand rounds it is off by their own mesh.
     assert ours == pytest.approx(estimate, abs=2e-3)
@@ -312,14 +308,14 @@ def test_ours_lies_in_the_brackets_of_other_accountants(point: dict, lower: floa
 @pytest.mark.parametrize(
     "event",
     [
-        Gaussian(1.3),
-        PoissonSampled(0.9, 0.05),
-        BallsInBins(2.0, 4, 8),
-        TreeAggregation(3.0, 12, 2, 5),
-        MixtureOfGaussians(2.0, (0.0, 1.0, 2.0), (0.9, 0.08, 0.02)),
-        DiscreteGaussianShares(4.0, 50, 2**20, 1000),
-        FixedSizeSampled(1.5, 20, 400),
-        TruncatedPoissonSampled(1.2, 0.05, 30, 400),
+        accounting.Gaussian(1.3),
+        accounting.PoissonSampled(0.9, 0.05),
+        accounting.BallsInBins(2.0, 4, 8),
+        accounting.TreeAggregation(3.0, 12, 2, 5),
+        accounting.MixtureOfGaussians(2.0, (0.0, 1.0, 2.0), (0.9, 0.08, 0.02)),
+        accounting.DiscreteGaussianShares(4.0, 50, 2**20, 1000),
+        accounting.FixedSizeSampled(1.5, 20, 400),
+        accounting.TruncatedPoissonSampled(1.2, 0.05, 30, 400),
     ],
     ids=lambda event: type(event).__name__,
 )

@@ -63,6 +63,11 @@ class Sensitivity:
         return least_root(self.square * Fraction(factor) ** 2)
 
 
+def summed(total: float, terms: int) -> float:
+    """A sum of that many numbers of at least 0, no lower than the exact one; what states it allows for a few roundings."""
+    return total * (1 + terms * 2.0**-52) if terms > 8 else total
+
+
 def of_columns(squared_norms: npt.ArrayLike, participation: Participation) -> Sensitivity:
     """The sensitivity of a strategy whose columns are orthogonal within every set of rounds that one client may join.
 
@@ -114,13 +119,23 @@ def of_matrix(C: npt.ArrayLike, participation: Participation) -> Sensitivity:
     Source: Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530 and https://arxiv.org/abs/2306.08153 (Theorem 2).
     """
     strategy = real_array("C", C, ndim=2)
-    X = strategy.T @ strategy
-    match covering(participation, len(X)):
+    pattern, n = covering(participation, strategy.shape[1]), strategy.shape[1]
+    separation, most = worst_rounds(pattern, n)
+    X = gram(strategy, most)
+    match pattern:
         case FixedEpochs(epochs, b):
-            last = min(len(X), epochs * b)
+            last = min(n, epochs * b)
             return _worst(X, (range(r, last, b) for r in range(min(b, last))))
-        case pattern:
-            return _min_separation(X, *worst_rounds(pattern, len(X)))
+        case _:
+            return _min_separation(X, separation, most)
+
+
+def gram(C: Array, most: int) -> Array:
+    """X, ``(rounds, rounds)``, so that no sum over up to ``most`` rounds is lower than the exact one by rounding."""
+    X: Array = C.T @ C
+    # Numbers of both signs cancel: an inner product is wrong by that part of two norms, and there are most² of them.
+    X *= summed(1.0, len(C) * (1 if (C >= 0).all() else most))
+    return X
 
 
 def of_sets(C: npt.ArrayLike, sets: Iterable[Sequence[int]]) -> Sensitivity:
@@ -135,7 +150,7 @@ def of_sets(C: npt.ArrayLike, sets: Iterable[Sequence[int]]) -> Sensitivity:
         5.000000000000001
     """
     strategy = real_array("C", C, ndim=2)
-    return _worst(strategy.T @ strategy, sets)
+    return _worst(gram(strategy, strategy.shape[1]), sets)
 
 
 def _worst(X: Array, sets: Iterable[Sequence[int]]) -> Sensitivity:
@@ -207,8 +222,7 @@ def best_of_columns(values: Array, separation: int, most: int) -> Array:
     separation = min(separation, n)
     places = -(-n // separation)
     count = min(most, places)
-    # One rounding for each value, so that no long sum comes out below the exact one; what states a sum allows for a few.
-    up = 1 + count * 2.0**-52 if count > 8 else 1.0
+    up = summed(1.0, count)
     best = np.zeros((*values.shape[:-1], n + separation))
     if values.ndim > 1 and count == places:
         # Many rows at once: O(n) however many participations there are.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hubbub._util.checks import Array, integer, real_array
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
-from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix, summed
 from hubbub.mechanism.strategies.matrices import require_invertible
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round, substituted
 
@@ -97,7 +97,7 @@ class Banded:
         pattern = covering(participation, self.rounds)
         separation, participations = worst_rounds(pattern, self.rounds)
         if self.bands <= separation or participations == 1:
-            return of_columns(np.square(self._stored).sum(axis=0), pattern)
+            return of_columns(np.square(self._stored).sum(axis=0) * summed(1.0, self.bands), pattern)
         return of_matrix(self.matrix(), pattern)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:

@@ -21,7 +21,7 @@ from scipy import fft, linalg
 
 from hubbub._util.checks import Array, real_array, rounds_count
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering, worst_rounds
-from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix, summed
 from hubbub.mechanism.workloads import Workload
 
 # The inverse would overflow below this.
@@ -30,8 +30,8 @@ _LEAST_DIAGONAL = 1e-100
 _DENSE = 512
 # The rounding error of a computed series, relative to its largest coefficient.
 _ROUNDING = 1e-13
-# If a sum of squares loses more than this to rounding, it is added up in pairs.
-_LOST = 1e-12
+# A sum in pairs is rounded at most so often, however long it is.
+_PAIRED = 40
 
 
 def root_series(momentum: float, length: int, power: float = 0.5) -> Array:
@@ -90,10 +90,12 @@ def matrix(column: npt.ArrayLike, rounds: int) -> Array:
 
 def columns_at(c: Array, rounds: int, separation: int, participations: int) -> Array:
     """v, ``(rounds,)``: the sum of the columns 0, d, …, (r − 1)·d of C."""
-    v = np.zeros(-(-rounds // separation) * separation)
-    v[: len(c)] = c
-    v = np.cumsum(v.reshape(-1, separation), axis=0)
-    v[participations:] -= v[:-participations].copy()
+    most = min(participations, -(-rounds // separation))
+    blocks = np.zeros((-(-rounds // (separation * most)), most, separation))
+    blocks.ravel()[: len(c)] = c
+    # A sum over ``most`` lines ends in one block and began in the one before it; a difference of two long sums loses digits.
+    v, begun = np.cumsum(blocks, axis=1), np.cumsum(blocks[:-1, :0:-1], axis=1)[:, ::-1]
+    v[1:, :-1] += begun
     return v.ravel()[:rounds]
 
 
@@ -106,7 +108,8 @@ def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitiv
     """The sensitivity of C with the coefficients c along its diagonals.
 
     Exact while the bands are no more than the separation, for coefficients that are not negative and do not increase and, at
-    fixed epochs, for all that are not negative; otherwise the least of several bounds.
+    fixed epochs, for all that are not negative; otherwise a bound: at fixed epochs that of the magnitudes, else the least of
+    several.
 
     Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
     """
@@ -119,8 +122,7 @@ def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitiv
         squared = math.fsum(np.cumsum(squares)[lengths - 1])
         # One after the other, 10⁵ numbers lose digits; summed in pairs, they do not.
         reached = np.cumsum(np.bincount(lengths, minlength=len(c) + 1)[::-1])[-2::-1]
-        paired = float((squares * reached).sum())
-        squared = squared if squared >= paired * (1 - _LOST) else paired * (1 + _ROUNDING)
+        squared = max(squared, float((squares * reached).sum()) * summed(1.0, min(len(c), _PAIRED)))
         return Sensitivity(math.sqrt(squared), True, "column norms, Choquette-Choo et al. 2023, Algorithm 5")
     magnitude = np.abs(c)
     rounding = _ROUNDING * float(magnitude.max())
@@ -137,7 +139,7 @@ def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitiv
         products, others = correlate(magnitude, magnitude, len(magnitude)), participations - 1
         beside = np.maximum(products[separation:], 0.0)
         sides = [of_columns(beside, MinSeparation(separation, m)).value ** 2 for m in (others // 2, others - others // 2) if m]
-        squared = participations * (float(products[0]) + math.fsum(sides))
+        squared = participations * (float(products[0]) + math.fsum(sides)) * (1 + participations * _ROUNDING)
         answers.append(Sensitivity(math.sqrt(squared), False, "row-wise bound, Choquette-Choo et al. 2023"))
         if rounds <= _DENSE:
             answers.append(of_matrix(matrix(c, rounds), participation))
@@ -146,7 +148,8 @@ def sensitivity(c: Array, rounds: int, participation: Participation) -> Sensitiv
 
 def _stacked(magnitude: Array, rounds: int, separation: int, participations: int, exact: bool) -> Sensitivity:
     v = columns_at(magnitude, rounds, separation, participations)
-    return Sensitivity(math.sqrt(float(v @ v)), exact, "Kalinin and Lampert 2024, Theorem 2")
+    squared = summed(float(np.square(v).sum()), participations + min(rounds, _PAIRED))
+    return Sensitivity(math.sqrt(squared), exact, "Kalinin and Lampert 2024, Theorem 2")
 
 
 # Coefficients of a series, and multiplications in all: beyond both, transforms are faster than the recursion.

@@ -114,12 +114,12 @@ class Semiseparable:
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: for one participation by exact column norms without the matrix."""
         recursion, single = self.recursion(), isinstance(participation, SingleParticipation)
-        norms = column_norms(recursion)
-        if all((part >= 0).all() for part in recursion[1:]):
-            return of_columns(norms, participation) if single else of_matrix(self.matrix(), participation)
-        # Numbers of both signs cancel: round up by the possible rounding error of each round's additions, relative to the
-        # squared norms that columns would have if nothing cancelled.
-        magnitude = column_norms(Recursion(*(np.abs(part) for part in recursion)))
+        norms = magnitude = column_norms(recursion)
+        if any((part < 0).any() for part in recursion[1:]):
+            # Numbers of both signs cancel.
+            magnitude = column_norms(Recursion(*(np.abs(part) for part in recursion)))
+        # Round up by the possible rounding error of each round's additions, relative to the squared norms that columns would
+        # have if nothing cancelled.
         rounding = self.rounds * (4 + 2 * self.buffers) * _ROUNDOFF
         if single and (norms > _LEAST_KEPT * magnitude).all():
             return of_columns(norms + rounding * magnitude, participation)

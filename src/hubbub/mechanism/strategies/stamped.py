@@ -18,7 +18,7 @@ from scipy.linalg import block_diag
 
 from hubbub._util.checks import Array, integer, plain_numbers, real_array, rounds_count
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering
-from hubbub.mechanism.sensitivity import Sensitivity, bands_of, is_triangular, of_columns, of_matrix
+from hubbub.mechanism.sensitivity import Sensitivity, bands_of, gram, is_triangular, of_columns, of_matrix, summed
 from hubbub.mechanism.strategies.matrices import checked_triangular, triangular_form
 from hubbub.mechanism.strategies.strategy import (
     Description,
@@ -106,7 +106,8 @@ class Stamped:
             case MinSeparation(b) if b < len(self.stamp):
                 stated = self._separated(pattern)
             case _:
-                return of_columns(np.concatenate([np.square(part).sum(axis=0) for part in self._parts()]), pattern)
+                squares = [np.square(part).sum(axis=0) * summed(1.0, len(part)) for part in self._parts()]
+                return of_columns(np.concatenate(squares), pattern)
         if stated.exact or self.rounds > _DENSE:
             return stated
         whole = of_matrix(self.matrix(), pattern)
@@ -127,7 +128,7 @@ class Stamped:
     def _fixed_epochs(self, epochs: int, b: int) -> Sensitivity:
         """The sum over stamps for a client of rounds r, r + b, …: stamps are orthogonal, and signs are free in each."""
         parts = self._parts()
-        grams = {len(part): part.T @ part for part in (parts[0], parts[-1])}
+        grams = {len(part): gram(part, len(part)) for part in (parts[0], parts[-1])}
         known: dict[tuple[int, int, int], tuple[float, bool]] = {}
         last = min(self.rounds, epochs * b)
         worst, exact = 0.0, True
@@ -144,7 +145,9 @@ class Stamped:
                 attained = attained and known[where][1]
             if total > worst:
                 worst, exact = total, attained
-        return Sensitivity(math.sqrt(worst), exact, "every set of rounds, stamp by stamp, Choquette-Choo et al. 2023")
+        return Sensitivity(
+            math.sqrt(summed(worst, len(parts))), exact, "every set of rounds, stamp by stamp, Choquette-Choo et al. 2023"
+        )
 
     def _separated(self, pattern: MinSeparation) -> Sensitivity:
         """The sum of the sensitivities of the stamps that a client can reach: exact for a client of every round."""

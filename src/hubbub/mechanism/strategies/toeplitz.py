@@ -12,7 +12,7 @@ import numpy as np
 
 from hubbub._util.checks import Array, integer, plain_numbers, rounds_count
 from hubbub.mechanism.participation import MinSeparation, Participation, covering, worst_rounds
-from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix, summed
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round, substituted
 from hubbub.mechanism.workloads import Workload
@@ -140,10 +140,10 @@ class NormalizedToeplitz(_Coefficients):
         pattern = covering(participation, self.rounds)
         separation, participations = worst_rounds(pattern, self.rounds)
         if self.bands <= separation or participations == 1:
-            return of_columns(np.ones(self.rounds), MinSeparation(separation, participations))
+            return of_columns(np.full(self.rounds, summed(1.0, self.bands)), MinSeparation(separation, participations))
         if self.rounds <= _DENSE:
             return of_matrix(self.matrix(), pattern)
-        return Sensitivity(float(participations), False, "sum of the column norms: columns overlap")
+        return Sensitivity(participations * summed(1.0, self.bands), False, "sum of the column norms: columns overlap")
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z: that of the Toeplitz matrix, times the norm of its column."""
