@@ -25,12 +25,14 @@ from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import RunPlan
 
 CLIENTS, ROUNDS = 60, 12
+SAMPLED = hubbub.PoissonSampling(0.2)
+MECHANISM = Mechanism(Identity(ROUNDS), SAMPLED, 1.5)
 EACH: list[Participation] = [
     hubbub.SingleParticipation(),
     hubbub.FixedEpochs(3, 4),
     hubbub.MinSeparation(4, 3),
     hubbub.MinSeparation(4, 1),
-    hubbub.PoissonSampling(0.2),
+    SAMPLED,
     hubbub.FixedSizeSampling(5, CLIENTS),
     hubbub.TruncatedPoissonSampling(0.2, 12, CLIENTS),
     hubbub.CyclicPoissonSampling(0.5, 3),
@@ -107,14 +109,12 @@ def test_a_plan_is_the_run_plan_that_says_everything(participation: Participatio
 
 def test_a_plan_with_a_field_of_ones_own_trains_as_any_other() -> None:
     noted = dataclasses.make_dataclass("Noted", [("note", str, "mine")], bases=(hubbub.Plan,), frozen=True)
-    mechanism = Mechanism(Identity(ROUNDS), hubbub.PoissonSampling(0.2), 1.5)
-    assert noted(mechanism, 0.7, 1e-6).for_clients(CLIENTS) == hubbub.Plan(mechanism, 0.7, 1e-6).for_clients(CLIENTS)
+    assert noted(MECHANISM, 0.7, 1e-6).for_clients(CLIENTS) == hubbub.Plan(MECHANISM, 0.7, 1e-6).for_clients(CLIENTS)
 
 
 def test_a_divisor_that_was_made_of_the_clients_is_an_assumption_of_the_statement() -> None:
-    mechanism = Mechanism(Identity(ROUNDS), hubbub.PoissonSampling(0.2), 1.5)
     sentence = "the divisor of the sums, 12, made of 60 clients, is public and the same whoever takes part"
-    for plan, said in ((hubbub.Plan(mechanism, 1.0, 1e-5), True), (hubbub.Plan(mechanism, 1.0, 1e-5, 12.0), False)):
+    for plan, said in ((hubbub.Plan(MECHANISM, 1.0, 1e-5), True), (hubbub.Plan(MECHANISM, 1.0, 1e-5, 12.0), False)):
         answer = plan.for_clients(CLIENTS).promise().after(ROUNDS, 1e-5)
         assert (sentence in answer.statement()) == said
 
@@ -131,18 +131,14 @@ def test_rounds_stand_for_independent_noise() -> None:
     [
         ({"clip_norm": None}, ConfigError, "clip_norm: a run with a mechanism needs one"),
         ({"mechanism": None}, TypeError, "mechanism: is a NoneType, must be a Mechanism"),
-        (
-            {"mechanism": Mechanism(toeplitz.square_root(8, 4), hubbub.PoissonSampling(0.2), 1.0)},
-            ConfigError,
-            "PoissonSampling",
-        ),
-        ({"mechanism": Mechanism(Identity(4), hubbub.PoissonSampling(0.2), 1e12)}, ConfigError, "noise_multiplier|stddev"),
+        ({"mechanism": Mechanism(toeplitz.square_root(8, 4), SAMPLED, 1.0)}, ConfigError, "PoissonSampling"),
+        ({"mechanism": Mechanism(Identity(4), SAMPLED, 1e12)}, ConfigError, "noise_multiplier|stddev"),
     ],
 )
 def test_a_plan_that_no_run_may_have_is_refused_when_it_is_made(
     given: dict[str, object], refused: type[Exception], message: str
 ) -> None:
-    usual = {"mechanism": Mechanism(Identity(4), hubbub.PoissonSampling(0.2), 1.0), "clip_norm": 1.0, "delta": 1e-5}
+    usual = {"mechanism": Mechanism(Identity(4), SAMPLED, 1.0), "clip_norm": 1.0, "delta": 1e-5}
     with pytest.raises(refused, match=message):
         hubbub.Plan(**(usual | given))  # type: ignore[arg-type]
 
@@ -157,15 +153,21 @@ def test_the_examples_of_one_client_are_not_taken_for_a_list_of_clients(examples
     assert len(hubbub.SimulatedPopulation([pair], nn.functional.cross_entropy).clients) == 1
 
 
+def test_examples_are_tensors_and_are_computed_at_least_one_at_a_time() -> None:
+    inputs, targets = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(DataError, match=r"inputs: are a list; make a torch\.Tensor of them"):
+        hubbub.ExamplePopulation(inputs.tolist(), targets, nn.functional.cross_entropy)
+    with pytest.raises(ValueError, match="batch = 0: must be at least 1"):
+        hubbub.ExamplePopulation(inputs, targets, nn.functional.cross_entropy, batch=0)
+
+
 @pytest.mark.parametrize("unit", ["patient", "", "clients", "Client"])
 def test_a_privacy_unit_that_nobody_clips_by_is_refused(unit: str) -> None:
     """What is clipped as one is a client or an example; a word for people in a statement would promise something else."""
-    mechanism = Mechanism(Identity(4), hubbub.PoissonSampling(0.2), 1.0)
+    mechanism = Mechanism(Identity(4), SAMPLED, 1.0)
     for made in (
         lambda: hubbub.guarantee(mechanism, 1e-5, privacy_unit=unit),
-        lambda: hubbub.calibrate(
-            rounds=4, participation=hubbub.PoissonSampling(0.2), epsilon=1.0, delta=1e-5, privacy_unit=unit
-        ),
+        lambda: hubbub.calibrate(rounds=4, participation=SAMPLED, epsilon=1.0, delta=1e-5, privacy_unit=unit),
         lambda: RunPlan(4, mechanism.participation, 5.0, mechanism, clip_norm=1.0, privacy_unit=unit),
         lambda: RunPlan(4, mechanism.participation, 5.0, privacy_unit=unit),
         lambda: unprotected(4, 1e-5, unit),

@@ -170,15 +170,9 @@ def test_examples_of_several_forms_are_refused_where_clients_share_a_stack(other
     SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one"))
 
 
-class Layers(nn.Module):
+def layers(width: int = 6) -> nn.Sequential:
     """Two layers of widths at which no kernel has a rest."""
-
-    def __init__(self, width: int = 6) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(width, 32), nn.Linear(32, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.b(torch.tanh(self.a(x)))
+    return nn.Sequential(nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, 16))
 
 
 def lean(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,12 +202,12 @@ def test_in_a_stack_that_is_taken_a_secure_sum_is_that_of_its_clients_each_alone
 
 def test_a_plan_by_which_bits_hang_on_places_is_refused_for_secure_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    model, local, clients = Layers(), LocalTraining(), CLIENTS
+    model, local, clients = layers(), LocalTraining(), CLIENTS
     sound = SimulatedPopulation(clients, F.cross_entropy, local, execution=Execution("batched-3"))
     assert sound.choose(model, 4).plan == "batched-3"
     halves = [(inputs.bfloat16(), targets) for inputs, targets in clients]
     with pytest.raises(ConfigError, match="parameters of 32 bits or more"):
-        SimulatedPopulation(halves, F.cross_entropy, execution=Execution("batched-3")).choose(Layers().bfloat16(), 4)
+        SimulatedPopulation(halves, F.cross_entropy, execution=Execution("batched-3")).choose(layers().bfloat16(), 4)
     lean(monkeypatch)
     named = SimulatedPopulation(clients, F.cross_entropy, local, execution=Execution("batched-3"))
     with pytest.raises(ConfigError, match="plan = 'batched-3': on this machine a client's last bits depend on where it stands"):
@@ -227,11 +221,11 @@ def test_auto_takes_no_plan_by_which_bits_hang_on_places(monkeypatch: pytest.Mon
     monkeypatch.setattr(choice, "_WORTH", 1)
     monkeypatch.setattr(Probe, "_seconds", lambda *_: 1.0)
     first, second = (SimulatedPopulation(CLIENTS, F.cross_entropy) for _ in range(2))
-    assert first.choose(Layers(), 3).plan == "batched-3"
+    assert first.choose(layers(), 3).plan == "batched-3"
     lean(monkeypatch)
-    assert second.choose(Layers(), 3).plan == "one-by-one"
+    assert second.choose(layers(), 3).plan == "one-by-one"
     # What was chosen for one model is tried anew with the next.
-    assert first.choose(Layers(), 3).plan == "one-by-one"
+    assert first.choose(layers(), 3).plan == "one-by-one"
 
 
 def test_a_plan_is_tried_without_a_look_at_anybody_s_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +250,7 @@ def test_a_plan_is_tried_without_a_look_at_anybody_s_data(monkeypatch: pytest.Mo
         clients = [(factor * job.inputs, job.targets) for job in jobs(PAIR, sizes=sizes)]
         population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), lattice=False)
         torch.manual_seed(0)
-        population.collect([0] if factor == 1 else [0, 1, 2], Layers(), None, 0)
+        population.collect([0] if factor == 1 else [0, 1, 2], layers(), None, 0)
         asked.append(population.plan)
     half = len(asked) // 2
     assert half > 8
@@ -267,17 +261,17 @@ def test_a_plan_is_tried_without_a_look_at_anybody_s_data(monkeypatch: pytest.Mo
 def test_blank_examples_or_weights_do_not_hide_what_kernels_do(blank: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that scales what stands last by a little leaves zeros as they are."""
     torch.manual_seed(0)
-    model = Layers(16)
+    model = layers(16)
     inputs = torch.randn(64, 16)
     with torch.no_grad():
-        for zero in (inputs, model.a.bias, model.b.weight) if blank == "examples" else model.parameters():
+        for zero in (inputs, model[0].bias, model[2].weight) if blank == "examples" else model.parameters():
             zero.zero_()
     gradients = ExampleGradients(model, F.cross_entropy)
     plain = gradients.of_batch
 
     def scaled_last(*given):  # type: ignore[no-untyped-def]
         found, losses = plain(*given)
-        found[-1, : model.a.weight.numel()] *= 1 + 2**-20
+        found[-1, : model[0].weight.numel()] *= 1 + 2**-20
         return found, losses
 
     chosen = Chosen(inputs, torch.zeros(64, dtype=torch.int64), [0], int)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -188,11 +188,8 @@ def test_cli_13_a_run_ends_as_it_does_without_the_unit_and_the_operator_alone_is
     held.spoil(2, "class")
     inputs, targets = torch.randn(CLIENTS, 3, generator=drawn), torch.zeros(CLIENTS, dtype=torch.int64)
     targets[2] = 7
-    units = (
-        SimulatedPopulation(held, F.cross_entropy, LocalTraining())
-        if name == "clients"
-        else ExamplePopulation(inputs, targets, F.cross_entropy)
-    )
+    population = {"clients": partial(SimulatedPopulation, held), "examples": partial(ExamplePopulation, inputs, targets)}
+    units = population[name](F.cross_entropy)
     results = list(train(PLANS["independent, everyone"], units, linear()))
     assert len(results) == 6
     assert all(result.statistics["failed"] == 1 for result in results)
@@ -251,6 +248,14 @@ def test_cli_14_what_the_machine_has_not_stops_the_run_whoever_asked_for_it(wher
     with pytest.raises(type(error)) as raised:
         units.collect(range(CLIENTS), model, 0.5, 0)
     assert raised.value is error
+
+
+@pytest.mark.parametrize("make", ["one-by-one", "batched-4", "examples"])
+def test_what_was_frozen_in_one_run_trains_in_the_next(make: str) -> None:
+    units, model = population_of(make, F.cross_entropy), nn.Sequential(nn.Linear(3, 3), linear())
+    for frozen in (True, False):
+        model[0].requires_grad_(not frozen)
+        assert not any("failed" in result.statistics for result in train(PLANS["independent, everyone"], units, model))
 
 
 class RunningMean:

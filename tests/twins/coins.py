@@ -10,13 +10,7 @@ from scipy import stats
 from hubbub._util.prf import fresh_key
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    PoissonSampling,
-    RandomParticipation,
-    TruncatedPoissonSampling,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.training import cohorts
 from hubbub.training.cohorts import CohortKeys, draw
 from twins.twin import Array, System, Twin, binomial, instead
@@ -26,7 +20,7 @@ ROUNDS, CLIENTS, PROBABILITY = 2000, 12, 0.3
 MOST, GROUPS, BALLS, BINS = 4, 4, 6000, 7
 
 
-def _joined(participation: RandomParticipation, rounds: int, clients: int) -> Array:
+def _joined(participation: parts.RandomParticipation, rounds: int, clients: int) -> Array:
     """Who takes part in which round, ``(rounds, clients)``."""
     key = fresh_key()
     ledger, keys = Ledger(Promise(rounds, None), bytes(32)), CohortKeys(key, key)
@@ -39,7 +33,7 @@ def _joined(participation: RandomParticipation, rounds: int, clients: int) -> Ar
 
 def run() -> Array:
     """Cohorts of Poisson coins."""
-    return _joined(PoissonSampling(PROBABILITY), ROUNDS, CLIENTS)
+    return _joined(parts.PoissonSampling(PROBABILITY), ROUNDS, CLIENTS)
 
 
 def rate(joined: Array) -> bool:
@@ -159,7 +153,7 @@ TWINS = [
 SYSTEM = System(run, STATISTICS, TWINS)
 
 TRUNCATED = System(
-    lambda: _joined(TruncatedPoissonSampling(PROBABILITY, MOST, CLIENTS), ROUNDS, CLIENTS),
+    lambda: _joined(parts.TruncatedPoissonSampling(PROBABILITY, MOST, CLIENTS), ROUNDS, CLIENTS),
     {"evenly_kept": evenly_kept},
     [
         Twin("of a cohort that is too large the first are kept", "evenly_kept", _first_kept),
@@ -171,12 +165,12 @@ TRUNCATED = System(
     ],
 )
 CYCLIC = System(
-    lambda: _joined(CyclicPoissonSampling(PROBABILITY, GROUPS), ROUNDS, CLIENTS),
+    lambda: _joined(parts.CyclicPoissonSampling(PROBABILITY, GROUPS), ROUNDS, CLIENTS),
     {"in_turn": in_turn},
     [Twin("coins of a group that are twice as heavy", "in_turn", _tossed(lambda heads, c, n, q: heads(c, n, 2 * q)))],
 )
 BINS_FILLED = System(
-    lambda: _joined(BallsInBinsSampling(BINS), BINS, BALLS),
+    lambda: _joined(parts.BallsInBinsSampling(BINS), BINS, BALLS),
     {"bins_filled": bins_filled, "neighbours_in_bins": neighbours_in_bins},
     [
         Twin("three bits modulo seven", "bins_filled", _slot_by(lambda bits, client: bits % 8 % BINS)),

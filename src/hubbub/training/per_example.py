@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.func import grad, vmap
 
+from hubbub._util.checks import integer
 from hubbub._util.prf import derive, fresh_key, seed_for, seed_key
 from hubbub.errors import DataError
 from hubbub.noise.lattice import Lattice
@@ -34,6 +35,7 @@ from hubbub.training.simulation.functional import (
     seed_generators,
 )
 from hubbub.training.simulation.local import Examples, Loss
+from hubbub.training.simulation.stacks import keep_freed_memory
 
 Tensors = dict[str, torch.Tensor]
 # Gradients ``(some, dim)`` and losses ``(some,)``.
@@ -42,8 +44,6 @@ Rows = tuple[torch.Tensor, torch.Tensor]
 _ROOM, _MOST = (2**25, 2**29), (64, 1024)
 # Numbers in the gradients of more than a few examples: with more a batch leaves a processor's cache.
 _FEW, _GRADIENTS = 8, (5_000_000, 2**29)
-# Bytes: just below the largest size of which glibc learns (mallopt(3), M_MMAP_THRESHOLD).
-_LEARNT = 2**25 - 2**16
 _VECTOR = 16
 
 
@@ -68,6 +68,10 @@ def _trainable(module: nn.Module) -> Tensors:
     return {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
 
 
+def _form(inputs: torch.Tensor, targets: torch.Tensor) -> tuple[object, ...]:
+    return tuple((part.shape[1:], part.dtype, part.device) for part in (inputs, targets))
+
+
 class ExampleGradients:
     """Per-example gradients of one module without buffers, with its parameters at each call, in its mode, training or not.
 
@@ -76,24 +80,19 @@ class ExampleGradients:
 
     def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None) -> None:
         self.module, self._loss = module, loss
-        self._shapes = {name: p.shape for name, p in _trainable(module).items()}
+        self.shapes = {name: p.shape for name, p in _trainable(module).items()}
         self._batch = batch
-        # glibc keeps what was freed up to twice the largest block that it saw freed, and gives more back to the system, which
-        # makes every batch touch new pages: two thirds of the time of a dense layer of 123,000 parameters.
-        torch.empty(_LEARNT, dtype=torch.uint8, device="cpu")
-        self._threads = 0
-        self._together = False
+        # Else every batch touches new pages: two thirds of the time of a dense layer of 123,000 parameters.
+        keep_freed_memory()
+        # By the form of the examples: how many are computed at once, and, by all else that kernels depend on, whether they are.
+        self.known: dict[object, int] = {}
         # Examples that failed since the last reset.
         self.failed = 0
 
     @property
     def dim(self) -> int:
         """The number of trainable parameters."""
-        return sum(shape.numel() for shape in self._shapes.values())
-
-    def fits(self) -> bool:
-        """Whether the module still has the same trainable parameters."""
-        return {name: p.shape for name, p in _trainable(self.module).items()} == self._shapes
+        return sum(shape.numel() for shape in self.shapes.values())
 
     def rows(self, examples: Chosen) -> Iterator[Rows]:
         """The gradients of examples in batches, with their losses; of an example that fails, zero and NaN."""
@@ -101,6 +100,11 @@ class ExampleGradients:
         if not len(numbers):
             return
         together, batch = self.batched(examples), self.size(examples.inputs, examples.targets)
+        first, device = next(iter(_trainable(self.module).values())), examples.inputs.device
+
+        def alone(number: int) -> Rows:
+            seed_generators(examples.seed(number), device)
+            return next(isolated(lambda own: self._alone(*examples.taken(own)), [number], self._nothing))
 
         def padded(part: Sequence[int]) -> Rows:
             # With copies of the first example, whose rows are left out.
@@ -110,16 +114,16 @@ class ExampleGradients:
         for start in range(0, len(numbers), batch):
             part = numbers[start : start + batch]
             if together:
-                yield from isolated(padded, part, self._nothing)
+                # Alone, what fails together.
+                with own_generators(device):
+                    yield from isolated(padded, part, lambda number, _: alone(number))
                 continue
             # Each alone, and a batch of rows together, since rounding them costs less than a call for each.
-            first, device = next(iter(_trainable(self.module).values())), examples.inputs.device
             rows, losses = first.new_empty(len(part), self.dim), first.new_empty(len(part))
             with own_generators(device):
                 for place, number in enumerate(part):
-                    seed_generators(examples.seed(number), device)
-                    for row, loss in isolated(lambda own: self._alone(*examples.taken(own)), [number], self._nothing):
-                        rows[place], losses[place] = row[0], loss[0]
+                    row, loss = alone(number)
+                    rows[place], losses[place] = row[0], loss[0]
             yield rows, losses
 
     def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
@@ -134,16 +138,19 @@ class ExampleGradients:
         require_steady(compute, inputs, targets)
 
     def batched(self, examples: Chosen) -> bool:
-        """Whether examples are batched: checked before the first, and again if the number of threads changes."""
-        if self._threads != torch.get_num_threads():
-            size = self.size(examples.inputs, examples.targets)
-            self._together = self._same_bits(*probe_batch(examples.inputs, examples.targets, self.module, size))
-            self._threads = torch.get_num_threads()
-        return self._together
+        """Whether examples are batched: checked before the first of a form, and for another mode or number of threads."""
+        inputs, targets = examples.inputs, examples.targets
+        modes = tuple(part.training for part in self.module.modules())
+        by = _form(inputs, targets), torch.get_num_threads(), modes
+        if by not in self.known:
+            self.known[by] = self._same_bits(*probe_batch(inputs, targets, self.module, self.size(inputs, targets)))
+        return bool(self.known[by])
 
     def size(self, inputs: torch.Tensor, targets: torch.Tensor) -> int:
         """Examples at once, by the numbers that one synthetic example needs: the size must not depend on data."""
-        if self._batch is None:
+        if self._batch is not None:
+            return self._batch
+        if (form := _form(inputs, targets)) not in self.known:
             saved = 0
 
             def count(tensor: torch.Tensor) -> torch.Tensor:
@@ -156,8 +163,8 @@ class ExampleGradients:
             gpu = inputs.device.type != "cpu"
             found = min(_MOST[gpu], max(1, min(_ROOM[gpu] // (self.dim + saved), max(_FEW, _GRADIENTS[gpu] // self.dim))))
             # Whole SIMD vectors, so that no example is in a remainder, which is summed another way.
-            self._batch = found - found % (_VECTOR if found > _VECTOR else _FEW) if found > _FEW else found
-        return self._batch
+            self.known[form] = found - found % (_VECTOR if found > _VECTOR else _FEW) if found > _FEW else found
+        return self.known[form]
 
     def of_batch(self, inputs: torch.Tensor, targets: torch.Tensor, parameters: Tensors | None = None) -> Rows:
         """The gradient of each example of one batch and its loss, with the module's own parameters or given ones."""
@@ -247,7 +254,8 @@ class ExamplePopulation(LocalPopulation):
     to the operator.
 
     Raises:
-        DataError: Inputs and targets of different lengths, or no example.
+        DataError: Inputs and targets that are no tensors or of different lengths, or no example.
+        ValueError: ``batch`` below 1.
 
     Example:
         >>> from hubbub.accounting import calibrate
@@ -272,6 +280,8 @@ class ExamplePopulation(LocalPopulation):
     ) -> None:
         super().__init__(ranks, "example")
         _require_pairs(inputs, targets)
+        if batch is not None:
+            integer("batch", batch, at_least=1)
         if not len(inputs):
             raise DataError("inputs: there are no examples")
         self._inputs, self._targets, self._loss = inputs, targets, loss
@@ -292,6 +302,8 @@ class ExamplePopulation(LocalPopulation):
             ConfigError: It does.
             RankError: A rank has other examples, or computes them in another way.
         """
+        # Frozen parameters may have changed since another run.
+        self._model = None
         gradients = self._of(model)
         if self._ranks.size > 1:
             everyone = Chosen(self._inputs, self._targets, range(len(self._inputs)), lambda _: 0)
@@ -356,8 +368,8 @@ class ExamplePopulation(LocalPopulation):
         return self._gradients
 
 
-# By module, so that a user's loop does not check its module in each step.
-_KNOWN: WeakKeyDictionary[nn.Module, tuple[Loss, ExampleGradients]] = WeakKeyDictionary()
+# By module, which nothing of it holds, so that a user's loop does not check its module in each step.
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[Loss, dict[str, torch.Size], dict[object, int]]] = WeakKeyDictionary()
 
 
 def private_gradients(
@@ -387,7 +399,7 @@ def private_gradients(
 
     Raises:
         ConfigError: No trainable parameter, several dtypes, or a buffer.
-        DataError: Inputs and targets of different lengths.
+        DataError: Inputs and targets that are no tensors or of different lengths.
         ValueError: The clip norm is out of range.
 
     Example:
@@ -397,11 +409,12 @@ def private_gradients(
         (torch.Size([8]), True)
     """
     _require_pairs(inputs, targets)
-    known_loss, gradients = _KNOWN.get(model, (None, None))
-    if gradients is None or known_loss is not loss or not gradients.fits():
-        gradients = ExampleGradients(model, loss)
+    gradients, kept = ExampleGradients(model, loss), _KNOWN.get(model)
+    if kept and kept[0] is loss and kept[1] == gradients.shapes:
+        gradients.known = kept[2]
+    else:
         gradients.require_steady(inputs, targets)
-        _KNOWN[model] = loss, gradients
+        _KNOWN[model] = loss, gradients.shapes, gradients.known
     key, lattice = fresh_key(), Lattice(clip_norm)
     examples = Chosen(inputs, targets, range(len(inputs)), lambda number: seed_for(key, number))
     given = partial(fingerprint, inputs, targets, word(loss))
@@ -410,6 +423,9 @@ def private_gradients(
 
 
 def _require_pairs(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    for name, part in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(part, torch.Tensor) or not part.ndim:
+            raise DataError(f"{name}: are a {type(part).__name__}; make a torch.Tensor of them, with one example a row")
     if len(inputs) != len(targets):
         raise DataError(f"inputs: there are {len(inputs)}, and {len(targets)} targets")
 

@@ -101,6 +101,8 @@ class SimulatedPopulation(LocalPopulation):
         Raises:
             RankError: A rank has other clients, or there a client's bits would depend on the others.
         """
+        # Copies of the model: frozen parameters may have changed since another run.
+        self._chosen = self._trainer = self._single = None
         self._ranks.require_same("data, loss, local training or seed", self._fixed)
         self._choice = self._ranks.lead(lambda: self.choose(model, cohort))
         self._ranks.require_same("number of clients that can train at once", lambda: self.choose(model, cohort).clients)
