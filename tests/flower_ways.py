@@ -13,18 +13,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from encrypted_ways import seeing_parties
+from hubbub import flower
 from hubbub._util import files
-from hubbub.flower import (
-    DPFedAvgAdaptive,
-    DPFedAvgFixed,
-    LocalGrid,
-    MatrixFactorizationDP,
-    Paillier,
-    clipping_mod,
-    encrypting_mod,
-    hold,
-    noising_mod,
-)
 from hubbub.flower.population import GridPopulation
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.mechanism import Mechanism
@@ -47,7 +37,7 @@ Make = Callable[[Path | None], PrivateStrategy]
 
 def client_app(seed: int, mods: Sequence[Any] = ()) -> ClientApp:
     """Clients that move each number at random: another seed is other data."""
-    app = hold(ClientApp(mods=list(mods)))
+    app = flower.hold(ClientApp(mods=list(mods)))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -67,17 +57,17 @@ def grid(rounds: int) -> Way:
     """The training loop on the nodes of a grid."""
 
     def population(seed: int, folder: Path) -> GridPopulation:
-        on = LocalGrid(client_app(seed), CLIENTS)
+        on = flower.LocalGrid(client_app(seed), CLIENTS)
         return GridPopulation(on, on.get_node_ids())
 
     return looped(plan_of(toeplitz.square_root(rounds, 4)), population)
 
 
-def nodes(seed: int, folder: Path) -> LocalGrid:
-    return LocalGrid(client_app(seed), CLIENTS)
+def nodes(seed: int, folder: Path) -> flower.LocalGrid:
+    return flower.LocalGrid(client_app(seed), CLIENTS)
 
 
-def encrypting(mods: Sequence[Any], whole: bool, seed: int, folder: Path) -> LocalGrid:
+def encrypting(mods: Sequence[Any], whole: bool, seed: int, folder: Path) -> flower.LocalGrid:
     """Nodes that encrypt, of which one has the whole key, or each a share, in a folder beside the run's."""
     keys = [owner()] if whole else dealt()[1]
     places = [folder.with_name("parties") / f"holder-{i}" / "key.json" for i in range(len(keys))]
@@ -90,11 +80,11 @@ def encrypting(mods: Sequence[Any], whole: bool, seed: int, folder: Path) -> Loc
         held = {"paillier-share": str(places[index])} if index < len(places) else {}
         return {"partition-id": index, **held}
 
-    return LocalGrid(client_app(seed, mods), FEW, configured)
+    return flower.LocalGrid(client_app(seed, mods), FEW, configured)
 
 
 def federated(
-    make: Make, on: Callable[[int, Path], LocalGrid], witness: "Witness", seed: int, rounds: int | None
+    make: Make, on: Callable[[int, Path], flower.LocalGrid], witness: "Witness", seed: int, rounds: int | None
 ) -> np.ndarray:
     """One start of a private strategy, as ``start`` makes its rounds."""
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
@@ -122,7 +112,7 @@ def federated(
     return np.asarray(arrays["w"].numpy())
 
 
-def way(make: Make, on: Callable[[int, Path], LocalGrid] = nodes, **more: Any) -> Way:
+def way(make: Make, on: Callable[[int, Path], flower.LocalGrid] = nodes, **more: Any) -> Way:
     bare = make(None)
     return Way(
         promise=bare._options.promise(bare.mechanism, {}),
@@ -134,32 +124,20 @@ def way(make: Make, on: Callable[[int, Path], LocalGrid] = nodes, **more: Any) -
     )
 
 
-def _fixed(rounds: int, clients: int, folder: Path | None, **more: Any) -> DPFedAvgFixed:
-    return DPFedAvgFixed(
-        FedAvg(),
-        clip_norm=CLIP_NORM,
-        noise_multiplier=NOISE_MULTIPLIER,
-        num_sampled_clients=clients,
-        rounds=rounds,
-        state=folder,
-        **more,
-    )
+def _of(kind: Callable[..., Any], clients: int, folder: Path | None, **more: Any) -> Any:
+    return kind(FedAvg(), clip_norm=CLIP_NORM, num_sampled_clients=clients, state=folder, **more)
 
 
-def _correlated(mechanism: Mechanism, clients: int, folder: Path | None, **more: Any) -> MatrixFactorizationDP:
-    return MatrixFactorizationDP(
-        FedAvg(),
-        mechanism=mechanism,
-        clip_norm=CLIP_NORM,
-        num_sampled_clients=clients,
-        keys_enforced=True,
-        state=folder,
-        **more,
-    )
+def _fixed(rounds: int, clients: int, **more: Any) -> Make:
+    return partial(_of, flower.DPFedAvgFixed, clients, noise_multiplier=NOISE_MULTIPLIER, rounds=rounds, **more)
 
 
-def _adaptive(rounds: int, folder: Path | None) -> DPFedAvgAdaptive:
-    return DPFedAvgAdaptive(
+def _correlated(mechanism: Mechanism, clients: int) -> Make:
+    return partial(_of, flower.MatrixFactorizationDP, clients, mechanism=mechanism, keys_enforced=True)
+
+
+def _adaptive(rounds: int, folder: Path | None) -> flower.DPFedAvgAdaptive:
+    return flower.DPFedAvgAdaptive(
         FedAvg(),
         noise_multiplier=NOISE_MULTIPLIER,
         initial_clip_norm=CLIP_NORM,
@@ -171,7 +149,7 @@ def _adaptive(rounds: int, folder: Path | None) -> DPFedAvgAdaptive:
 
 
 def fixed(rounds: int) -> Way:
-    return way(partial(_fixed, rounds, COHORT))
+    return way(_fixed(rounds, COHORT))
 
 
 def adaptive(rounds: int) -> Way:
@@ -179,24 +157,24 @@ def adaptive(rounds: int) -> Way:
 
 
 def correlated(rounds: int) -> Way:
-    return way(partial(_correlated, Mechanism(toeplitz.square_root(rounds, bands=4), PATTERN, NOISE_MULTIPLIER), COHORT))
+    return way(_correlated(Mechanism(toeplitz.square_root(rounds, bands=4), PATTERN, NOISE_MULTIPLIER), COHORT))
 
 
-def _encrypted(make: Make, secagg: Paillier, *mods: Any) -> Way:
-    on = partial(encrypting, [encrypting_mod, *mods, clipping_mod], secagg.shared is None)
+def _encrypted(make: Make, secagg: flower.Paillier, *mods: Any) -> Way:
+    on = partial(encrypting, [flower.encrypting_mod, *mods, flower.clipping_mod], secagg.shared is None)
     return way(partial(make, secagg=secagg), on, noise_by=secagg.noise_by, lattice_bits=secagg.bits - 2)
 
 
 def encrypted_server(rounds: int) -> Way:
-    return _encrypted(partial(_fixed, min(rounds, MOST_ROUNDS), FEW), Paillier(owner().public_key))
+    return _encrypted(_fixed(min(rounds, MOST_ROUNDS), FEW), flower.Paillier(owner().public_key))
 
 
 def encrypted_holders(rounds: int) -> Way:
     rounds = min(rounds, MOST_ROUNDS)
     mechanism = Mechanism(toeplitz.square_root(rounds, bands=2), every_round(rounds), NOISE_MULTIPLIER)
-    return _encrypted(partial(_correlated, mechanism, FEW), Paillier(dealt()[0], noise_by="holders"))
+    return _encrypted(_correlated(mechanism, FEW), flower.Paillier(dealt()[0], noise_by="holders"))
 
 
 def encrypted_clients(rounds: int) -> Way:
-    make = partial(_fixed, min(rounds, MOST_ROUNDS), FEW, min_survivors=FEW)
-    return _encrypted(make, Paillier(dealt()[0], noise_by="clients"), noising_mod)
+    make = _fixed(min(rounds, MOST_ROUNDS), FEW, min_survivors=FEW)
+    return _encrypted(make, flower.Paillier(dealt()[0], noise_by="clients"), flower.noising_mod)

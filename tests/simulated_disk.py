@@ -102,7 +102,7 @@ class Disk:
 
     def __getattr__(self, name: str) -> Any:
         """Constants and calls that only read. Any other call is unknown to this disk: better an error than a blind spot."""
-        if name.isupper() or name.startswith("O_") or name in ("environ", "fstat", "getuid", "lstat", "read", "path"):
+        if name.isupper() or name.startswith("O_") or name in ("environ", "fstat", "getpid", "getuid", "lstat", "read", "path"):
             return getattr(os, name)
         raise AssertionError(f"os.{name}: the simulated disk does not know this call")
 

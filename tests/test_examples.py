@@ -125,6 +125,16 @@ def test_a_module_whose_bits_move_is_taken_one_by_one(make: Callable[[], nn.Modu
     assert not ExampleGradients(make(), F.cross_entropy).batched(Chosen(inputs, targets, [0], int))
 
 
+def test_what_a_module_writes_into_its_weights_reaches_no_other_example() -> None:
+    module, inputs, targets = made("tied", 8)
+    module.table.max_norm, before = 1.0, module.table.weight.detach().clone()
+    inputs = torch.cat([inputs[:1] * 0 + 2, inputs[1:] % 2])
+    parts = (slice(8), slice(1), slice(1, 8))
+    whole, one, others = (private_gradients(module, F.cross_entropy, inputs[p], targets[p], 1.0).total for p in parts)
+    assert torch.equal(whole, one + others)
+    assert torch.equal(module.table.weight, before)
+
+
 def test_a_layer_that_would_mix_examples_sees_one_at_a_time() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2), nn.Flatten(), nn.Linear(6, 3))

@@ -17,19 +17,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from conftest import raising
+from hubbub import flower
 from hubbub.accounting import guarantee
 from hubbub.errors import ConfigError, KeyFileError, LedgerError, RunFolderError, SumNotOpenedError
-from hubbub.flower import (
-    DPFedAvgAdaptive,
-    DPFedAvgFixed,
-    LocalGrid,
-    MatrixFactorizationDP,
-    Paillier,
-    clipping_mod,
-    encrypting_mod,
-    hold,
-    noising_mod,
-)
 from hubbub.flower.secagg_server import GridHolders
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
@@ -44,7 +34,7 @@ CLIENTS, DIM = 4, 60
 STEP = 2.0**-14
 STEPS = [np.arange(DIM) * (i + 1) * 10 - 100 * i for i in range(CLIENTS)]
 START = ArrayRecord({"w": Array(np.zeros((8, 7), np.float32)), "b": Array(np.full(4, 0.5, np.float32))})
-MODS = [encrypting_mod, clipping_mod]
+MODS = [flower.encrypting_mod, flower.clipping_mod]
 # Noise that is less than half a step.
 FAINT = 1e-6
 
@@ -73,9 +63,9 @@ def trained(message: Message, context: Context) -> Message:
     return Message(RecordDict(reply), reply_to=message)
 
 
-def federation(folder: Path, *, shared: bool = False, mods: list[Any] | None = None, **node: Any) -> LocalGrid:
+def federation(folder: Path, *, shared: bool = False, mods: list[Any] | None = None, **node: Any) -> flower.LocalGrid:
     """Nodes that train, of which the first hold the key; a new one on the same folder is a restart of all of them."""
-    app = hold(ClientApp(mods=MODS if mods is None else mods))
+    app = flower.hold(ClientApp(mods=MODS if mods is None else mods))
     app.train()(trained)
     files = shares_in(folder) if shared else [folder / "private-key.json"]
     if not files[0].exists():
@@ -85,16 +75,16 @@ def federation(folder: Path, *, shared: bool = False, mods: list[Any] | None = N
         held = {"paillier-share": str(files[index])} if index < len(files) else {}
         return {"partition-id": index, **held, **node}
 
-    return LocalGrid(app, CLIENTS, configured)
+    return flower.LocalGrid(app, CLIENTS, configured)
 
 
-def whole(**more: Any) -> Paillier:
-    return Paillier(owner().public_key, **more)
+def whole(**more: Any) -> flower.Paillier:
+    return flower.Paillier(owner().public_key, **more)
 
 
-def fixed(secagg: Paillier | None, state: Path | None = None, **more: Any) -> DPFedAvgFixed:
+def fixed(secagg: flower.Paillier | None, state: Path | None = None, **more: Any) -> flower.DPFedAvgFixed:
     settings = {"clip_norm": 1.0, "noise_multiplier": FAINT, "num_sampled_clients": CLIENTS, "state": state, **more}
-    return DPFedAvgFixed(FedAvg(min_available_nodes=CLIENTS), secagg=secagg, **settings)
+    return flower.DPFedAvgFixed(FedAvg(min_available_nodes=CLIENTS), secagg=secagg, **settings)
 
 
 def numbers(arrays: ArrayRecord) -> npt.NDArray[np.float64]:
@@ -111,7 +101,7 @@ def mean_of(*clients: int) -> list[float]:
     return (np.sum([STEPS[i] for i in clients], axis=0) / CLIENTS).tolist()
 
 
-def one_round(strategy: PrivateStrategy, on: LocalGrid, arrays: ArrayRecord = START) -> ArrayRecord | None:
+def one_round(strategy: PrivateStrategy, on: flower.LocalGrid, arrays: ArrayRecord = START) -> ArrayRecord | None:
     messages = list(strategy.configure_train(1, arrays, ConfigRecord(), on))
     return strategy.aggregate_train(1, on.send_and_receive(messages))[0]
 
@@ -121,10 +111,10 @@ def one_round(strategy: PrivateStrategy, on: LocalGrid, arrays: ArrayRecord = ST
 
 @pytest.mark.parametrize(
     "secagg",
-    [Paillier(owner().public_key), Paillier(dealt()[0]), Paillier(dealt()[0], noise_by="holders")],
+    [flower.Paillier(owner().public_key), flower.Paillier(dealt()[0]), flower.Paillier(dealt()[0], noise_by="holders")],
     ids=["owner", "holders", "holders with noise"],
 )
-def test_the_model_moves_by_the_mean_of_the_clients_updates_to_the_last_bit(tmp_path: Path, secagg: Paillier) -> None:
+def test_the_model_moves_by_the_mean_of_the_clients_updates_to_the_last_bit(tmp_path: Path, secagg: flower.Paillier) -> None:
     made = one_round(fixed(secagg), federation(tmp_path, shared=secagg.shared is not None))
     assert moved(made) == mean_of(0, 1, 2, 3)
 
@@ -132,18 +122,18 @@ def test_the_model_moves_by_the_mean_of_the_clients_updates_to_the_last_bit(tmp_
 @pytest.mark.parametrize(
     ("secagg", "more", "expected"),
     [
-        (Paillier(owner().public_key), {}, 1.0),
+        (flower.Paillier(owner().public_key), {}, 1.0),
         # The whole noise of each of three.
-        (Paillier(dealt()[0], noise_by="holders"), {}, math.sqrt(3)),
+        (flower.Paillier(dealt()[0], noise_by="holders"), {}, math.sqrt(3)),
         # Shares for three, of four that answer.
-        (Paillier(owner().public_key, noise_by="clients"), {"min_survivors": 3}, math.sqrt(4 / 3)),
+        (flower.Paillier(owner().public_key, noise_by="clients"), {"min_survivors": 3}, math.sqrt(4 / 3)),
     ],
     ids=["server", "holders", "clients"],
 )
 def test_the_noise_is_in_the_release_whoever_adds_it(
-    tmp_path: Path, secagg: Paillier, more: dict[str, Any], expected: float
+    tmp_path: Path, secagg: flower.Paillier, more: dict[str, Any], expected: float
 ) -> None:
-    mods = [encrypting_mod, noising_mod, clipping_mod] if more else MODS
+    mods = [flower.encrypting_mod, flower.noising_mod, flower.clipping_mod] if more else MODS
     strategy = fixed(secagg, noise_multiplier=20.0, **more)
     on = federation(tmp_path, shared=secagg.shared is not None, mods=mods)
     found = (np.array(moved(one_round(strategy, on))) * CLIENTS - np.sum(STEPS, axis=0)) * STEP
@@ -153,8 +143,8 @@ def test_the_noise_is_in_the_release_whoever_adds_it(
 
 
 def test_an_adaptive_clip_norm_follows_the_count_that_nobody_reads(tmp_path: Path) -> None:
-    def made(initial: float) -> DPFedAvgAdaptive:
-        return DPFedAvgAdaptive(
+    def made(initial: float) -> flower.DPFedAvgAdaptive:
+        return flower.DPFedAvgAdaptive(
             FedAvg(min_available_nodes=CLIENTS),
             noise_multiplier=1e-4,
             initial_clip_norm=initial,
@@ -175,14 +165,14 @@ def test_correlated_noise_of_holders_goes_on_over_restarts_of_all_and_is_charged
 ) -> None:
     mechanism = Mechanism(toeplitz.square_root(6, bands=2), MinSeparation(1, 6), 1.0)
 
-    def start(rounds: int) -> MatrixFactorizationDP:
-        strategy = MatrixFactorizationDP(
+    def start(rounds: int) -> flower.MatrixFactorizationDP:
+        strategy = flower.MatrixFactorizationDP(
             FedAvg(min_available_nodes=CLIENTS),
             mechanism=mechanism,
             clip_norm=1.0,
             num_sampled_clients=CLIENTS,
             keys_enforced=True,
-            secagg=Paillier(dealt()[0], noise_by="holders"),
+            secagg=flower.Paillier(dealt()[0], noise_by="holders"),
             state=tmp_path / "state",
         )
         strategy.start(federation(tmp_path, shared=True), START, num_rounds=rounds)
@@ -279,7 +269,7 @@ def test_a_reply_that_is_not_this_clients_own_is_named_and_not_added(
 def test_holders_who_lie_are_named_and_cost_the_round_only_where_too_few_are_left(
     tmp_path: Path, told: Callable[[], str]
 ) -> None:
-    on, strategy = federation(tmp_path, shared=True), fixed(Paillier(dealt()[0]))
+    on, strategy = federation(tmp_path, shared=True), fixed(flower.Paillier(dealt()[0]))
     liars = set(on.get_node_ids()[:1])
 
     def lied(reply: Message) -> Message:
@@ -298,7 +288,7 @@ def test_holders_who_lie_are_named_and_cost_the_round_only_where_too_few_are_lef
 
 
 def test_nothing_is_charged_before_enough_holders_have_answered(tmp_path: Path) -> None:
-    on, strategy = federation(tmp_path, shared=True), fixed(Paillier(dealt()[0]))
+    on, strategy = federation(tmp_path, shared=True), fixed(flower.Paillier(dealt()[0]))
     on.offline(on.get_node_ids()[:2])
     for _ in range(2):
         with pytest.raises(SumNotOpenedError, match=r"holders 3 of the key '.*' answered, and 2 are needed; .*paillier-share="):
@@ -334,7 +324,7 @@ def test_no_message_on_the_grid_holds_an_update_in_the_clear(tmp_path: Path) -> 
         return push(messages)
 
     on.push_messages = pushed  # type: ignore[method-assign]
-    one_round(fixed(Paillier(dealt()[0])), on)
+    one_round(fixed(flower.Paillier(dealt()[0])), on)
     # Three questions to each holder and node, and their answers: hello, train, open.
     assert len(sent) == 2 * (CLIENTS + CLIENTS + 3)
     everything = b"".join(sent)
@@ -359,7 +349,7 @@ class _Killed(BaseException):
 def test_pai_17_a_server_killed_between_the_exchanges_aborts_the_round_and_no_row_meets_two_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, secagg = tmp_path / "state", Paillier(dealt()[0], noise_by="holders")
+    state, secagg = tmp_path / "state", flower.Paillier(dealt()[0], noise_by="holders")
     on = federation(tmp_path, shared=True)
     first = fixed(secagg, state)
     with monkeypatch.context() as patched:
@@ -375,7 +365,7 @@ def test_pai_17_a_server_killed_between_the_exchanges_aborts_the_round_and_no_ro
 
 
 def test_pai_17_nodes_that_restart_between_the_exchanges_lose_nothing(tmp_path: Path) -> None:
-    on, strategy = federation(tmp_path, shared=True), fixed(Paillier(dealt()[0], noise_by="holders"))
+    on, strategy = federation(tmp_path, shared=True), fixed(flower.Paillier(dealt()[0], noise_by="holders"))
     replies = on.send_and_receive(list(strategy.configure_train(1, START, ConfigRecord(), on)))
     # Every node's process begins anew, with what its folder holds.
     on._contexts.clear()
@@ -423,7 +413,7 @@ def test_a_run_whose_agreement_is_lost_does_not_go_on_under_another_name(tmp_pat
 def test_a_run_goes_on_under_its_own_key_alone(tmp_path: Path) -> None:
     state = tmp_path / "state"
     fixed(whole(), state).resumed(START, federation(tmp_path))
-    for secagg in (Paillier(dealt()[0]), whole(bits=18), None):
+    for secagg in (flower.Paillier(dealt()[0]), whole(bits=18), None):
         with pytest.raises(LedgerError):
             fixed(secagg, state).resumed(START, federation(tmp_path))
 
@@ -433,13 +423,13 @@ def test_a_run_goes_on_under_its_own_key_alone(tmp_path: Path) -> None:
 
 def test_a_key_comes_from_its_file_and_a_shared_one_brings_its_own_least_number(tmp_path: Path) -> None:
     key_files.write_public(tmp_path / "public-key.json", dealt()[0])
-    secagg = Paillier(tmp_path / "public-key.json")
+    secagg = flower.Paillier(tmp_path / "public-key.json")
     assert secagg.shared == dealt()[0]
     terms = secagg.encryption(None)
     assert (terms.holders, terms.threshold, terms.min_contributions, terms.key_bits) == (3, 2, 2, 2048)
-    assert Paillier(replace(dealt()[0], min_contributions=5)).encryption(None).min_contributions == 5
+    assert flower.Paillier(replace(dealt()[0], min_contributions=5)).encryption(None).min_contributions == 5
     # A survivor is a contribution.
-    assert Paillier(owner().public_key, noise_by="clients").encryption(3).min_contributions == 3
+    assert flower.Paillier(owner().public_key, noise_by="clients").encryption(3).min_contributions == 3
 
 
 def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
@@ -447,7 +437,7 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     refusals: list[tuple[Callable[[], object], str]] = [
         (lambda: fixed(whole(), num_sampled_clients=None, sampling_probability=0.5), "random cohorts"),
         (
-            lambda: MatrixFactorizationDP(
+            lambda: flower.MatrixFactorizationDP(
                 FedAvg(), mechanism=Mechanism(Identity(3), PoissonSampling(0.5), 1.0), clip_norm=1.0, secagg=whole()
             ),
             "random cohorts",
@@ -456,15 +446,15 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         (lambda: fixed(whole(), noise_at="clients", min_survivors=3), "say secagg=Paillier"),
         (lambda: fixed(whole(noise_by="clients")), "min_survivors: is missing"),
         (lambda: fixed(whole(), min_survivors=3), "min_survivors = 3: belongs to"),
-        (lambda: Paillier(key, noise_by="holders"), "who has the whole key and knows all noise"),
-        (lambda: Paillier(key, min_contributions=0), "min_contributions"),
+        (lambda: flower.Paillier(key, noise_by="holders"), "who has the whole key and knows all noise"),
+        (lambda: flower.Paillier(key, min_contributions=0), "min_contributions"),
     ]
     for refused, match in refusals:
         with pytest.raises((ConfigError, ValueError), match=match):
             refused()
     with pytest.raises(TypeError, match="must be a file, a PublicKey or a ThresholdKey"):
-        Paillier(owner())  # type: ignore[arg-type]
+        flower.Paillier(owner())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"must be a hubbub\.flower\.Paillier"):
         fixed("paillier")  # type: ignore[arg-type]
     with pytest.raises(KeyFileError, match=r"missing\.json"):
-        Paillier(tmp_path / "missing.json")
+        flower.Paillier(tmp_path / "missing.json")

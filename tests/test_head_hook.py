@@ -28,6 +28,7 @@ from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import HeadHook, Plan, RoundResult, RunStore, SimulatedPopulation, head_hook, train
+from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify
 from recorded_runs import hubbub
 from release_paths import ROUNDS, plan, silent
@@ -258,10 +259,11 @@ def test_a_server_that_hangs_refuses_or_leads_elsewhere_takes_nothing(server: Se
     assert hook.give("0" * 64, 1, "1" * 64) == "127.0.0.1: no answer in 0.2 seconds"
     server.stop()
     assert "refused" in hook.give("0" * 64, 1, "1" * 64)
+    assert "not in range" in HeadHook("http://localhost:1/ä").give("0" * 64, 1, "1" * 64)
 
 
 @pytest.mark.parametrize(
-    "to", ["http://example.org/heads", "ftp://example.org", "keep-head", "", "https://", [], ["", "x"], [1]]
+    "to", ["http://example.org/heads", "ftp://example.org", "keep-head", "", "https://", "https://[", [], ["", "x"], [1]]
 )
 def test_a_hook_is_a_command_or_a_url_that_nobody_on_the_way_reads(to: object) -> None:
     with pytest.raises(ConfigError, match="head hook = "):
@@ -323,6 +325,9 @@ def test_cra_19_a_folder_that_was_rolled_back_is_found_by_the_kept_list_and_cann
     (run / "state/heads").write_text("1" * 64)
     with pytest.raises(LedgerError, match="rolled back"):
         go(RunStore(run, head_hook=hook))
+    with pytest.raises(LedgerError, match="state/heads names a head"):
+        read_run(run)
+    assert [check.name for check in verify(run).checks if not check.ok] == ["traces"]
     assert content == (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
 
 

@@ -6,6 +6,7 @@ What comes between two starts: damaged checkpoints, other settings, other clocks
 import datetime
 import errno
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -36,7 +37,7 @@ PLAN = plan(toeplitz.square_root(ROUNDS, 3))
 
 
 def started(folder: Path, planned: RunPlan = PLAN, model: nn.Module | None = None) -> RunState:
-    return RunState.start(planned, model or nn.Linear(3, 2), RunStore(folder), clients=CLIENTS)
+    return RunState.start(planned, model or nn.Linear(3, 2), RunStore(folder), clients=range(CLIENTS))
 
 
 @pytest.fixture
@@ -321,7 +322,9 @@ def test_cra_5_cra_15_a_lost_checkpoint_is_made_again_from_the_releases_and_the_
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     for name in ("checkpoint.json", "noise.sealed"):
         (tmp_path / "copy" / "state" / name).unlink()
-    whole, again = (RunState.start(plan, linear(), RunStore(tmp_path / name), clients=CLIENTS) for name in ("run", "copy"))
+    whole, again = (
+        RunState.start(plan, linear(), RunStore(tmp_path / name), clients=range(CLIENTS)) for name in ("run", "copy")
+    )
     assert torch.equal(whole.model.vector, again.model.vector)
     for ours, theirs in zip(whole.path._noise.state_dict()["memory"], again.path._noise.state_dict()["memory"], strict=True):
         assert torch.equal(ours, theirs)
@@ -346,5 +349,9 @@ def test_cra_8_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
     next(first)
     with pytest.raises(RunFolderError, match=f"process {os.getpid()} is at work"):
         next(train(PLANS["banded, separated"], population(), linear(), RunStore(tmp_path)))
+    # As of a DataLoader, whose workers outlive the run.
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+    worker.start()
     first.close()
     next(train(PLANS["banded, separated"], population(), linear(), RunStore(tmp_path)))
+    worker.kill()

@@ -131,7 +131,7 @@ def test_rng_9_cohorts_are_drawn_from_a_secret_key_and_by_no_generator_that_can_
 
 
 def test_rng_9_a_coin_is_53_bits_of_the_cipher_by_the_definition() -> None:
-    words = bits(derive(KEY, "cohort", 0), 1000)
+    words = bits(derive(KEY, "cohort", np.int64(0)), 1000)
     assert cohort(PoissonSampling(0.3), KEY) == [i for i, word in enumerate(words.tolist()) if word >> 11 < 0.3 * 2**53]
 
 

@@ -1,8 +1,10 @@
 import hashlib
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cohort_file import cohorts, name_of
@@ -93,6 +95,14 @@ def test_a_row_of_noise_is_used_once_and_in_order() -> None:
             ledger.begin(wrong, ["e"], "sum")
     with pytest.raises(LedgerError, match="not the one that was begun"):
         ledger.commit(Ticket(2), b"again")
+
+
+def test_a_round_has_the_clip_norm_that_was_promised() -> None:
+    ledger = Ledger(replace(PROMISE, settings={"clip_norm": 1.0}), SECRET)
+    for other in (None, 2.0, 0.5):
+        with pytest.raises(LedgerError, match=r"the run promised 1\.0"):
+            ledger.begin(0, ["a"], "sum", other)
+    ledger.begin(0, ["a"], "sum", np.float32(1.0))
 
 
 def test_prt_7_the_round_after_the_last_is_refused() -> None:

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import hubbub
 from hubbub import MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.accounting import Gaussian, PoissonSampled, epsilon
-from hubbub.errors import BudgetError, ConfigError, RunFolderError
+from hubbub.errors import BudgetError, ConfigError, LedgerError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
@@ -27,6 +27,7 @@ from hubbub.mechanism.strategies import Identity
 from hubbub.training.evaluation import Evaluations
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder.record import read_metrics, read_run
+from malformed.contents import canonical, chained
 from recorded_runs import answer, trained
 from refusals import refused
 from small_runs import until
@@ -134,7 +135,7 @@ def test_a_run_measures_its_clients_and_its_record_says_so(tmp_path: Path) -> No
     assert results[-1].epsilon > list(hubbub.train(without, population, nn.Linear(3, 2)))[-1].epsilon
 
 
-@pytest.mark.parametrize("damage", ["release", "gone", "other run", "one more"])
+@pytest.mark.parametrize("damage", ["release", "gone", "other run", "known seed", "one more"])
 def test_a_record_of_evaluations_that_was_changed_is_seen(damage: str, tmp_path: Path) -> None:
     population, measured = hubbub.SimulatedPopulation(clients(20), cross_entropy), PrivateEvaluation(2.0, every=2)
     for name in ("run", "other"):
@@ -149,6 +150,10 @@ def test_a_record_of_evaluations_that_was_changed_is_seen(damage: str, tmp_path:
         case "other run":
             own.rename(tmp_path / "evaluation")
             (tmp_path / "other/evaluation").rename(own)
+        case "known seed":
+            records = read_chain(own / "ledger.jsonl").records
+            seeded = [canonical(record | ({"key": None} if record["kind"] == "epoch" else {})) for record in records]
+            (own / "ledger.jsonl").write_bytes(chained(seeded))
         case "one more":
             # The run's ledger loses its last rounds.
             ledger = tmp_path / "run/ledger.jsonl"
@@ -158,6 +163,7 @@ def test_a_record_of_evaluations_that_was_changed_is_seen(damage: str, tmp_path:
             ledger.write_bytes(b"".join(lines[:last]))
     checks = {check.name: check for check in hubbub.verify(tmp_path / "run").checks}
     assert not checks["evaluation"].ok
+    assert (damage == "known seed") == ("known seed" in checks["evaluation"].detail)
 
 
 def test_a_run_that_is_taken_up_makes_each_evaluation_at_most_once(tmp_path: Path) -> None:
@@ -202,6 +208,8 @@ def test_a_rolled_back_run_beside_its_evaluations_is_refused(tmp_path: Path) -> 
     (tmp_path / "new/evaluation").rename(tmp_path / "own")
     (tmp_path / "kept").rename(tmp_path / "new/evaluation")
     before = (tmp_path / "new/ledger.jsonl").read_bytes()
+    with pytest.raises(LedgerError, match="there are 6 private evaluations"):
+        read_run(tmp_path / "new")
     with pytest.raises(RunFolderError, match=r"its ledger holds 1 rounds and \d incarnations, but there are 6"):
         next(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "new")))
     assert (tmp_path / "new/ledger.jsonl").read_bytes() == before

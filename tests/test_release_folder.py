@@ -18,9 +18,9 @@ from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation, PoissonSampling
 from hubbub.mechanism.strategies import Identity, toeplitz
-from hubbub.training import RunStore, train
+from hubbub.training import ReleasePath, RunStore, train
 from hubbub.verification import verify
-from release_paths import CLIP, DIM, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, some_rounds, total
+from release_paths import CLIENTS, CLIP, DIM, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, some_rounds, total
 
 
 def test_cra_7_cra_9_a_kept_head_tells_a_rolled_back_ledger(tmp_path: Path) -> None:
@@ -66,6 +66,32 @@ def test_cra_9_a_ledger_that_was_rolled_back_by_any_number_of_records_does_not_c
         assert cut == 1
         assert rounds - 1 in ledger
         assert ledger[rounds - 1]["release"] == hashlib.sha256(last).hexdigest()
+
+
+def test_a_model_that_a_refused_try_left_begins_no_run(tmp_path: Path) -> None:
+    model, store = nn.Linear(3, 2), RunStore(tmp_path)
+    given = model.weight.detach().flatten().clone()
+    with pytest.raises(LedgerError, match="among the 0 hashes"):
+        next(train(plan(Identity(ROUNDS)), silent(), nn.Linear(3, 2), store, head="0" * 64))
+    next(train(plan(Identity(ROUNDS)), silent(), model, store))
+    assert torch.equal(load((tmp_path / "state/initial.safetensors").read_bytes())["model"][:6], given)
+
+
+def test_cra_9_a_folder_without_its_ledger_stays_as_it_is(tmp_path: Path) -> None:
+    some_rounds(tmp_path, 2)
+    (tmp_path / "ledger.jsonl").unlink()
+    before = contents(tmp_path)
+    with pytest.raises(RunFolderError, match=r"ledger\.jsonl: is missing"):
+        some_rounds(tmp_path, 4)
+    assert contents(tmp_path) == before
+
+
+def test_cra_8_two_paths_that_nobody_locked_leave_the_run_whole(tmp_path: Path) -> None:
+    first, second = (ReleasePath(PROMISE, DIM, clients=CLIENTS, store=RunStore(tmp_path / "run")) for _ in range(2))
+    first.start()
+    with pytest.raises(LedgerError, match="changed by another process"):
+        second.start()
+    one_round(opened(RunStore(tmp_path / "run")), 0)
 
 
 def test_a_ledger_by_which_a_client_took_part_too_often_is_refused(tmp_path: Path) -> None:
@@ -152,6 +178,7 @@ def test_a_file_with_another_name_elsewhere_is_not_written_over(tmp_path: Path) 
     with pytest.raises(OSError, match="another name"):
         RunStore(tmp_path / "run").destroy_secrets()
     assert (tmp_path / "precious").read_bytes() == b"precious"
+    assert not RunStore(tmp_path / "run").has_keys()
 
 
 @pytest.mark.parametrize(("multiplier", "dtype"), [(1.0, torch.int32), (500.0, torch.int64)])

@@ -8,6 +8,8 @@ import pytest
 
 from conftest import raising
 from hubbub.errors import LedgerError, RunFolderError
+from hubbub.ledger.chain import read_chain
+from hubbub.ledger.history import History
 from hubbub.ledger.ledger import end_run
 from hubbub.ledger.multi_run import costs_of_ended_runs, run_charges
 from hubbub.training import RunStore
@@ -65,6 +67,9 @@ def test_cra_9_each_kind_of_trace_alone_tells_that_the_ledger_was_rolled_back(tm
     checkpoint = without_releases(cut(tmp_path / "run", 4, "checkpoint"))
     metrics = without_releases(cut(tmp_path / "run", 4, "metrics"), first=4)
     (metrics / "state" / "checkpoint.json").unlink()
+    cohorts = Path(shutil.copytree(metrics, tmp_path / "cohorts"))
+    whole = (metrics / "ledger.cohorts").read_bytes()
+    (metrics / "ledger.cohorts").write_bytes(whole[: History.of_chain(read_chain(metrics / "ledger.jsonl")).cohorts_size])
     unmeasured = Path(shutil.copytree(metrics, tmp_path / "unmeasured"))
     rows = [{"round_index": t, "epsilon": 1.0} for t in range(ROUNDS)]
     (metrics / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -74,6 +79,7 @@ def test_cra_9_each_kind_of_trace_alone_tells_that_the_ledger_was_rolled_back(tm
         (checkpoint, "state/checkpoint.json"),
         (metrics, "metrics.jsonl goes to 6"),
         (key, "key of incarnation 2"),
+        (cohorts, "ledger.cohorts has the cohorts of more"),
     ):
         if closed:
             end_run(folder / "ledger.jsonl", early=True)

@@ -144,8 +144,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "a missing release": (lambda run: (run / "state/releases/4.safetensors").unlink(), "releases", "round 4"),
     "a release too many": (
         lambda run: shutil.copy(run / "state/releases/4.safetensors", run / "state/releases/12.safetensors"),
-        "releases",
-        "round 12",
+        "traces",
+        "releases/12",
     ),
     "a release between the points": (moved_off_the_lattice, "releases", "lattice"),
     "a client too often": (join_again, "participation", "epsilon is"),
@@ -278,7 +278,7 @@ def test_a_ledger_that_was_cut_at_a_line_shows_by_the_kept_head_and_by_the_folde
         (run / "ledger.jsonl").write_bytes(b"".join(lines[:-cut]))
         found = failing(run, head)
         assert found.keys() >= {"head", "files"}
-        assert cut <= 2 or {"releases", "epsilon"} & found.keys()
+        assert cut <= 2 or {"traces", "releases"} & found.keys()
 
 
 def test_a_guarantee_that_was_on_record_once_is_missed_in_every_later_round(tmp_path: Path) -> None:

@@ -247,10 +247,10 @@ the key of an epoch after its record @ ReleasePath._incarnated
 -     key = fresh_key()
 -     if self._store:
 -         self._store.add_noise_key(len(self.ledger.history.epochs), key)
-- self.ledger.start_epoch(drawn, key, sampler(), self._ranks.size)
+- self.ledger.start_epoch(drawn, key, sampler(), self._ranks.size, self._listed)
 + if self._secure and mechanism:
 +     key = fresh_key()
-+ self.ledger.start_epoch(drawn, key, sampler(), self._ranks.size)
++ self.ledger.start_epoch(drawn, key, sampler(), self._ranks.size, self._listed)
 + if key and self._store:
 +     self._store.add_noise_key(len(self.ledger.history.epochs) - 1, key)
 ! Violation: the run cannot go on:

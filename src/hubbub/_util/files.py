@@ -24,7 +24,7 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o
     try:
         with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode) as descriptor:
             for part in (content,) if isinstance(content, bytes) else content:
-                _write(descriptor, part, temporary)
+                write_whole(descriptor, part, temporary)
             os.fsync(descriptor)
         os.replace(temporary, path)
     except BaseException:
@@ -43,7 +43,7 @@ def append(path: Path, content: bytes, *, at: int) -> None:
         if size != at:
             raise BlockingIOError(errno.EAGAIN, f"holds {size} bytes, not the {at} that were written", str(path))
         try:
-            _write(descriptor, content, path)
+            write_whole(descriptor, content, path)
             os.fsync(descriptor)
         except BaseException:
             os.ftruncate(descriptor, size)
@@ -68,7 +68,8 @@ def make_folder(path: Path) -> None:
     try:
         if stat.S_ISDIR(os.lstat(path).st_mode):
             return
-        raise NotADirectoryError(errno.ENOTDIR, "is no folder", str(path))
+        what = "is a symbolic link; name the folder itself" if path.is_symlink() else "is no folder"
+        raise NotADirectoryError(errno.ENOTDIR, what, str(path))
     except FileNotFoundError:
         if not path.parent.exists():
             make_folder(path.parent)
@@ -82,18 +83,25 @@ def locked_folder(path: Path, *, wait: bool = True) -> Iterator[None]:
     make_folder(path)
     if path.stat().st_uid != os.getuid():
         raise PermissionError(errno.EPERM, "belongs to another user; name a folder of your own", str(path))
-    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    descriptor, owner = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), os.getpid()
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
+        if os.getpid() == owner:
+            # A forked process, such as a worker of a DataLoader, has the descriptor as well, and would keep the lock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
 def sync(path: Path) -> None:
     """Make durable what is in a file, or the names that are in a folder."""
-    with _opened(path, os.O_RDONLY) as descriptor:
-        os.fsync(descriptor)
+    try:
+        with _opened(path, os.O_RDONLY) as descriptor:
+            os.fsync(descriptor)
+    except PermissionError:
+        # A folder that may be entered and not read.
+        os.sync()
 
 
 def remove(path: Path) -> None:
@@ -115,7 +123,7 @@ def wipe(path: Path) -> None:
                 "is no file of its own: it has another name or is not a regular file; remove it by hand",
                 str(path),
             )
-        _write(descriptor, bytes(status.st_size), path)
+        write_whole(descriptor, bytes(status.st_size), path)
         os.fsync(descriptor)
     remove(path)
 
@@ -166,7 +174,8 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def _write(descriptor: int, content: bytes, path: Path) -> None:
+def write_whole(descriptor: int, content: bytes, path: Path) -> None:
+    """Write all of the content; ``path`` is for the message."""
     view = memoryview(content)
     while view:
         written = os.write(descriptor, view)

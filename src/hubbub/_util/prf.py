@@ -9,6 +9,7 @@ Source: HMAC-SHA-256 (RFC 2104) derives keys, AES-256 in counter mode (NIST SP 8
 
 import hashlib
 import hmac
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator
 
@@ -36,7 +37,9 @@ def derive(key: bytes, *name: str | int) -> bytes:
         >>> derive(seed_key(1), "cohort", 3) == derive(seed_key(1), "cohort", "3")
         False
     """
-    message = "/".join(f"{type(part).__name__}:{len(str(part))}:{part}" for part in name)
+    # Equal whole numbers of different kinds, such as NumPy's, name one part.
+    parts = [part if isinstance(part, str) else operator.index(part) for part in name]
+    message = "/".join(f"{type(part).__name__}:{len(str(part))}:{part}" for part in parts)
     return hmac.digest(key, message.encode(), "sha256")
 
 

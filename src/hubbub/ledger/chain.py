@@ -6,6 +6,7 @@ chain can forge it, and a tail that is cut at a line shows only to somebody who 
 
 import hashlib
 import io
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ _TAIL = len(_BETWEEN) + 64 + len(_AFTER)
 _UNWRITTEN = bytes(1)
 # Kinds of records that are about no round.
 _OF_FILES = ("files", "publish")
+_CHANGED = "was changed by another process while this one was at work, or removed; restore it, and open it again"
 
 
 @dataclass
@@ -109,8 +111,8 @@ class Chain:
                 else:
                     # Born whole: a crash leaves no file, or one with its first record.
                     files.write_atomic(self.path, line)
-            except BlockingIOError as error:
-                raise LedgerError(f"{self.path}: was changed by another process while this one was at work") from error
+            except (BlockingIOError, FileNotFoundError) as error:
+                raise LedgerError(f"{self.path}: {_CHANGED}") from error
         self.records.append(body)
         self.hashes.append(head)
         self.size += len(line)
@@ -121,8 +123,10 @@ class Chain:
         Raises:
             LedgerError: The file was changed by another process.
         """
-        if self.path is not None and self.path.lstat().st_size != self.size + len(self.torn):
-            raise LedgerError(f"{self.path}: was changed by another process while this one was at work")
+        if self.path is not None and (
+            not os.path.lexists(self.path) or self.path.lstat().st_size != self.size + len(self.torn)
+        ):
+            raise LedgerError(f"{self.path}: {_CHANGED}")
 
     def repair(self) -> None:
         """Remove what a crash left behind the last whole record, or give that record the end that it lost."""

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util import files
-from hubbub._util.checks import integer, shown
+from hubbub._util import files, strict_json
+from hubbub._util.checks import integer, scale, shown
 from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.ledger.actual_cost import breaches
@@ -172,7 +172,9 @@ class Ledger:
         found = self.history.participations
         return found.rounds_of(int(found.numbers(self._tags([client]))[0]))
 
-    def start_epoch(self, first_row: int, key: bytes | None, sampler: str, ranks: int = 1) -> None:
+    def start_epoch(
+        self, first_row: int, key: bytes | None, sampler: str, ranks: int = 1, clients: Sequence[Hashable] | None = None
+    ) -> None:
         """Record an incarnation of the run, and that rows of z from ``first_row`` on come from a new key.
 
         Args:
@@ -180,11 +182,22 @@ class Ledger:
             key: Of a secure run, on disk by now; ``None`` in a simulation, whose rows come from its seed.
             sampler: A fingerprint of how keys become noise on this machine.
             ranks: The number of processes that share the rounds from now on.
+            clients: All clients in their order, where the promise counts on one list that stays.
+
+        Raises:
+            ParticipationError: The clients or their order differ from those of the incarnations before.
         """
-        digest = None if key is None else self.digest("key", key)
-        number = len(self.history.epochs)
+        digest, before = None if key is None else self.digest("key", key), self.history.epochs
+        body = {"kind": "epoch", "epoch": len(before), "first_row": first_row, "key": digest, "sampler": sampler}
         shared = {"ranks": ranks} if ranks > 1 else {}
-        self._append({"kind": "epoch", "epoch": number, "first_row": first_row, "key": digest, "sampler": sampler, **shared})
+        listed = {} if clients is None else {"clients": self.digest("clients", strict_json.canonical(_names(clients)))}
+        if clients is not None and before and before[-1].clients != listed["clients"]:
+            raise ParticipationError(
+                f"{self.chain.path}: the run began with other clients than the {len(clients)} that are listed now, or with the "
+                "same in another order, and what it promises counts on one list that stays: resume with the clients of before, "
+                "or start a new run"
+            )
+        self._append({**body, **shared, **listed})
 
     def begin(self, round_index: int, cohort: Sequence[Hashable], digest: str, clip_norm: float | None = None) -> Ticket:
         """Record the cost of a round. When this returns, the record is on disk.
@@ -204,13 +217,18 @@ class Ledger:
         Raises:
             ParticipationError: A client would break the pattern, or comes twice, or there are more clients than promised.
             TypeError: A client is known by something else than a text or a whole number.
-            LedgerError: Not the next round, past the last one, after the end, or a simulation's round that is done again with
-                another sum.
+            LedgerError: Not the next round, past the last one, after the end, of another clip norm than promised, or a round of
+                a simulation that is done again with another sum.
         """
         if round_index != self.next_round or round_index >= self.promise.rounds:
             raise LedgerError(
                 f"round_index = {round_index}: the next round is {self.next_round} of {self.promise.rounds}; "
                 "a row of noise is used once, in order"
+            )
+        clip_norm, fixed = None if clip_norm is None else scale("clip_norm", clip_norm), self.promise.terms.clip_norm
+        if fixed is not None and clip_norm != fixed:
+            raise LedgerError(
+                f"clip_norm = {clip_norm}: the run promised {fixed}; clip each update to that, or start a new run"
             )
         total = self.digest("sum", digest.encode())
         if self.history.pending is not None:
@@ -418,7 +436,10 @@ class Ledger:
         expected, found = _flat(self._first()), _flat(stated)
         changed = sorted(key for key in expected | found if expected.get(key) != found.get(key))
         if changed == ["key"]:
-            raise LedgerError("the ledger was written under another key of the run; restore state/keys/run")
+            raise LedgerError(
+                f"{self.chain.path or 'the ledger'}: was written under another key than state/keys/run; restore the one of "
+                "the two that is another run's"
+            )
         if changed:
             # Settings come first; computed values are named only if no setting differs.
             named = [key for key in changed if key not in _COMPUTED] or changed
@@ -429,6 +450,14 @@ class Ledger:
                 f"{where}the ledger was written for another promise: {', '.join(differences)}{more}; resume with the settings "
                 "of before, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
             )
+
+
+def _names(clients: Sequence[Hashable]) -> list[str] | int:
+    """The names of all clients as texts, as cohorts have them; of clients that are numbered from 0 their number."""
+    if isinstance(clients, range) and clients == range(len(clients)):
+        return len(clients)
+    names = list(map(str, clients))
+    return len(names) if all(name == str(place) for place, name in enumerate(names)) else names
 
 
 def key_digest(secret: bytes, key: bytes) -> str:

@@ -62,7 +62,10 @@ class HeadHook:
         self._command = None if isinstance(to, str) else tuple(to)
         self._url = to if isinstance(to, str) else ""
         if self._command is None:
-            parts = urlsplit(self._url)
+            try:
+                parts = urlsplit(self._url)
+            except ValueError:
+                parts = urlsplit("")
             if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _HERE)):
                 raise ConfigError(
                     f"head hook = {self._url!r}: must begin with https://, or with http://localhost; a command is a list of "
@@ -90,7 +93,7 @@ class HeadHook:
             why = self._post(line) if self._command is None else _run(self._command, line)
         except TimeoutError:
             why = f"no answer in {_PATIENCE:g} seconds"
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             why = str(getattr(error, "reason", "")) or getattr(error, "strerror", "") or type(error).__name__
         return f"{self.name}: {why}" if why else ""
 

@@ -143,7 +143,10 @@ class ExampleGradients:
         modes = tuple(part.training for part in self.module.modules())
         by = _form(inputs, targets), torch.get_num_threads(), modes
         if by not in self.known:
-            self.known[by] = self._same_bits(*probe_batch(inputs, targets, self.module, self.size(inputs, targets)))
+            made, labels = probe_batch(inputs, targets, self.module, self.size(inputs, targets))
+            # Numbers of both signs show orders of a sum that positive ones hide.
+            both = (made, (4 * made - 2).to(made.dtype)) if made.is_floating_point() else (made,)
+            self.known[by] = all(self._same_bits(one, labels) for one in both)
         return bool(self.known[by])
 
     def size(self, inputs: torch.Tensor, targets: torch.Tensor) -> int:
@@ -223,7 +226,8 @@ class ExampleGradients:
     def _alone(self, inputs: torch.Tensor, targets: torch.Tensor) -> Rows:
         """The gradient of a single example, ``(1, dim)``, and its loss, ``(1,)``."""
         with torch.enable_grad(), in_range(inputs.device), repeatable(inputs.device):
-            parameters = {name: p.requires_grad_() for name, p in _trainable(self.module).items()}
+            # Copies: a module may write into its weights, as Embedding(max_norm) does, which must not reach the next examples.
+            parameters = {name: p.clone().requires_grad_() for name, p in _trainable(self.module).items()}
             value = self._loss(called(self.module, {**self._constants(), **parameters}, inputs), targets)
             found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)
         return torch.cat([part.reshape(1, -1) for part in found], dim=1), value.detach().reshape(1)

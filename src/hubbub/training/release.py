@@ -15,7 +15,6 @@ from a key of its own; earlier rows are drawn again from the key of their incarn
 """
 
 import math
-import os
 import sys
 import threading
 from collections.abc import Hashable, Iterator, Sequence
@@ -26,7 +25,6 @@ import torch
 
 from hubbub._util.prf import derive, fresh_key, seed_key
 from hubbub.errors import ConfigError, LedgerError, ParticipationError, RankError, RunFolderError
-from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
@@ -41,7 +39,7 @@ from hubbub.training.aggregate import LatticeSum, PlainSum, Sum, require_sum
 from hubbub.training.cohorts import CohortKeys
 from hubbub.training.ranks import Ranks, fingerprint, segments
 from hubbub.training.run_folder import RunStore
-from hubbub.training.run_folder.record import Traces, rounds_shown
+from hubbub.training.run_folder.record import Traces
 
 # The most share holders of a key; each may add a whole row to a sum.
 _MOST_HOLDERS = 100
@@ -91,12 +89,13 @@ class ReleasePath:
         dim: Numbers in a sum.
         clients: The most clients of a cohort.
         seed: Of a simulation.
-        store: The folder; ``None`` keeps all in memory.
+        store: The folder; ``with store.locked():`` around all work keeps other processes out. ``None`` keeps all in memory.
         head: A head of the ledger that somebody kept.
         noise_in_sums: The caller guarantees that sums contain the promised noise before anyone reads them: the clients' shares,
             a sum of too few of which is aborted, or the row of each share holder.
         ranks: The processes that share the run, each of which makes the path and calls its methods. Rank 0 has ledger, folder
             and cohort keys; each rank makes, and remembers, its part of each row.
+        listed: All clients in their order, where the promise counts on one list that stays; the ledger binds it.
 
     Raises:
         LedgerError: The folder holds another run; or its record is damaged, rolled back or closed.
@@ -132,6 +131,7 @@ class ReleasePath:
         head: str | None = None,
         noise_in_sums: bool = False,
         ranks: Ranks | None = None,
+        listed: Sequence[Hashable] | None = None,
     ) -> None:
         _require_answered_for(promise, dim, noise_in_sums)
         mechanism, self._secure, self._in_sums = promise.mechanism, not promise.simulation, noise_in_sums
@@ -139,7 +139,7 @@ class ReleasePath:
         # Noise in sums is whole steps, in a simulation, too.
         self._on_lattice = mechanism is not None and (self._secure or noise_in_sums)
         here = None if noise_in_sums else mechanism
-        self._ranks, self._draws = ranks or Ranks(), here is not None
+        self._ranks, self._draws, self._listed = ranks or Ranks(), here is not None, listed
         self._parts = segments(dim, self._ranks.size)
         first, stop = self._parts[self._ranks.rank]
         remembered = (memory_rows(here.strategy) or 0) if here else 0
@@ -359,6 +359,8 @@ class ReleasePath:
         if store:
             store.make_durable()
             if not store.ledger_path.exists():
+                if Traces.of(store, digests=False).tell or store.epochs():
+                    raise RunFolderError(f"{store.ledger_path}: is missing, and the folder is of a run; restore the ledger")
                 store.require_room(8 * dim * remembered)
                 # On disk before the ledger, which names its digest.
                 store.save_strategy(strategy_arrays(mechanism.strategy) if mechanism else {})
@@ -375,18 +377,14 @@ class ReleasePath:
         """Refuse a ledger that was rolled back: it lacks what is in the folder, or the last head that a hook took."""
         if not self._store:
             return
-        store, chain, history = self._store, self.ledger.chain, self.ledger.history
-        store.require_taken(chain)
-        # The checkpoint is compared when it is read, and releases when they are used.
-        traces = Traces(dict.fromkeys(store.released(), ""), None, rounds_shown(store.folder), store.epochs())
-        unknown = list(traces.unknown(chain, history))
-        own, counted = store.evaluation().ledger_path, self.ledger.promise.evaluations(len(history.rounds))
-        if os.path.lexists(own) and (evaluated := read_chain(own).begun) > (counted[1] if counted else 0):
-            unknown.append(f"there are {evaluated} private evaluations")
-        if unknown:
+        history = self.ledger.history
+        if taken := self._store.taken():
+            self.ledger.chain.require_head(taken)
+        # Releases are compared when they are used.
+        for unknown in Traces.of(self._store, digests=False).unknown(self.ledger.promise, self.ledger.chain, history):
             raise RunFolderError(
-                f"{store.folder}: its ledger holds {len(history.rounds)} rounds and {len(history.epochs)} incarnations, but "
-                f"{unknown[0]}: it was rolled back; restore the ledger"
+                f"{self._store.folder}: its ledger holds {len(history.rounds)} rounds and {len(history.epochs)} incarnations, "
+                f"but {unknown}: it was rolled back; restore the ledger"
             )
 
     def _epoch_keys(self) -> list[tuple[int, bytes]]:
@@ -404,6 +402,7 @@ class ReleasePath:
         """Settle the round in progress of the last incarnation, and begin a new one with its own key.
 
         Raises:
+            ParticipationError: The clients are listed otherwise than before.
             LedgerError: The run is closed, or a required hook did not take the heads of its rounds.
             RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
         """
@@ -458,8 +457,10 @@ class ReleasePath:
         if self._secure and mechanism:
             key = fresh_key()
             if self._store:
+                # A key that another process has recorded is not written over.
+                self.ledger.chain.require_unchanged()
                 self._store.add_noise_key(len(self.ledger.history.epochs), key)
-        self.ledger.start_epoch(drawn, key, sampler(), self._ranks.size)
+        self.ledger.start_epoch(drawn, key, sampler(), self._ranks.size, self._listed)
         if mechanism and key:
             self._cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
         return key

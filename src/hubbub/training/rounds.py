@@ -146,10 +146,8 @@ def train(
     if not ranks.leads:
         store = None
     with store.locked() if store else nullcontext():
-        if store and counts_on_list(plan.participation):
-            store.require_same_clients(clients)
         noisy = population.noise_in_sums
-        run = RunState.start(plan, model, store, clients=len(clients), head=head, noise_in_sums=noisy, ranks=ranks)
+        run = RunState.start(plan, model, store, clients=clients, head=head, noise_in_sums=noisy, ranks=ranks)
         # By the expected size, which is public: the size of a real cohort must not decide how updates are computed.
         population.prepare(model, math.ceil(plan.expected_cohort_size))
         of_run = Evaluations.of(run.path.ledger, clients=len(clients), seed=plan.seed, store=store) if ranks.leads else None
@@ -248,7 +246,7 @@ class RunState:
         module: nn.Module,
         store: RunStore | None,
         *,
-        clients: int,
+        clients: Sequence[Hashable],
         head: str | None = None,
         noise_in_sums: bool = False,
         ranks: Ranks | None = None,
@@ -263,11 +261,19 @@ class RunState:
         optimizer = plan.server.build(model.vector)
         ranks.lead(lambda: take_up(Extends.of(plan.settings), model.vector, optimizer, store.folder if store else None))
         ranks.share(model.vector)
-        promise = plan.promise(clients=clients, parameters=model.dim, initial_model=model_digest(model.vector))
+        promise = plan.promise(clients=len(clients), parameters=model.dim, initial_model=model_digest(model.vector))
         ranks.require_same("plan", lambda: hashlib.sha256(strict_json.canonical(promise.record())).hexdigest())
         dim = model.dim + plan.clip_norms.further
         path = ReleasePath(
-            promise, dim, clients=clients, seed=plan.seed, store=store, head=head, noise_in_sums=noise_in_sums, ranks=ranks
+            promise,
+            dim,
+            clients=len(clients),
+            seed=plan.seed,
+            store=store,
+            head=head,
+            noise_in_sums=noise_in_sums,
+            ranks=ranks,
+            listed=clients if counts_on_list(plan.participation) else None,
         )
         run = cls(plan, model, optimizer, path, store, plan.clip_norms.first, ranks)
         done = ranks.lead(lambda: run._restored(store) if store else 0)

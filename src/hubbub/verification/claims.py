@@ -26,7 +26,7 @@ from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.training.evaluation import evaluation_promise
 from hubbub.training.moments import read_moments
 from hubbub.training.run_folder import EVALUATION, NORMALIZATION
-from hubbub.training.run_folder.record import key_ahead, ledger_of, read_metrics, unknown_releases
+from hubbub.training.run_folder.record import Traces, ledger_of, read_metrics
 from hubbub.training.run_folder.state import START, Checkpoint, Start, begins_with, metadata, model_digest, parse
 from hubbub.training.warm_start import breaks, origin_words
 
@@ -62,10 +62,25 @@ def _rounds(run: Run) -> Claim:
     counted = ", ".join(f"{states.count(state)} {state}" for state in ("committed", "aborted", "begun") if state in states)
     incarnations = count(len(run.history.epochs), "incarnation")
     detail = f"{len(states)} of {run.promise.rounds} rounds recorded ({counted or '0 committed'}) in {incarnations}"
-    for broken in breaches(run.promise, run.history).of_rounds:
+    unkeyed = [t for t, entry in enumerate(run.history.rounds) if entry.epoch is None and not run.promise.simulation]
+    without = [f"round {unkeyed[0]} is of no incarnation"] if unkeyed else []
+    for broken in (*breaches(run.promise, run.history).of_rounds, *without):
         yield f"{detail}; ledger.jsonl: {broken}"
         return None
     return detail + ("; simulation, not for release" if run.promise.simulation else "")
+
+
+def _traces(run: Run) -> Claim:
+    """No file tells of more than the ledger."""
+    yield from _beyond(run.store, run.promise, run.chain, run.history)
+    return "no file of the folder tells of more rounds than the ledger"
+
+
+def _beyond(store: RunStore, promise: Promise, chain: Chain, history: History) -> Iterator[str]:
+    """What a ledger that was rolled back left behind, in words."""
+    yield from (
+        f"{trace}: the ledger was rolled back" for trace in Traces.of(store, digests=False).unknown(promise, chain, history)
+    )
 
 
 def _promise(run: Run) -> Claim:
@@ -103,7 +118,7 @@ def _participation(run: Run) -> Claim:
 
 
 def _releases(store: RunStore, promise: Promise, history: History) -> Claim:
-    """Every committed release has its digest and lies on the lattice, and there are no others."""
+    """Every committed release has its digest and lies on the lattice."""
     parameters = promise.terms.parameters
     all_kept = promise.terms.keep_releases and not history.forgets
     dim = None if parameters is None else parameters + promise.terms.adaptive
@@ -112,8 +127,6 @@ def _releases(store: RunStore, promise: Promise, history: History) -> Claim:
     kept = set(store.released())
     if all_kept and (missing := needed - kept):
         yield f"the release of round {min(missing)} is missing"
-    if unknown := unknown_releases(kept, [entry.state for entry in history.rounds]):
-        yield f"there is a release of round {unknown[0]}, which the ledger does not have as committed"
     for t in sorted(kept & needed):
         content, entry = store.release_content(t), history.rounds[t]
         if hashlib.sha256(content).hexdigest() != entry.release:
@@ -183,6 +196,8 @@ def _evaluation(run: Run) -> Claim:
         yield "its ledger is not of this run, or has another promise"
     if len(past.rounds) > counted[1]:
         yield f"{len(past.rounds)} evaluations were started, the {rounds} rounds allow {counted[1]}"
+    yield from breaches(stated, past).words
+    yield from _beyond(RunStore(own), stated, found, past)
     yield from _releases(RunStore(own), stated, past)
     return f"{len(past.rounds)} of {expected.rounds} evaluations, each after its rounds and with its release as on record"
 
@@ -218,7 +233,8 @@ def _secrets(run: Run) -> Claim:
     drawn = [epoch.key for epoch in history.epochs if epoch.key is not None]
     if len(set(drawn)) != len(drawn):
         yield "two incarnations used one noise key"
-    yield from _keys(store, run.chain, history)
+    if store.has_keys():
+        yield from _keys(store, run.chain, history)
     keys = f"{count(len(drawn), 'noise key')}, a new one in each incarnation"
     files_kept = f"{keys}; {len(kept)} secret files that only the owner reads"
     if run.promise.simulation or run.store.has_keys() or history.next_round >= run.promise.rounds:
@@ -227,11 +243,7 @@ def _secrets(run: Run) -> Claim:
 
 
 def _keys(store: RunStore, chain: Chain, history: History) -> Iterator[str]:
-    """Keys that are not those of the ledger, in words; a folder without its keys has none to compare."""
-    if ahead := key_ahead(store.epochs(), len(history.epochs)):
-        yield f"{ahead} is there, the ledger has {count(len(history.epochs), 'incarnation')}: it was rolled back"
-    if not store.has_keys():
-        return
+    """Keys that are not those of the ledger, in words."""
     secret = store.secret()
     if key_digest(secret, secret) != chain.records[0].get("key"):
         yield "state/keys/run is not the key of the ledger"
@@ -243,15 +255,17 @@ def _keys(store: RunStore, chain: Chain, history: History) -> Iterator[str]:
 
 
 def _checkpoint(run: Run) -> Claim:
-    """The checkpoint is complete and belongs to this ledger; a closed run does not resume and needs none."""
-    path = run.folder / "state" / "checkpoint.json"
-    if run.history.closed or not os.path.lexists(path):
+    """The checkpoint is complete; a closed run does not resume and needs none."""
+    path, kept = run.folder / "state" / "checkpoint.json", run.store.released()
+    if run.history.closed:
         return None
-    checkpoint = Checkpoint(path, again=False)
-    holds = f"{path.relative_to(run.folder)} holds the state after {checkpoint.rounds} rounds, "
-    if run.chain.rounds_at(checkpoint.head) != checkpoint.rounds:
-        yield f"{holds}under a head that this ledger does not have: it was rolled back"
-    return f"{holds}under a head of this ledger"
+    if os.path.lexists(path):
+        rounds = Checkpoint(path, again=False).rounds
+        return f"{path.relative_to(run.folder)} holds the state after {count(rounds, 'round')}"
+    gone = any(entry.state == "committed" and t not in kept for t, entry in enumerate(run.history.rounds))
+    if gone and not os.path.lexists(run.folder / _SERVER):
+        yield f"{path.relative_to(run.folder)} is missing, and releases before it were not kept; restore it"
+    return None
 
 
 def _epsilon(run: Run) -> Claim:
@@ -286,15 +300,12 @@ def _epsilon(run: Run) -> Claim:
 
 def _shown(run: Run) -> Iterator[str]:
     """The difference between the last epsilon of the metrics and the cost of as many rounds, in words."""
-    promise, begun = run.promise, len(run.history.rounds)
-    rows, _ = read_metrics(run.folder / "metrics.jsonl")
+    promise, (rows, _) = run.promise, read_metrics(run.folder / "metrics.jsonl")
     if not rows:
         return
     last, shown = rows[-1]["round_index"], rows[-1]["epsilon"]
     after = promise.after(min(last + 1, promise.rounds), promise.delta).epsilon
-    if last >= begun:
-        yield f"metrics.jsonl: goes to round {last}, the ledger has {begun} rounds"
-    elif not _equal(math.inf if shown is None else shown, after):
+    if not _equal(math.inf if shown is None else shown, after):
         yield f"metrics.jsonl: epsilon = {shown!r} after round {last}, computed again it is {after!r}"
 
 
@@ -330,6 +341,7 @@ def _files(run: Run) -> Claim:
 # By name, in the order in which they depend on one another.
 CLAIMS: Mapping[str, Callable[[Run], Claim]] = {
     "rounds": _rounds,
+    "traces": _traces,
     "promise": _promise,
     "participation": _participation,
     "releases": lambda run: _releases(run.store, run.promise, run.history),

@@ -154,7 +154,7 @@ def _own(
         for name, claim in CLAIMS.items():
             checks += _checked(name, claim(run))
         checks.append(Check("coverage", True, _coverage(run, compared=head is not None or kept is not None)))
-    except (HubbubError, ValueError, TypeError, OverflowError) as error:
+    except (HubbubError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         where = "" if "ledger.jsonl" in str(error) or "safetensors" in str(error) else "ledger.jsonl: "
         checks.append(Check("record", False, f"{where}{error}; checks that depend on it were not made"))
         return Verdict(tuple(checks), None, None, None)

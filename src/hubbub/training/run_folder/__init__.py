@@ -9,7 +9,6 @@
     state/keys/run, epoch-N          secrets: 32 bytes each
     state/releases/T.safetensors     the release of round T
     state/initial.safetensors        the model before the first round
-    state/clients                    SHA-256 of the clients' names, if they have any and the promise depends on their list
     state/checkpoint.json            names the last checkpoint, with the SHA-256 of its file
     state/checkpoint-N.safetensors   model and optimizer after N rounds
     state/noise.sealed               rows of noise that later rounds need, encrypted under the run's key
@@ -18,8 +17,8 @@
     state/heads                      the last head of the ledger that the hook took
     state/holders/                   keys, noise and records of simulated share holders
 
-Every file but the keys and the noise, which is authenticated under the run's key, is used only after its SHA-256 was compared
-with the ledger's or the manifest's.
+Every release and checkpoint is used only after its SHA-256 was compared with that in the ledger or in the manifest; the noise
+is authenticated under the run's key. The manifest and ``state/heads`` are bound by nothing but the heads that they name.
 """
 
 from hubbub.training.run_folder.store import EVALUATION, NORMALIZATION, SEALED_NOISE, RunStore

@@ -12,7 +12,7 @@ import io
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,12 +63,6 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
             rows.append(_row(strict_json.loads(content), after=rows[-1]["round_index"] if rows else -1))
         size += len(content)
     return rows, size
-
-
-def rounds_shown(folder: Path) -> int:
-    """The number of rounds up to the last row of metrics, which is written after the ledger's record."""
-    rows, _ = read_metrics(folder / "metrics.jsonl")
-    return int(rows[-1]["round_index"]) + 1 if rows else 0
 
 
 def _row(row: Any, after: int) -> dict[str, Any]:
@@ -124,7 +118,7 @@ class Metrics(AbstractContextManager["Metrics"]):
             os.ftruncate(self._descriptor, self._size)
         elif "released" not in row["private"]:
             self._aborted += not row.get("released", True)
-        os.write(self._descriptor, strict_json.canonical(row) + b"\n")
+        files.write_whole(self._descriptor, strict_json.canonical(row) + b"\n", self._path)
         self.rows.append(dict(row))
         numbers = {name: value for name, value in {**now, **row}.items() if name in _PUBLIC and name not in row["private"]}
         numbers |= {"rounds": row["round_index"] + 1, "rounds_planned": self._planned, "rounds_aborted": self._aborted}
@@ -144,56 +138,58 @@ class Metrics(AbstractContextManager["Metrics"]):
         _LOG.info("%s", strict_json.canonical({"event": "round", "run": run, **numbers}).decode())
 
 
-def unknown_releases(kept: Iterable[int], states: Sequence[str]) -> list[int]:
-    """The rounds of kept releases that are neither committed nor under way by the states on record, in order."""
-    known = {round_index for round_index, state in enumerate(states) if state != "aborted"}
-    return sorted(set(kept) - known)
-
-
-def key_ahead(keyed: int, epochs: int) -> str:
-    """The key that proves more incarnations than are on record, in words; the key of one more comes before its record."""
-    return f"the key of incarnation {keyed - 1}" if keyed > epochs + 1 else ""
-
-
 @dataclass(frozen=True)
 class Traces:
     """The traces in a run's folder.
 
     They are the SHA-256 of each release, by round (empty if it is not to be compared), the rounds and the head of the last
-    checkpoint, the rounds of the metrics, and one more than the last incarnation with a key.
+    checkpoint, the rounds of the metrics, one more than the last incarnation with a key, the last head that a hook took, and
+    how many private evaluations were begun.
     """
 
     releases: Mapping[int, str]
     checkpoint: tuple[int, str] | None
     shown: int
     keyed: int
+    taken: str | None
+    evaluated: int
 
     @classmethod
-    def of(cls, store: RunStore) -> "Traces":
+    def of(cls, store: RunStore, *, digests: bool = True) -> "Traces":
         """The traces of a folder. Read them before the ledger, which then has the record of each, even of a running run."""
+        evaluations, (rows, _) = store.evaluation().ledger_path, read_metrics(store.folder / "metrics.jsonl")
         return cls(
-            releases={t: hashlib.sha256(store.release_content(t)).hexdigest() for t in store.released()},
+            releases={t: hashlib.sha256(store.release_content(t)).hexdigest() if digests else "" for t in store.released()},
             checkpoint=_checkpoint(store.folder / "state" / "checkpoint.json"),
-            shown=rounds_shown(store.folder),
+            shown=int(rows[-1]["round_index"]) + 1 if rows else 0,
             keyed=store.epochs(),
+            taken=store.taken(),
+            evaluated=read_chain(evaluations).begun if os.path.lexists(evaluations) else 0,
         )
 
     @property
     def tell(self) -> bool:
         """Whether any trace shows how far the run went."""
-        return bool(self.releases) or self.checkpoint is not None or self.shown > 0
+        return bool(self.releases or self.checkpoint or self.shown or self.taken or self.evaluated)
 
-    def unknown(self, chain: Chain, history: History) -> Iterator[str]:
+    def unknown(self, promise: Promise, chain: Chain, history: History) -> Iterator[str]:
         """Each trace without a record in the ledger, in words."""
-        rounds = history.rounds
-        beyond = unknown_releases(self.releases, [entry.state for entry in rounds])
-        yield from (f"state/releases/{t}.safetensors is no release of it" for t in beyond)
+        rounds, evaluations = history.rounds, promise.evaluations(min(len(history.rounds), promise.rounds))
+        known = {t for t, entry in enumerate(rounds) if entry.state != "aborted"}
+        yield from (f"state/releases/{t}.safetensors is no release of it" for t in sorted(set(self.releases) - known))
         if self.checkpoint is not None and chain.rounds_at(self.checkpoint[1]) != self.checkpoint[0]:
             yield f"state/checkpoint.json goes with a ledger of {self.checkpoint[0]} rounds, with a head that it never had"
         if self.shown > len(rounds):
             yield f"metrics.jsonl goes to {self.shown} rounds"
-        if key := key_ahead(self.keyed, len(history.epochs)):
-            yield f"{key} is there, of which it does not know"
+        if self.keyed > len(history.epochs) + 1:
+            # The key of one more comes before its record.
+            yield f"the key of incarnation {self.keyed - 1} is there, of which it does not know"
+        if history.unrecorded > 1:
+            yield "ledger.cohorts has the cohorts of more rounds"
+        if self.taken is not None and self.taken not in chain.hashes:
+            yield "state/heads names a head that it never had"
+        if self.evaluated > (evaluations[1] if evaluations else 0):
+            yield f"there are {self.evaluated} private evaluations"
 
     def damaged(self, history: History) -> Iterator[int]:
         """The committed rounds whose release is not the one on record, in order."""
@@ -214,7 +210,9 @@ def _checkpoint(path: Path) -> tuple[int, str] | None:
 def ledger_of(folder: Path) -> Path:
     """The ledger of a run."""
     path = folder / "ledger.jsonl"
-    if not path.is_file():
+    with refusing(folder, "is no run", then="name a folder that you may read"):
+        there = path.is_file()
+    if not there:
         raise RunFolderError(f"{folder}: is no run (ledger.jsonl not there); name the folder that 'hubbub train' made")
     return path
 
@@ -226,7 +224,7 @@ def read_run(folder: Path) -> Recorded:
     chain = read_chain(path)
     history = History.of_chain(chain)
     promise = Promise.from_record(chain.records[0], store.load_strategy())
-    for unknown in traces.unknown(chain, history):
+    for unknown in traces.unknown(promise, chain, history):
         raise LedgerError(
             f"{path}: holds {len(history.rounds)} rounds, but {unknown}: it was rolled back, or is another run's; restore the "
             "ledger that goes with this folder"

@@ -196,13 +196,19 @@ def begins_with(extends: Extends | None, start: Start) -> str:
 
 def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.optim.Optimizer, folder: Path | None) -> None:
     """Load the initial state of a run from its folder; a new run writes it there first."""
-    kept = folder is not None and os.path.lexists(folder / START)
-    start, where = Start.read(folder) if folder and kept else Start(vector, {}), folder / START if folder else "model"
+    begun = folder is not None and any(os.path.lexists(folder / name) for name in ("ledger.jsonl", "state/keys/epoch-0"))
+    start, where = (
+        Start.read(folder) if folder and os.path.lexists(folder / START) else None,
+        folder / START if folder else "model",
+    )
+    # What a try that was refused left behind is nobody's start.
+    kept = start is not None and (begun or start.finished)
+    start = start if start and kept else Start(vector, {})
     try:
         if why := begins_with(extends, start):
             by_itself = "" if extends else ", or begin by yourself in another one"
             raise ValueError(f"{why}; extend that run, into a new folder{by_itself}")
-        if folder and not kept and not os.path.lexists(folder / "ledger.jsonl"):
+        if folder and not kept and not begun:
             # Of a run that has begun, the ledger decides whether this is its model.
             start.write(folder)
         start.restore(vector, optimizer)

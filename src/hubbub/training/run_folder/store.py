@@ -8,7 +8,7 @@ import re
 import shutil
 import stat
 import struct
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from hubbub._util import files, strict_json
 from hubbub._util.checks import Array, non_negative
 from hubbub._util.files import refusing
 from hubbub._util.prf import KEY_BYTES, derive, fresh_key, sealed, unsealed
-from hubbub.errors import LedgerError, ParticipationError, RunFolderError
+from hubbub.errors import LedgerError, RunFolderError
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.participations import cohorts_path
@@ -96,8 +96,7 @@ class RunStore:
         lock = self._state / "lock"
         with ExitStack() as held:
             try:
-                for part in (self.folder, self._state, self._keys, self._releases):
-                    files.make_folder(part)
+                self._make_folders()
                 if self.folder.stat().st_uid != os.getuid():
                     raise RunFolderError(f"{self.folder}: belongs to another user; copy it to a folder of your own")
                 self.folder.chmod(0o700)
@@ -107,7 +106,8 @@ class RunStore:
                 lock.write_text(f"{os.getpid()}\n")
             except BlockingIOError as error:
                 holder = lock.read_bytes()[:20].decode("ascii", "replace").strip() or "unknown"
-                raise RunFolderError(f"{self.folder}: process {holder} is at work on this run; wait for it") from error
+                step = "close the generator that has it open" if holder == str(os.getpid()) else "wait for it"
+                raise RunFolderError(f"{self.folder}: process {holder} is at work on this run; {step}") from error
             except OSError as error:
                 where, step = error.filename or lock, "choose another folder (--out, or state= of a strategy)"
                 step = "make it writable" if os.path.lexists(self.ledger_path) else step
@@ -123,8 +123,13 @@ class RunStore:
         """The ledger's file."""
         return self.folder / "ledger.jsonl"
 
+    def _make_folders(self) -> None:
+        for part in (self.folder, self._state, self._keys, self._releases):
+            files.make_folder(part)
+
     def make_durable(self) -> None:
-        """Sync what a killed process left behind, before anything relies on it."""
+        """Create missing folders, and sync what a killed process left behind, before anything relies on it."""
+        self._make_folders()
         parts = (self.folder.parent, self.folder, self._state, self._keys, self._releases)
         for path in (self.ledger_path, cohorts_path(self.ledger_path), *parts):
             # To open a pipe would wait for whoever writes to it; who reads it refuses it.
@@ -161,7 +166,7 @@ class RunStore:
         """
         if self._hook is None:
             return
-        heads = ledger.chain.round_heads(self._taken())
+        heads = ledger.chain.round_heads(self.taken())
         self.heads_waiting = len(heads)
         for rounds, head in heads:
             if why := self._hook.give(ledger.run, rounds, head):
@@ -176,12 +181,8 @@ class RunStore:
             files.write_atomic(self._state / "heads", head.encode())
             self.heads_waiting -= 1
 
-    def require_taken(self, chain: Chain) -> None:
-        """Refuse a ledger that lacks the last head that the hook took, and so was rolled back."""
-        if taken := self._taken():
-            chain.require_head(taken)
-
-    def _taken(self) -> str | None:
+    def taken(self) -> str | None:
+        """The last head that the hook took; ``None`` before."""
         path = self._state / "heads"
         return _read(path, 64).decode("ascii", "replace") if os.path.lexists(path) else None
 
@@ -322,27 +323,6 @@ class RunStore:
 
     # Checkpoints.
 
-    def require_same_clients(self, clients: Sequence[Hashable]) -> None:
-        """Refuse a list of clients other than the one that the run began with; a new run writes the digest of its list.
-
-        Clients that are numbered from 0 need no digest: the ledger's promise has their number.
-
-        Raises:
-            ParticipationError: The clients or their order differ.
-        """
-        names = [str(client) for client in clients]
-        if all(name == str(place) for place, name in enumerate(names)):
-            return
-        path, digest = self._state / "clients", hashlib.sha256(strict_json.canonical(names)).hexdigest().encode()
-        if not self.ledger_path.exists():
-            files.write_atomic(path, digest)
-        elif os.path.lexists(path) and _read(path, len(digest)) != digest:
-            raise ParticipationError(
-                f"{path}: the run began with other clients than the {len(names)} that are listed now, or with the same in "
-                "another order, and what it promises counts on one list that stays: resume with the clients of before, or "
-                "start a new run"
-            )
-
     def save_checkpoint(
         self,
         rounds: int,
@@ -419,9 +399,15 @@ class RunStore:
                 files.remove(path)
 
     def destroy_secrets(self) -> None:
-        """Overwrite and remove every key and every row of noise."""
+        """Overwrite and remove every key and every row of noise; one that cannot be wiped keeps no other from it."""
+        kept: OSError | None = None
         for path in self.secret_files():
-            files.wipe(path)
+            try:
+                files.wipe(path)
+            except OSError as error:
+                kept = kept or error
+        if kept:
+            raise kept
 
     def _release_path(self, round_index: int) -> Path:
         return self._releases / f"{round_index}.safetensors"
