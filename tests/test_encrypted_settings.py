@@ -18,6 +18,7 @@ from hubbub.report.summary import summary
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PrivateKey
 from recorded_runs import invoke, trained
+from refusals import refused
 
 BASE = {
     "training": {"rounds": 2, "cohort_size": 3},
@@ -25,6 +26,8 @@ BASE = {
     "data": {"clients": 12},
     "secagg": {"scheme": "paillier", "key_bits": 2048},
 }
+# Cohorts of two and of three.
+ROTATION = {"participation": {"rounds_per_epoch": 5}}
 CASE = oracle("paillier")["threshold_dj"][2]
 PRIMES = int(CASE["p"], 16), int(CASE["q"], 16)
 
@@ -38,9 +41,17 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The whole key of two primes, and three shares of it."""
     folder = tmp_path_factory.mktemp("keys")
     key_files.write_private(folder / "private-key.json", PrivateKey.from_primes(*PRIMES))
-    for share in threshold.deal(*PRIMES, holders=3, threshold=2)[1]:
+    for share in threshold.deal(*PRIMES, holders=3, threshold=2, min_contributions=3)[1]:
         key_files.write_share(folder / f"share-{share.holder}.json", share)
     return folder
+
+
+def test_a_key_for_sums_of_more_is_refused_before_the_run_begins(keys: Path, tmp_path: Path) -> None:
+    train = ["train", tmp_path / "run.toml", "-o", tmp_path / "run"]
+    train[1].write_text(configs.dump(settings(secagg={"keys": str(keys), "holders": 3})))
+    for engine in ("process", "flower"):
+        refused([*train, "--engine", engine], "secagg.min_contributions = 2: must be at least 3")
+    assert not (tmp_path / "run").exists()
 
 
 def test_cohorts_are_by_a_pattern_and_the_promise_says_who_is_trusted() -> None:
@@ -58,8 +69,9 @@ def test_cohorts_are_by_a_pattern_and_the_promise_says_who_is_trusted() -> None:
     ("holders", "noise_by", "expected"), [(3, "server", 2), (4, "server", 3), (3, "holders", 3), (5, "clients", 3)]
 )
 def test_the_threshold_is_a_majority_and_all_where_holders_add_the_noise(holders: int, noise_by: str, expected: int) -> None:
-    run = build(settings(secagg={"holders": holders, "noise_by": noise_by}))
+    run = build(settings(secagg={"holders": holders, "noise_by": noise_by}, **ROTATION))
     assert run.encryption.threshold == expected
+    assert run.encryption.min_survivors == (2 if noise_by == "clients" else None)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +80,9 @@ def test_the_threshold_is_a_majority_and_all_where_holders_add_the_noise(holders
         ({"privacy": {"sampling": "poisson"}}, "privacy.sampling = 'poisson' with secagg.scheme = 'paillier'"),
         ({"secagg": {"min_contributions": 4}}, "secagg.min_contributions = 4: cohorts have 3"),
         ({"secagg": {"noise_by": "clients", "min_survivors": 4}}, "secagg.min_survivors = 4: cohorts have 3"),
+        ({**ROTATION, "secagg": {"min_contributions": 3}}, "secagg.min_contributions = 3: cohorts have 2"),
+        ({"privacy": {"mode": "none"}, "training": {"engine": "flower"}}, "with secagg and training.engine = 'flower'"),
+        ({"training": {"nproc": 2}}, "training.nproc = 2 with secagg"),
         ({"secagg": {"min_survivors": 2}}, "secagg.min_survivors = 2 with secagg.noise_by = 'server'"),
         ({"secagg": {"noise_by": "clients"}, "privacy": {"mode": "none"}}, "secagg.noise_by = 'clients': with privacy.mode"),
         ({"secagg": {"scheme": "none"}}, 'secagg.key_bits = 2048: does nothing without scheme = "paillier"'),
@@ -85,7 +100,7 @@ def test_what_does_not_go_together_is_refused_by_name(changes: dict[str, dict[st
     ("secagg", "words"),
     [
         ({}, "the owner of the key, who is not the server, opens sums"),
-        ({"holders": 3, "threshold": 2, "noise_by": "holders"}, "any 2 of 3 holders"),
+        ({"holders": 3, "threshold": 2, "min_contributions": 3, "noise_by": "holders"}, "any 2 of 3 holders"),
     ],
 )
 def test_a_run_from_the_command_line_is_verified_says_what_encryption_cost_and_is_closed(
@@ -124,9 +139,9 @@ def test_pai_16_without_gmpy2_all_else_works_and_encryption_says_what_to_install
         command = [sys.executable, "-c", code, *arguments]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
 
-    refused = hubbub("train", "run.toml")
-    assert refused.returncode == 2
-    assert "secagg.scheme = 'paillier': gmpy2 is not installed; pip install 'hubbub[secagg]'" in refused.stderr
+    without = hubbub("train", "run.toml")
+    assert without.returncode == 2
+    assert "secagg.scheme = 'paillier': gmpy2 is not installed; pip install 'hubbub[secagg]'" in without.stderr
     assert not (tmp_path / "runs").exists()
     plain = ("--set", "secagg.scheme=none", "--set", "secagg.key_bits=3072", "--set", "training.rounds=1")
     assert hubbub("train", "run.toml", *plain).returncode == 0

@@ -17,13 +17,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAdam,
-    FedAvg,
-)
+from flwr.serverapp import strategy as flowers
 
 from flower_arms import Federation, averaging, entries, record, separated, told
 from flower_defects import distance
@@ -102,7 +96,7 @@ def test_flw_2_a_node_without_a_registered_key_is_never_asked() -> None:
 # Replies
 
 
-class Breaks(FedAvg):
+class Breaks(flowers.FedAvg):
     """Breaks down where it learns, in the rounds that are named."""
 
     breaks_in: tuple[int, ...] = ()
@@ -149,7 +143,7 @@ def test_flw_4_an_exception_while_replies_come_aborts_the_round_and_the_run_goes
 def test_flw_5_a_server_that_starts_again_goes_on_with_model_ledger_clip_norm_and_participation(tmp_path: Path) -> None:
     def adaptive() -> DPFedAvgAdaptive:
         return DPFedAvgAdaptive(
-            FedAdam(min_available_nodes=12), noise_multiplier=1.0, num_sampled_clients=3, state=tmp_path / "adaptive"
+            flowers.FedAdam(min_available_nodes=12), noise_multiplier=1.0, num_sampled_clients=3, state=tmp_path / "adaptive"
         )
 
     first = adaptive()
@@ -229,9 +223,9 @@ def test_flw_7_the_mod_that_adds_noise_clips_by_itself() -> None:
 
 
 THEIRS: dict[str, Callable[[Any], Any]] = {
-    "server, fixed": lambda inner: DifferentialPrivacyServerSideFixedClipping(inner, 1.0, 1.0, CLIENTS),
-    "server, adaptive": lambda inner: DifferentialPrivacyServerSideAdaptiveClipping(inner, 0.1, CLIENTS),
-    "client, fixed": lambda inner: DifferentialPrivacyClientSideFixedClipping(inner, 1.0, 1.0, CLIENTS),
+    "server, fixed": lambda inner: flowers.DifferentialPrivacyServerSideFixedClipping(inner, 1.0, 1.0, CLIENTS),
+    "server, adaptive": lambda inner: flowers.DifferentialPrivacyServerSideAdaptiveClipping(inner, 0.1, CLIENTS),
+    "client, fixed": lambda inner: flowers.DifferentialPrivacyClientSideFixedClipping(inner, 1.0, 1.0, CLIENTS),
     "ours": lambda inner: fixed(),
 }
 
@@ -239,7 +233,7 @@ THEIRS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("theirs", THEIRS.values(), ids=THEIRS)
 def test_flw_8_a_private_strategy_within_ours_is_refused(theirs: Callable[[Any], Any]) -> None:
     with pytest.raises(ConfigError, match="is private itself; wrap the strategy within it"):
-        DPFedAvgFixed(theirs(FedAvg()), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=CLIENTS)
+        DPFedAvgFixed(theirs(flowers.FedAvg()), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=CLIENTS)
 
 
 @pytest.mark.parametrize("name", ["server, fixed", "server, adaptive"])

@@ -26,7 +26,6 @@ from hubbub.training.run_folder import NORMALIZATION
 from recorded_runs import hubbub
 from refusals import refused
 
-PATTERN = {"privacy__mode": "dp-ftrl", "privacy__strategy": "identity", "participation__min_separation": 3}
 LAYER = {
     "training": {"rounds": 3},
     "privacy": {"epsilon": 4.0},
@@ -41,6 +40,12 @@ def small(**changed: object) -> configs.Config:
 
 def released(folder: Path, clients: object, **terms: object) -> Moments:
     return private_moments(clients, RunStore(folder), **{"noise_multiplier": 1e-3, **terms})
+
+
+def ended(folder: Path, **changed: object) -> RunInFolder:
+    begun = RunInFolder.begun(build(small(**changed)), folder)
+    list(begun.rounds(begun.run.population))
+    return begun
 
 
 @pytest.mark.parametrize("unit", ["example", "client"])
@@ -139,8 +144,7 @@ def test_in_a_simulation_their_noise_is_other_noise_than_that_of_the_rounds(
 
 
 def test_a_closed_run_has_no_key_of_its_means_and_variances(tmp_path: Path) -> None:
-    begun = RunInFolder.begun(build(small()), tmp_path / "run")
-    list(begun.rounds(begun.run.population))
+    begun = ended(tmp_path / "run")
     hubbub("close", tmp_path / "run")
     assert not RunStore(tmp_path / "run" / NORMALIZATION).secret_files()
     assert verify(tmp_path / "run").ok
@@ -149,8 +153,7 @@ def test_a_closed_run_has_no_key_of_its_means_and_variances(tmp_path: Path) -> N
 
 def test_others_than_those_that_were_counted_are_refused(tmp_path: Path) -> None:
     for name in ("run", "other"):
-        begun = RunInFolder.begun(build(small()), tmp_path / name)
-        list(begun.rounds(begun.run.population))
+        ended(tmp_path / name)
     shutil.rmtree(tmp_path / "run" / NORMALIZATION)
     shutil.copytree(tmp_path / "other" / NORMALIZATION, tmp_path / "run" / NORMALIZATION)
     assert [check.name for check in verify(tmp_path / "run").checks if not check.ok] == ["normalization"]
@@ -166,8 +169,9 @@ def test_others_than_those_that_were_counted_are_refused(tmp_path: Path) -> None
 def test_a_run_that_stopped_before_its_settings_were_written_uses_what_it_released(tmp_path: Path) -> None:
     config = small()
     begun = RunInFolder.begun(build(config), tmp_path / "first")
-    (tmp_path / "again").mkdir()
-    (tmp_path / "first" / NORMALIZATION).rename(tmp_path / "again" / NORMALIZATION)
+    shutil.copytree(tmp_path / "first" / NORMALIZATION, tmp_path / "again" / NORMALIZATION)
+    with pytest.raises(RunFolderError, match=f"begin their run with 'hubbub train CONFIG -o {tmp_path / 'again'}'"):
+        RunInFolder.resumed(tmp_path / "again")
     (tmp_path / "run.toml").write_text(configs.dump(config))
     hubbub("train", tmp_path / "run.toml", "-o", tmp_path / "again")
     assert read_moments(tmp_path / "again" / NORMALIZATION).charges == begun.run.plan.earlier
@@ -182,17 +186,10 @@ def test_those_of_other_clients_and_those_that_a_run_would_not_count_are_refused
     own = {"data__partition": "dirichlet", "data__normalization": run / NORMALIZATION}
     assert build(small(**own)).plan.earlier == begun.run.plan.earlier
     # One client of another deal has examples of many of these, whose cost is that of one each.
-    other = {
-        "training__seed": 1,
-        "training__validation": 0.1,
-        "data__clients": 50,
-        "data__alpha": 0.1,
-        "data__partition": "iid",
-    }
-    for name, value in other.items():
-        with pytest.raises(ConfigError, match=f"has {name.replace('__', '.')} = "):
+    for other in "training.seed=1 training.validation=0.1 data.clients=50 data.alpha=0.1 data.partition=iid".split():
+        name, value = other.split("=")
+        with pytest.raises(ConfigError, match=f"has {name} = "):
             build(small(**{**own, name: value}))
-    (tmp_path / "left").mkdir()
     shutil.copytree(run / NORMALIZATION, tmp_path / "left" / NORMALIZATION)
     for changed in ({"data__normalization": "default"}, own):
         with pytest.raises(RunFolderError, match="this run would not count them"):
@@ -223,9 +220,7 @@ def test_those_of_other_data_and_those_of_a_simulation_are_refused(tmp_path: Pat
     for path in ("one", "link", tmp_path / "one"):
         assert planned(small(**{**theirs, "data__path": path}), 100).earlier == begun.run.plan.earlier
     for path in ("two", "default"):
-        with pytest.raises(
-            ConfigError, match=r"data\.normalization = .*has data\.path = '.*/one', and this run (None|'.*/two')"
-        ):
+        with pytest.raises(ConfigError, match=r"normalization = .*has data\.path = '.*/one', and this run (None|'.*/two')"):
             planned(small(**{**theirs, "data__path": path}), 100)
     settings = tmp_path / "run" / "config.toml"
     settings.write_text(settings.read_text().replace(f'path = "{tmp_path}/one"', f'path = "{tmp_path}/two"'))
@@ -252,36 +247,33 @@ def test_a_sweep_counts_what_a_run_released_before_it_began(tmp_path: Path) -> N
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="means are of real numbers"):
-        released(tmp_path / "a", torch.zeros(5, 2, dtype=torch.long))
-    with pytest.raises(DataError, match="there are none"):
-        released(tmp_path / "a", [])
-    with pytest.raises(DataError, match=r"clients\[1\]: has 3 channels, clients\[0\] 2"):
-        released(tmp_path / "a", [torch.zeros(5, 2), torch.zeros(5, 3)])
-    with pytest.raises(ConfigError, match="everyone takes part once"):
-        released(tmp_path / "a", torch.zeros(5, 2), participation=PoissonSampling(0.5))
-    with pytest.raises(DataError, match="have 3 channels, these means and variances are of 2"):
-        released(tmp_path / "b", torch.randn(5, 2)).normalized(torch.zeros(1, 3))
-    with pytest.raises(ConfigError, match="does nothing without normalization"):
-        small(data__normalization="default", data__normalization_noise_multiplier=2.0)
-    with pytest.raises(BudgetError, match="earlier runs alone cost"):
-        build(small(data__normalization_noise_multiplier=0.5))
+    a, flat = tmp_path / "a", torch.zeros(5, 2)
+    without = {"data__normalization": "default"}
+    plain, own = ended(tmp_path / "e", **without).folder, ended(tmp_path / "d").folder / NORMALIZATION
+    for error, words, make in (
+        (DataError, "means are of real numbers", lambda: released(a, flat.long())),
+        (DataError, "there are none", lambda: released(a, [])),
+        (DataError, r"clients\[1\]: has 3 channels, clients\[0\] 2", lambda: released(a, [flat, torch.zeros(5, 3)])),
+        (ConfigError, "everyone takes part once", lambda: released(a, flat, participation=PoissonSampling(0.5))),
+        (DataError, "have 3 channels, these .* are of 2", lambda: released(tmp_path / "b", flat).normalized(torch.zeros(1, 3))),
+        (ValueError, "noise_multiplier", lambda: released(a, flat, noise_multiplier=0.0)),
+        (ConfigError, "must begin with https", lambda: RunInFolder.begun(build(small(heads__url="ftp://x")), a)),
+        (RunFolderError, "if it was moved, put it back", lambda: build(small(data__normalization=a))),
+        (ConfigError, "nothing without normalization", lambda: small(**without, data__normalization_noise_multiplier=2.0)),
+        (BudgetError, "earlier runs alone cost", lambda: build(small(data__normalization_noise_multiplier=0.5))),
+        (
+            ConfigError,
+            r"has privacy\.unit = 'client', and this run 'exa",
+            lambda: build(small(data__normalization=own, privacy__unit="example")),
+        ),
+        (RunFolderError, "no run of means and variances", lambda: build(small(data__normalization=plain))),
+    ):
+        with pytest.raises(error, match=words):
+            make()
+    assert not a.exists()
     (tmp_path / "run.toml").write_text(configs.dump(small()))
     refused(["audit", tmp_path / "run.toml", "-o", tmp_path / "audit"], "data.normalization", "an audit starts runs of its own")
-    with pytest.raises(ValueError, match="noise_multiplier"):
-        released(tmp_path / "a", torch.zeros(5, 2), noise_multiplier=0.0)
     others = ({"training__engine": "flower"}, {"secagg__scheme": "paillier", "training__cohort_size": 5})
     for changed in ({"privacy__mode": "none", "privacy__epsilon": "default"}, *others):
         with pytest.raises(ConfigError, match="means and variances are released by"):
-            RunInFolder.begun(build(small(**changed)), tmp_path / "c")
-    RunInFolder.begun(build(small()), tmp_path / "d")
-    with pytest.raises(ConfigError, match=r"has privacy\.unit = 'client', and this run 'example'"):
-        build(small(data__normalization=tmp_path / "d" / NORMALIZATION, privacy__unit="example"))
-    with pytest.raises(RunFolderError, match="no run of means and variances"):
-        build(small(data__normalization=Path(_trained(tmp_path / "e"))))
-
-
-def _trained(folder: Path) -> Path:
-    begun = RunInFolder.begun(build(small(data__normalization="default", training__rounds=1)), folder)
-    list(begun.rounds(begun.run.population))
-    return folder
+            planned(small(**changed), 100)

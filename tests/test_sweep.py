@@ -56,8 +56,14 @@ def test_a_grid_over_the_budget_takes_the_place_of_a_noise_multiplier_and_each_c
         (["--grid", "privacy.clip_norm=0.1,-1"], "the cell privacy.clip_norm = -1: privacy.clip_norm = -1.0: must be above 0"),
         (["--grid", "privacy.stop_epsilon=99,1e-9"], "the cell privacy.stop_epsilon = 1e-09: "),
         (["--grid", "privacy.epsilon=1,2", "--grid", NOISE], "give one; the other follows from it"),
+        (["--grid", NOISE, "--set", "privacy.epsilon=1"], "1 of --set is replaced by privacy.noise_multiplier = [1, 2]; leave"),
+        (["--grid", GRID, "--set", 'heads.command=["cat"]'], "heads.command = ['cat']: names a program; pass --allow-import"),
         (["--grid", "model.name=own_code:Net,mlp"], "own_code:Net': names code of your own; pass --allow-import"),
         (["--grid", GRID, "--set", "training.nproc=2"], "training.nproc = 2: each run of a sweep has one process; say --jobs"),
+        (
+            ["--grid", GRID, "--set", "training.extends=one", "--set", 'privacy.earlier_runs=["one"]'],
+            "/one': the privacy cost of each cell would have to count all others",
+        ),
         (["--grid", f"training.seed={','.join(map(str, range(10_001)))}"], "makes 10,001 runs, at most 10,000 are allowed"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
@@ -70,12 +76,6 @@ def test_a_sweep_with_a_fault_in_it_is_refused_before_the_first_cell(flags: list
 def test_two_cells_that_are_one_run_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"learning_rate = 1 and .* are the same run"):
         cells_of({}, {"training.learning_rate": [1, 1.0]})
-
-
-def test_cells_that_would_go_on_from_one_run_are_refused_since_none_charges_the_others() -> None:
-    extends = ("--set", "training.extends=one", "--set", 'privacy.earlier_runs=["one"]')
-    flags = ("-o", "out", "--grid", "privacy.clip_norm=0.1,0.3", *extends)
-    refused(["sweep", "good.toml", *flags], "/one': the privacy cost", "would have to count all others")
 
 
 def test_a_folder_of_another_sweep_is_refused_and_the_same_one_is_known_wherever_it_is_asked_for(tmp_path: Path) -> None:
@@ -108,16 +108,24 @@ def test_a_record_that_was_changed_is_not_believed(tmp_path: Path, change: Any) 
         read_record(tmp_path / "s")
 
 
-def test_a_folder_goes_on_by_its_own_record_alone() -> None:
-    begin(Path("s"), SweepRecord("a.toml", overrides(["training.rounds=2"]), grid_of([GRID]), "/", allow_import=True))
+def test_a_folder_goes_on_by_its_own_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "finish_all", lambda *_, allow_import: pytest.fail(f"allowed: {allow_import}"))
+    for name in ("s", "t"):
+        begin(Path(name), SweepRecord("a.toml", {"training": {"rounds": 2}}, grid_of([GRID]), "/", allow_import=name == "s"))
+        with pytest.raises(pytest.fail.Exception, match="allowed: True"):
+            main(["sweep", name, "--allow-import"])
     refused(["sweep", "s", "--grid", NOISE], "--grid: the sweep in s is described by its own sweep.json; leave it out")
     refused(["sweep", "s", "--set", "training.rounds=3"], "--set: the sweep in s")
     refused(["sweep", "s"], "s: its settings name code of your own; pass --allow-import")
 
 
-def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("good.toml").write_text(Path("good.toml").read_text() + 'evaluation.statistics = ["loss"]\n')
     monkeypatch.setattr(sweeping, "_finished", lambda *_: pytest.fail("it went on"))
     grid = ["--grid", "data.path=a,b", "--set", "privacy.matrix=c.npy", "--set", 'privacy.earlier_runs=["old"]']
+    grid += ["--grid", "privacy.epsilon=1", "--set", 'heads.command=["./keep", "x"]', "--set", "evaluation.every=1"]
     monkeypatch.setattr(grids, "require_runnable", lambda *_, **__: None)
     with pytest.raises(pytest.fail.Exception, match="it went on"):
         main(["sweep", "good.toml", "-o", "s", *grid])
@@ -125,7 +133,8 @@ def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(monke
     here = Path.cwd()
     assert (one.data.path, two.data.path) == (str(here / "a"), str(here / "b"))
     assert one.privacy.matrix == str(here / "c.npy")
-    assert one.privacy.earlier_runs == (str(here / "old"),)
+    assert (one.privacy.earlier_runs, one.heads.command) == ((str(here / "old"),), (str(here / "keep"), "x"))
+    assert "privacy.noise_multiplier = 1.0 of good.toml is replaced by privacy.epsilon = [1]" in capsys.readouterr().out
     with locked(Path("s")):
         refused(["sweep", "good.toml", "-o", "s", *grid], "s: another process is working on this sweep; wait for it")
 

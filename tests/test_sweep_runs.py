@@ -30,7 +30,7 @@ from recorded_runs import answer, hubbub
 pytestmark = pytest.mark.slow
 
 CONFIG = """
-training = { rounds = 3, cohort_size = 4, learning_rate = 0.3, plan = "one-by-one" }
+training = { rounds = 3, cohort_size = 4, learning_rate = 0.3, plan = "one-by-one", fairness = true }
 privacy = { noise_multiplier = 1.0, noise = "simulation" }
 data = { name = "digits", clients = 20 }
 """
@@ -76,6 +76,7 @@ def test_each_cell_is_an_ordinary_run(place: Path, tmp_path: Path) -> None:
         assert cell["state"] == "finished"
         assert cell["accuracy"] == read_metrics(folder / "metrics.jsonl")[0][-1]["accuracy"]
         assert (place / "whole" / cell["report"]).is_file()
+        assert (folder / "private-fairness.json").is_file()
     last = place / "whole" / "cells" / LAST
     assert hubbub("verify", last) == 0
     # As it would have been by hand, to the last bit: noise and cohorts of a simulation follow from the seed.

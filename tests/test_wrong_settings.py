@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import CORRELATED, GOOD
+from conftest import CORRELATED
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import Config, DataConfig, PrivacyConfig, TrainingConfig, of_run, resolve
 from refusals import ACCOUNT, contents, refused, settings
@@ -44,6 +44,7 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(assignment: str, words:
     ("config", "assignments", "words"),
     [
         ("good.toml", ["privacy.noise_multiplier=1", "privacy.epsilon=1"], ["noise_multiplier", "epsilon", "give one"]),
+        ("good.toml", ["privacy.noise_multiplier=default"], ["noise_multiplier", "epsilon", 'mode = "none"']),
         ("good.toml", ["privacy.strategy=tree"], ["privacy.strategy = 'tree'", "dp-ftrl"]),
         ("good.toml", ["privacy.sampling=truncated-poisson"], ["participation.max_cohort_size", "is missing"]),
         (
@@ -93,6 +94,7 @@ def test_settings_that_contradict_each_other_are_refused(config: str, assignment
         (lambda: TrainingConfig(round=3), "training.round: is no setting (did you mean 'rounds'?); known are rounds, "),
         (lambda: PrivacyConfig(earlier_runs=["one", 3]), "['one', 3]: must be a list such as [\"runs/one\"], not of int"),
         (lambda: PrivacyConfig(epsilon=10**5000), "privacy.epsilon = a number of 16610 bits: is too large, must be at most"),
+        (lambda: TrainingConfig(schedule_rounds=3), "training.schedule_rounds = 3: does nothing without schedule = "),
         (lambda: DataConfig(normalization_clip_norm=2.0), "data.normalization_clip_norm = 2.0: does nothing without norm"),
         (lambda: replace(Config(), data=3), "data = 3: must be a DataConfig, not int"),
         (lambda: Config(dat=DataConfig()), "dat: is no setting (did you mean 'data'?); known are training, "),
@@ -140,11 +142,6 @@ def test_a_file_that_cannot_be_written_is_named_without_the_number_of_the_error(
 def test_more_processes_than_a_machine_has_memory_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     refused([*settings("good.toml"), "--nproc", "17"], "nproc = 17: must be at most 16", "3 cores")
-
-
-def test_a_config_with_neither_noise_nor_budget_is_refused() -> None:
-    Path("neither.toml").write_text(GOOD.replace(", noise_multiplier = 1.0", ""))
-    refused(settings("neither.toml"), "noise_multiplier", "epsilon", 'mode = "none"')
 
 
 def test_a_pattern_that_the_clients_cannot_keep_is_refused_with_advice_that_works() -> None:

@@ -50,13 +50,13 @@ def sweep(source: Path, asked: Asked) -> None:
             grids.require_runnable(cells, allow_import=asked.allow_import)
         grids.begin(folder, record)
     with grids.locked(folder):
-        results = _finished(screen, folder, record, cells, asked.jobs)
+        results = _finished(screen, folder, record, cells, asked)
     if asked.as_json:
         print_json(results.as_json())
     else:
         _print(screen, folder, results)
     if failed := sum(cell.state == "failed" for cell in results.cells):
-        say(screen, f"{failed} of {len(cells)} runs failed; correct the errors, then: {_again(folder, asked.jobs)}")
+        say(screen, f"{failed} of {len(cells)} runs failed; correct the errors, then: {_again(folder, asked)}")
         raise typer.Exit(1)
 
 
@@ -67,9 +67,11 @@ def _described(source: Path, asked: Asked) -> SweepRecord:
         section, _, key = name.partition(".")
         if key in fixed.get(section, {}):
             raise ConfigError(f"--set {name}: is also on the grid; name it once")
-    # Checked alone: neither layer may name both noise and budget, though the flags may replace one by the other.
-    for layer in (settings, fixed):
-        configs.resolve(layer)
+    over: configs.Layer = {"privacy": {name.removeprefix("privacy."): values for name, values in grid.items()}}
+    if line := configs.replaced(fixed, over, "--set"):
+        raise ConfigError(f"--grid: {line}; leave one of them out")
+    lines = (configs.replaced(settings, layer, str(source)) for layer in (fixed, over))
+    say(console(stderr=asked.as_json), *filter(None, lines))
     return SweepRecord(source.name, configs.merge(settings, fixed), grid, str(Path.cwd()), asked.allow_import)
 
 
@@ -86,7 +88,7 @@ def _resumed(folder: Path, asked: Asked) -> SweepRecord:
     return record
 
 
-def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequence[Cell], jobs: int) -> SweepSummary:
+def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequence[Cell], asked: Asked) -> SweepSummary:
     """Train what is left and write the results, also after Ctrl-C."""
     before = [found(folder, cell)[0] for cell in cells]
     errors = {summary.name: summary.error for summary in before if summary.error}
@@ -94,7 +96,8 @@ def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequenc
     done = len(cells) - len(left)
     words = f", {done - len(errors)} of them finished" if done > len(errors) else ""
     words += f", {len(errors)} of them cannot be read" if errors else ""
-    say(screen, f"Sweep of {len(cells)} runs{words}: {len(left)} to do, {min(jobs, max(len(left), 1))} at a time, in {folder}")
+    words += f": {len(left)} to do, {min(asked.jobs, max(len(left), 1))} at a time, in {folder}"
+    say(screen, f"Sweep of {len(cells)} runs{words}")
     if len(cells) > 1:
         say(screen, "Choosing among runs over the same people costs privacy beyond each run's own; the results state how much.")
     # A shell that starts a command in the background makes it ignore Ctrl-C.
@@ -105,7 +108,7 @@ def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequenc
     try:
         with (
             Progress(*columns, console=screen, disable=not screen.is_terminal) as bar,
-            closing(finish_all(settings, jobs, allow_import=record.allow_import)) as ends,
+            closing(finish_all(settings, asked.jobs, allow_import=asked.allow_import)) as ends,
         ):
             runs = bar.add_task("", total=len(cells), completed=done)
             for number, (place, outcome) in enumerate(ends, start=done + 1):
@@ -120,12 +123,13 @@ def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequenc
         write(folder, results)
         if waiting := sum(cell.state in UNFINISHED for cell in results.cells):
             ended = f"{len(cells) - waiting} of {len(cells)} runs have ended"
-            say(screen, f"Stopped: {ended}. Resume with: {_again(folder, jobs)}")
+            say(screen, f"Stopped: {ended}. Resume with: {_again(folder, asked)}")
     return results
 
 
-def _again(folder: Path, jobs: int) -> str:
-    return f"hubbub sweep {folder}" + (f" --jobs {jobs}" if jobs > 1 else "")
+def _again(folder: Path, asked: Asked) -> str:
+    jobs = f" --jobs {asked.jobs}" if asked.jobs > 1 else ""
+    return f"hubbub sweep {folder}{jobs}{' --allow-import' if asked.allow_import else ''}"
 
 
 def _print(screen: Console, folder: Path, results: SweepSummary) -> None:

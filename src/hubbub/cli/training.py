@@ -238,7 +238,7 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
 
     def begun() -> RunInFolder:
         run = build(config, allow_import=how.allow_import, ranks=ranks)
-        if run.encryption and config.training.engine == "process":
+        if run.encryption:
             from hubbub.experiment.engine.parties import require_keys
 
             require_keys(run)

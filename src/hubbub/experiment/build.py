@@ -75,8 +75,7 @@ def build(
     and the finished run that this one ``extends`` are as a ledger states them, by default read from the folders that the
     settings name.
     """
-    if config.heads.command is not None and not allow_import:
-        raise ConfigError(f"heads.command = {list(config.heads.command)}: names a program; pass --allow-import to run it")
+    require_allowed(config, allow_import=allow_import)
     if config.training.extends is not None and extends is None:
         from hubbub.experiment.extending import require_same
 
@@ -97,6 +96,12 @@ def build(
 
         plan = extending(plan, extends)
     return Run(**vars(side), config=config, plan=plan, start=start)
+
+
+def require_allowed(config: Config, *, allow_import: bool) -> None:
+    """Refuse a program that gets the heads if none may be run."""
+    if config.heads.command is not None and not allow_import:
+        raise ConfigError(f"heads.command = {list(config.heads.command)}: names a program; pass --allow-import to run it")
 
 
 def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
@@ -152,11 +157,6 @@ def _inputs(config: Config) -> dict[str, object]:
 def with_moments(run: Run, folder: Path, *, allow_import: bool = False, ranks: Ranks | None = None) -> Run:
     """A run on normalized inputs, whose means and variances it releases first, as a run in a folder of its own."""
     config, privacy = run.config, run.config.privacy
-    if config.secagg.scheme != "none" or config.training.engine != "process" or privacy.mode == "none":
-        raise ConfigError(
-            f'data.normalization = "{PRIVATELY}": means and variances are released by engine = "process", with privacy and '
-            "without secagg; name the folder of a run that released them, or leave it out"
-        )
     from hubbub.training.moments import private_moments
 
     private_moments(

@@ -212,6 +212,8 @@ class TrainingConfig:
             _require_usual("training", self, ("cooldown_to",), "training.cooldown, the part of the rounds that it takes")
         if not self.keep_releases:
             _require_usual("training", self, ("free_disk",), "training.keep_releases")
+        if self.schedule == "constant":
+            _require_usual("training", self, ("schedule_rounds", "final_learning_rate"), 'schedule = "linear" or "cosine"')
         in_one_process = {"nproc": self.nproc > 1, "plan": self.plan.startswith("batched"), "fairness": self.fairness}
         for key, given in in_one_process.items():
             if given and self.engine == "flower":
@@ -550,6 +552,9 @@ def absolute(config: Config, here: Path) -> Config:
     for section, keys in _PATHS.items():
         part = getattr(config, section)
         config = replace(config, **{section: replace(part, **{key: whole(getattr(part, key)) for key in keys})})
+    # A program without a folder is looked for in PATH.
+    if "/" in (command := config.heads.command or ("",))[0]:
+        config = replace(config, heads=replace(config.heads, command=(whole(command[0]), *command[1:])))
     return config
 
 

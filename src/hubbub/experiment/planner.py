@@ -60,6 +60,15 @@ def planned(
     """
     training, privacy = config.training, config.privacy
     require_fitting_unit(config)
+    if config.data.normalization == PRIVATELY and (
+        config.secagg.scheme != "none" or training.engine != "process" or privacy.mode == "none"
+    ):
+        raise ConfigError(
+            f'data.normalization = "{PRIVATELY}": means and variances are released by engine = "process", with privacy and '
+            "without secagg; name the folder of a run that released them, or leave it out"
+        )
+    if training.nproc > 1 and config.secagg.scheme != "none":
+        raise ConfigError(f"training.nproc = {training.nproc} with secagg: its sums are of one process; leave it out")
     size = training.cohort_size or max(1, clients // 10)
     if size > clients:
         raise ConfigError(
@@ -144,7 +153,8 @@ def require_release(normalization: str) -> "Recorded":
     try:
         return read_run(Path(normalization).expanduser())
     except HubbubError as error:
-        raise type(error)(f"data.normalization = {normalization!r}: {error}") from error
+        step = "" if Path(normalization).expanduser().is_dir() else "; if it was moved, put it back"
+        raise type(error)(f"data.normalization = {normalization!r}: {error}{step}") from error
 
 
 def _released(normalization: str, earlier: tuple[RunCharge, ...]) -> str:

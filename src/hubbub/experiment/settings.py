@@ -239,13 +239,16 @@ def encryption_of(config: Config, expected: float) -> "Encryption | None":
         return None
     if importlib.util.find_spec("gmpy2") is None:
         raise ConfigError(f"secagg.scheme = {secagg.scheme!r}: gmpy2 is not installed; pip install 'hubbub[secagg]'")
-    most = math.ceil(expected)
-    if secagg.min_contributions > most:
-        raise ConfigError(f"secagg.min_contributions = {secagg.min_contributions}: cohorts have {most}; ask for fewer")
+    if config.privacy.mode == "none" and config.training.engine == "flower":
+        raise ConfigError("privacy.mode = 'none' with secagg and training.engine = 'flower': say engine = 'process'")
+    # Cohorts of a rotation may differ by one client.
+    fewest = math.floor(expected)
+    if secagg.min_contributions > fewest:
+        raise ConfigError(f"secagg.min_contributions = {secagg.min_contributions}: cohorts have {fewest}; ask for fewer")
     threshold = secagg.threshold or (secagg.holders if secagg.noise_by == "holders" else secagg.holders // 2 + 1)
-    survivors = secagg.min_survivors or (most if secagg.noise_by == "clients" else None)
-    if survivors is not None and survivors > most:
-        raise ConfigError(f"secagg.min_survivors = {survivors}: cohorts have {most}; ask for fewer")
+    survivors = secagg.min_survivors or (fewest if secagg.noise_by == "clients" else None)
+    if survivors is not None and survivors > fewest:
+        raise ConfigError(f"secagg.min_survivors = {survivors}: cohorts have {fewest}; ask for fewer")
     if secagg.clip != 1.0 and config.privacy.mode != "none":
         raise ConfigError(f'secagg.clip = {secagg.clip}: is for privacy.mode = "none"; here privacy.clip_norm bounds updates')
     if secagg.noise_by != "server" and config.privacy.mode == "none":

@@ -151,7 +151,10 @@ def read_moments(folder: Path, require: Callable[[Recorded], None] = lambda _: N
     charges = costs_of_ended_runs([recorded])
     released = recorded.history.rounds[0].release
     if released is None:
-        raise RunFolderError(f"{folder}: its only round was aborted, and nothing was released; begin anew in another folder")
+        raise RunFolderError(
+            f"{folder}: its only round was aborted, and nothing was released; begin anew in another folder, and name this one "
+            "in its privacy.earlier_runs"
+        )
     units = float(recorded.promise.settings["expected_cohort_size"])
     mean, square = (RunStore(folder).load_release(0, released, terms.parameters) / units).chunk(2)
     error = mechanism.noise_multiplier * terms.clip_norm / units

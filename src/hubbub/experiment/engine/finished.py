@@ -20,6 +20,7 @@ from hubbub.errors import RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import client_side
 from hubbub.experiment.config import Config
+from hubbub.experiment.planner import require_release
 from hubbub.ledger.actual_cost import Recorded, spent
 from hubbub.ledger.ledger import add_record
 from hubbub.report.citations import bibtex, cited
@@ -165,6 +166,7 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
         "report.html": page([found], public=True).encode(),
     }
     if (released := configs.of_run(run).get("data", {}).get("normalization")) is not None:
+        require_release(released)
         moments = read_moments(Path(released))
         contents[MOMENTS] = save({"mean": moments.mean, "variance": moments.variance})
     record = {"kind": "publish", "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}}

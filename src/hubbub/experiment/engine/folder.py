@@ -61,12 +61,15 @@ class RunInFolder:
 
         Means and variances that the settings ask for are released first, into a folder in it.
         """
+        begun = cls(run, folder)
+        # Before a release: a head hook that cannot be is refused here.
+        store = begun.store
         if run.config.data.normalization == configs.PRIVATELY:
             run = with_moments(run, folder / NORMALIZATION, allow_import=allow_import, ranks=ranks)
-        begun = cls(run, folder)
+            begun = cls(run, folder)
         begun._require_counted()
         begun.prepare()
-        with begun.store.locked():
+        with store.locked():
             if (folder / "config.toml").exists():
                 raise RunFolderError(f"{folder}: another run has begun here; choose another folder with --out")
             begun.write_guarantee()
@@ -84,7 +87,10 @@ class RunInFolder:
         missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
         # A crash right after the settings were written leaves a run with neither ledger nor release, which may begin.
         if len(missing) == 2 or (missing == ["ledger.jsonl"] and any((folder / "state").glob("releases/*"))):
-            raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); start one with 'hubbub train'")
+            step = "start one with 'hubbub train'"
+            if os.path.lexists(folder / NORMALIZATION):
+                step = f"means and variances were released here: begin their run with 'hubbub train CONFIG -o {folder}'"
+            raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); {step}")
         layer = configs.of_run(folder)
         earlier, extends = None, None
         if not missing:
@@ -307,9 +313,6 @@ def resolved(run: Run) -> configs.Config:
     measured, evaluation = run.plan.evaluation, config.evaluation
     if measured is not None:
         evaluation = replace(evaluation, share=None, noise_multiplier=measured.noise_multiplier)
-    heads, (program, *words) = config.heads, config.heads.command or ("",)
-    if "/" in program:
-        heads = replace(heads, command=(str(Path(program).expanduser().absolute()), *words))
     return replace(
         config,
         training=training,
@@ -317,5 +320,4 @@ def resolved(run: Run) -> configs.Config:
         participation=configs.ParticipationConfig(pattern=pattern, **of_cohorts),
         secagg=secagg,
         evaluation=evaluation,
-        heads=heads,
     )

@@ -55,7 +55,7 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
 
 
 def require_keys(run: Run) -> None:
-    """Check the keys that the settings name, before a run whose keys are in this process begins."""
+    """Check the keys that the settings name, before a run begins whose holders are on this machine."""
     if run.encryption and run.config.secagg.keys is not None:
         _keys(run, run.encryption)
 
@@ -94,6 +94,11 @@ def _require_terms(key: PublicKey | ThresholdKey, terms: Encryption, where: Path
     for name, value in {"key_bits": key.public_key.bits, "holders": key.holders, "threshold": key.threshold}.items():
         if value != getattr(terms, name):
             raise ConfigError(f"secagg.{name} = {getattr(terms, name)}: the key in {where} has {value}; say so")
+    if key.min_contributions > terms.min_contributions:
+        raise ConfigError(
+            f"secagg.min_contributions = {terms.min_contributions}: must be at least {key.min_contributions}, as for the key "
+            f"in {where}"
+        )
 
 
 def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], UserConfig]":
@@ -154,11 +159,6 @@ def encrypted(
         raise ConfigError("privacy.mode = 'none' with secagg and training.engine = 'flower': say engine = 'process'")
     found = key_files.read_public(public)
     _require_terms(found, terms, public)
-    if found.min_contributions > terms.min_contributions:
-        raise ConfigError(
-            f"secagg.min_contributions = {terms.min_contributions}: must be at least {found.min_contributions}, as for the key "
-            f"in {public}"
-        )
     if terms.noise_rows and begun.rounds_measured and not (begun.folder / "state" / "agreement.json").exists():
         raise RunFolderError(f"{begun.folder}: its holders' noise was drawn in one process; resume with --engine process")
     agreement = kept_agreement(

@@ -16,7 +16,7 @@ from hubbub._util import files, strict_json
 from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, HubbubError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.experiment.build import build, client_side
+from hubbub.experiment.build import build, client_side, require_allowed
 from hubbub.experiment.config import Config, Layer, overrides
 from hubbub.experiment.planner import planned
 from hubbub.experiment.settings import require_engine
@@ -142,6 +142,7 @@ def require_runnable(cells: Sequence[Cell], *, allow_import: bool = False) -> No
             if config.training.nproc > 1:
                 raise ConfigError(f"training.nproc = {config.training.nproc}: each run of a sweep has one process; say --jobs")
             require_engine(config)
+            require_allowed(config, allow_import=allow_import)
             if config.secagg.scheme != "none":
                 from hubbub.experiment.engine.parties import require_keys
 

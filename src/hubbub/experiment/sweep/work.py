@@ -112,6 +112,8 @@ def finish(folder: Path, config: Config, *, allow_import: bool = False) -> float
         begun = RunInFolder.begun(build(config, allow_import=allow_import), folder, allow_import=allow_import)
     engine.train(begun, begun.run.config.training.engine, lambda _: None, allow_import=allow_import)
     loss, accuracy = begun.finish()
+    if begun.run.config.training.fairness:
+        begun.fairness()
     dataset = begun.run.dataset
     seen = dataset.train_inputs[:_SEEN], dataset.train_targets[:_SEEN]
     train_accuracy = evaluate(begun.run.model, seen, F.cross_entropy)[1]
