@@ -60,7 +60,7 @@ def plan_of(strategy: Strategy, participation: patterns.Participation, size: flo
     return replace(plan, **changes)
 
 
-SEPARATED = patterns.MinSeparation(3, 4)
+SEPARATED, ADAPTIVE = patterns.MinSeparation(3, 4), AdaptiveClipping(0.5, 0.6)
 PLANS: dict[str, Callable[[], RunPlan]] = {
     "independent, separated": lambda: plan_of(Identity(ROUNDS), SEPARATED, 12.0),
     "independent, Poisson": lambda: plan_of(Identity(ROUNDS), patterns.PoissonSampling(0.3), 12.0),
@@ -75,10 +75,8 @@ PLANS: dict[str, Callable[[], RunPlan]] = {
     "tree, rotation": lambda: plan_of(BinaryTree(ROUNDS), patterns.FixedEpochs(3, 4), 10.0),
     "full tree, everyone": lambda: plan_of(BinaryTree(ROUNDS, "full"), patterns.every_round(ROUNDS), float(CLIENTS)),
     "replaced units": lambda: plan_of(Identity(ROUNDS), SEPARATED, 12.0, neighboring_relation="replace-one"),
-    "adaptive, separated": lambda: plan_of(Identity(ROUNDS), SEPARATED, 12.0, clip_norm=AdaptiveClipping(0.5, 0.6)),
-    "adaptive, Poisson": lambda: plan_of(
-        Identity(ROUNDS), patterns.PoissonSampling(0.3), 12.0, clip_norm=AdaptiveClipping(0.5, 0.6)
-    ),
+    "adaptive, separated": lambda: plan_of(Identity(ROUNDS), SEPARATED, 12.0, clip_norm=ADAPTIVE),
+    "adaptive, Poisson": lambda: plan_of(Identity(ROUNDS), patterns.PoissonSampling(0.3), 12.0, clip_norm=ADAPTIVE),
 }
 
 
@@ -138,7 +136,7 @@ def test_the_bounds_are_near_what_is_stated_where_canaries_are_many() -> None:
 # Changes of terms and plan, and the noise multiplier.
 ENCRYPTED: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     # An absent canary sends nothing here, so it brings no noise.
-    "clients, adaptive": ({"min_survivors": 6, "min_contributions": 6}, {"clip_norm": AdaptiveClipping(0.5, 0.6)}, 0.7),
+    "clients, adaptive": ({"min_survivors": 6, "min_contributions": 6}, {"clip_norm": ADAPTIVE}, 0.7),
     "server, few steps in a clip norm": ({"bits": 10}, {}, 0.005),
 }
 SLOW = [pytest.param(by, marks=pytest.mark.slow) for by in ("holders", "clients")]

@@ -111,7 +111,8 @@ def test_a_budget_pays_for_training_and_evaluations_together(participation: obje
     assert found.epsilon == pytest.approx(epsilon(((event, 4), own), 1e-5, found.neighboring_relation), rel=1e-6)
     # What was begun so far: one evaluation after each five rounds.
     assert [sum(n for e, n in promise.after(t, 1e-5).events if e == event) for t in (0, 4, 5, 19, 20)] == [0, 0, 1, 3, 4]
-    assert "4 private evaluations by independent Gaussian noise" in found.statement()
+    assert "4 private evaluations by independent Gaussian noise" in (said := found.statement())
+    assert "Also each private evaluation: sums of what clients measured" in said
     with pytest.raises(BudgetError, match="the private evaluations alone cost"):
         hubbub.calibrate(Identity(20), participation, epsilon=0.5, delta=1e-5, evaluation=measured)
 

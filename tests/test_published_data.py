@@ -61,9 +61,7 @@ def clothes() -> dict[str, np.ndarray]:
     return arrays
 
 
-def test_the_clothes_come_in_every_form_in_which_the_digits_come(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clothes_come_in_every_form_of_the_digits(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = clothes()
     files = dict(zip(mnist._NAMES, (idx(array) for array in arrays.values()), strict=True))
     digests = tuple(hashlib.md5(content, usedforsecurity=False).hexdigest() for content in files.values())
@@ -137,9 +135,8 @@ def pixels_of(inputs: torch.Tensor) -> np.ndarray:
     return (inputs.numpy() * deviations + means) * 255
 
 
-def test_the_published_archive_is_decoded_once_and_a_damaged_cache_is_made_again(
-    home: Path, small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_archive_is_decoded_once(home: Path, small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a damaged cache is made again."""
     rows = np.random.default_rng(0).integers(0, 256, (small, 3073), dtype=np.uint8)
     rows[:, 0] %= 10
     content = binary(rows)
@@ -196,18 +193,15 @@ def test_images_in_jpeg_files_are_decoded_once_and_dealt_by_their_split(home: Pa
     np.savez(tmp_path / "cifar10.npz", **arrays)
     for _ in range(2):
         dataset = cifar10.load(str(tmp_path / "cifar10.npz"))
-        for inputs, targets, mine in (
-            (dataset.train_inputs, dataset.train_targets, ~split),
-            (dataset.test_inputs, dataset.test_targets, split),
-        ):
+        sides = [(dataset.train_inputs, dataset.train_targets, ~split), (dataset.test_inputs, dataset.test_targets, split)]
+        for inputs, targets, mine in sides:
             np.testing.assert_allclose(pixels_of(inputs)[:, 0, 7, 7], np.flatnonzero(mine), atol=3)
             np.testing.assert_allclose(pixels_of(inputs)[:, 1, 7, 7], 255 - np.flatnonzero(mine), atol=3)
             assert targets.tolist() == (np.flatnonzero(mine) % 10).tolist()
     assert len(list((home / ".cache" / "hubbub" / "cifar10").iterdir())) == 1
     # Another file is not taken for this one.
     np.savez(tmp_path / "cifar10.npz", **{**arrays, "labels": labels[::-1].copy()})
-    other = cifar10.load(str(tmp_path))
-    assert other.train_targets.tolist() == labels[::-1][~split].tolist()
+    assert cifar10.load(str(tmp_path)).train_targets.tolist() == labels[::-1][~split].tolist()
 
 
 # --- Shakespeare ---

@@ -4,11 +4,13 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hubbub.accounting import rounded_up
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.report.audit import read_audit, with_audit, write_audit
 from hubbub.report.page import page
@@ -78,6 +80,16 @@ def test_a_bound_in_the_report_is_rounded_down_and_is_one_on_what_is_stated(audi
     assert "(11) Audit: attacks on runs of these settings show, with confidence 95 %, that epsilon is at least 0.9876." in text
 
 
+def test_an_audit_of_more_rounds_than_were_begun_bounds_nothing_and_the_whole_promise_is_drawn(audited: Path) -> None:
+    whole = with_audit(summary(audited), read_audit(audited / "audit"))
+    begun = replace(whole.recorded.history, rounds=whole.recorded.history.rounds[:1])
+    cost = replace(whole.cost, promised=whole.recorded.promise.after(1, 1e-5))
+    text = page([replace(whole, recorded=replace(whole.recorded, history=begun), cost=cost)])
+    assert "epsilon by audit" not in text
+    assert "no lower bound is stated" in text
+    assert f">promised: {rounded_up(whole.guarantee.epsilon)}<" in text
+
+
 def test_a_broken_system_is_said_in_colour(audited: Path, tmp_path: Path) -> None:
     def breaks(found: dict[str, Any]) -> None:
         found["verdict"], found["sentence"] = "BROKEN", "BROKEN: <b>the noise</b> is gone."
@@ -100,8 +112,8 @@ def test_a_broken_system_is_said_in_colour(audited: Path, tmp_path: Path) -> Non
         (lambda found: found["stated"].update(rounds=3), "the epsilon of 3 rounds is"),
     ],
 )
-def test_an_audit_of_another_run_is_refused_and_the_difference_named(
-    audited: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], words: str
+def test_an_audit_of_another_run_is_refused_by_the_difference(
+    audited: Path, tmp_path: Path, change: Callable, words: str
 ) -> None:
     found = read_audit(changed(audited, tmp_path / "a", change))
     with pytest.raises(RunFolderError, match=re.escape(words)) as caught:

@@ -18,15 +18,10 @@ from hubbub.report.page import Fact, page
 from hubbub.report.summary import Strength, summary
 from recorded_runs import hubbub
 
+SEPARATED = {"participation.pattern": "min-separation", "participation.min_separation": 3}
 SETTINGS = {
     "independent": {},
-    "correlated": {
-        "privacy.mode": "dp-ftrl",
-        "privacy.strategy": "banded-toeplitz",
-        "privacy.bands": 3,
-        "participation.pattern": "min-separation",
-        "participation.min_separation": 3,
-    },
+    "correlated": {"privacy.mode": "dp-ftrl", "privacy.strategy": "banded-toeplitz", "privacy.bands": 3} | SEPARATED,
     "bare": {"privacy.mode": "none"},
     "held out": {"training.validation": 0.2, "privacy.noise": "simulation"},
     "adaptive": {"privacy.clipping": "adaptive"},
@@ -40,9 +35,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[name] = place / name.replace(" ", "-")
         config = place / "run.toml"
         private = "" if name == "bare" else "clip_norm = 0.5\nnoise_multiplier = 2.0\n"
-        config.write_text(
-            "[training]\nrounds = 6\ncohort_size = 10\n[privacy]\n" + private + '[data]\nname = "digits"\nclients = 40\n'
-        )
+        head = f"[training]\nrounds = 6\ncohort_size = 10\n[privacy]\n{private}[data]"
+        config.write_text(f'{head}\nname = "digits"\nclients = 40\n')
         flags = [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
         assert hubbub("train", config, "--out", made[name], *flags) == 0, name
     return made
@@ -86,9 +80,7 @@ def test_a_public_page_has_nothing_of_clients_in_it(runs: dict[str, Path]) -> No
         assert "For the operator" not in open_page
 
 
-def test_each_fact_says_whether_it_is_for_publication_and_a_public_page_has_no_other(
-    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_public_page_has_public_facts_alone(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="public"):
         Fact("most rounds of a client", "2")  # type: ignore[call-arg]
     both = [Fact("rounds", "six of six", public=True), Fact("most rounds of a client", "two of two", public=False)]
@@ -105,6 +97,13 @@ def test_what_a_run_is_called_cannot_write_into_the_page(runs: dict[str, Path], 
     for shown in (page([summary(evil)]), page([summary(runs["independent"]), summary(evil)])):
         assert "<script" not in shown
         assert "&lt;script&gt;alert(1)" in shown
+
+
+def test_a_picture_shows_names_as_they_are_and_whole_rounds(runs: dict[str, Path]) -> None:
+    run = summary(runs["independent"])
+    text = page([replace(run, name=name, rows=run.rows[:1]) for name in ("#0072b2", "a long name " * 9)])
+    assert text.count(">#0072b2</text>") >= 2
+    assert not re.search(r">0\.9\d+</text>", text)
 
 
 def edited(run: Path, folder: Path, edit: Callable[[dict], object]) -> Path:
@@ -127,9 +126,7 @@ def test_what_was_spent_is_told_by_the_ledger_and_not_by_the_metrics(runs: dict[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("edit", [lambda row: row.pop("private"), lambda row: row.update(private=[])], ids=["none", "empty"])
-def test_held_out_numbers_are_private_whatever_the_metrics_say(
-    runs: dict[str, Path], tmp_path: Path, edit: Callable[[dict], object]
-) -> None:
+def test_held_out_numbers_are_private_whatever_metrics_say(runs: dict[str, Path], tmp_path: Path, edit: Callable) -> None:
     run = edited(runs["held out"], tmp_path / "held-out", edit)
     assert not summary(run).public
     assert f"{100 * summary(run).rows[-1]['accuracy']:.2f}" not in page([summary(run)], public=True)
@@ -176,6 +173,10 @@ def test_a_run_cites_what_it_relies_on_and_nothing_else(runs: dict[str, Path]) -
     assert "zhu2022optimal" in keys["independent"] - keys["correlated"]
     assert "andrew2021differentially" in keys["adaptive"] - keys["independent"]
     assert keys["bare"] == {"hubbub", "mcmahan2017communication"}
+    alone = replace(summary(runs["independent"]), config="", settings={})
+    assert "beutel2020flower" not in cited(alone)
+    on_flower = replace(alone.recorded.promise, settings={**alone.recorded.promise.settings, "engine": "flower"})
+    assert "beutel2020flower" in cited(replace(alone, recorded=replace(alone.recorded, promise=on_flower)))
     for found in keys.values():
         entries = bibtex(sorted(found))
         assert len(re.findall(r"^@\w+\{", entries, flags=re.MULTILINE)) == len(found)
@@ -185,6 +186,7 @@ def test_a_run_cites_what_it_relies_on_and_nothing_else(runs: dict[str, Path]) -
 def test_a_report_names_the_aborted_rounds(runs: dict[str, Path]) -> None:
     run = summary(runs["independent"])
     assert "aborted" not in markdown(run)
+    assert "for choosing settings" not in markdown(replace(run, public=False, rows=[]))
     history = run.recorded.history
     rounds = [history.rounds[0], replace(history.rounds[1], release=None, state="aborted"), *history.rounds[2:]]
     aborted = replace(run, recorded=replace(run.recorded, history=replace(history, rounds=rounds)))

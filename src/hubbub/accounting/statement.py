@@ -482,6 +482,8 @@ def _released(answer: PrivacyGuarantee, facts: RunFacts) -> str:
             " Also the clip norm of every round, made of a noised count of the updates that were not clipped, which is one "
             "more coordinate of the same sum."
         )
+    if "private evaluation" in answer.mechanism:
+        model += " Also each private evaluation: sums of what clients measured on their own data, seen through noise."
     return model
 
 

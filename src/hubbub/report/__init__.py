@@ -39,7 +39,7 @@ def markdown(run: RunSummary) -> str:
     """The run as Markdown: accuracy and epsilon over rounds, the guarantee with its assumptions, and the settings."""
     guarantee = run.guarantee
     lines = [f"# {run.name}", "", f"**{guarantee.sentence()}**", "", *(f"> {warning}\n" for warning in run.cost.warnings())]
-    if not run.public:
+    if run.evaluated and not run.public:
         held_out = f"Accuracy and loss are of held-out {whose(guarantee)}, without noise"
         lines += [f"> {held_out}: this report is for choosing settings, not for release.", ""]
     if run.evaluated:

@@ -121,8 +121,8 @@ def _logarithmic(axes: Any) -> None:
 
 def draw_accuracy(axes: Any, run: RunSummary) -> None:
     """Draw accuracy over rounds; the label says on whose data."""
-    on = "test data" if run.public else f"held-out {whose(run.guarantee)} (private)"
-    draw_over_rounds(axes, [run], "accuracy", f"accuracy on {on}", percent=True)
+    on = " on test data" if run.public else f" on held-out {whose(run.guarantee)} (private)"
+    draw_over_rounds(axes, [run], "accuracy", f"accuracy{on if run.evaluated else ''}", percent=True)
 
 
 def draw_epsilon(axes: Any, runs: Sequence[RunSummary]) -> str:
@@ -131,12 +131,14 @@ def draw_epsilon(axes: Any, runs: Sequence[RunSummary]) -> str:
     deltas = sorted({run.guarantee.delta for run in known})
     of = f" at delta {deltas[0]:g}" if len(deltas) == 1 else ""
     words = _draw_curves(axes, [(run, run.epsilons) for run in known], f"epsilon{of}", rounded_up)
+    tops = [run.guarantee.epsilon for run in known] + [value for run in known for _, value in run.epsilons]
     if len(known) == 1:
-        promised = known[0].cost.promised.epsilon
+        promise = known[0].recorded.promise
+        promised = promise.after(promise.rounds, promise.delta).epsilon
         axes.axhline(promised, label=f"promised: {rounded_up(promised)}", **_THRESHOLD)
         axes.legend(loc="lower right")
-    top = max([run.guarantee.epsilon for run in known] + [value for run in known for _, value in run.epsilons])
-    axes.set_ylim(0, max(top * 1.12, 1e-9))
+        tops.append(promised)
+    axes.set_ylim(0, max(max(tops) * 1.12, 1e-9))
     axes.set_xlim(left=0)
     return words
 

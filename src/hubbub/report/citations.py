@@ -50,7 +50,7 @@ def _of_training(run: RunSummary) -> Iterator[str]:
         yield "li2020federated"
     if training.get("server_optimizer") == "fedadam":
         yield "reddi2021adaptive"
-    if training.get("engine") == "flower" or not run.config:
+    if "flower" in (training.get("engine"), run.recorded.promise.settings.get("engine")):
         yield "beutel2020flower"
     if "adaptive_clipping" in run.recorded.promise.settings:
         yield "andrew2021differentially"

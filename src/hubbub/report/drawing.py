@@ -61,16 +61,17 @@ def labelled(axes: Any, y: str, x: str = "round") -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.set(xlabel=x, ylabel=y)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def legible(name: str) -> str:
-    """A label that matplotlib shows as written: no formula, and no underscore that hides it from the legend.
+    """A label that matplotlib shows as written: no formula, no underscore that hides it from the legend, and not too long.
 
     Example:
         >>> legible("_run-1")
         ' _run-1'
     """
+    name = name if len(name) <= 40 else f"{name[:24]}…{name[-15:]}"
     name = name.replace("$", r"\$")
     return f" {name}" if name.startswith("_") else name
 
@@ -87,15 +88,21 @@ def shown(made: Any, what: str) -> str:
         made.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
-    for color, name in _VARIABLES.items():
-        text = text.replace(color, f"var(--{name})")
+    # In tags alone: names may look like colors or ids.
+    text = re.sub("<[^>]*>", _themed, text)
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     for size in ("width", "height"):
         text = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", text, count=1)
-    # Ids must be unique on the page.
-    text = re.sub(r'\n? *id="[a-zA-Z]+_\d+"', "", text)
     label = what.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
+
+
+def _themed(tag: re.Match[str]) -> str:
+    """A tag in the colors of the page, without its id, which must be unique there."""
+    found = re.sub(r'\n? *id="[a-zA-Z]+_\d+"', "", tag.group())
+    for color, name in _VARIABLES.items():
+        found = found.replace(color, f"var(--{name})")
+    return found
 
 
 def look(number: int) -> dict[str, Any]:

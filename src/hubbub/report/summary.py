@@ -145,11 +145,11 @@ class RunSummary:
 
     @property
     def audited_epsilon(self) -> float | None:
-        """The largest lower bound of the audit at 95 % on the stated epsilon; ``None`` without an audit.
+        """The largest lower bound of the audit at 95 % on the stated epsilon; ``None`` without one of rounds that were begun.
 
         Four digits, rounded down: less is proved, never more.
         """
-        if self.audit is None:
+        if self.audit is None or self.audit["stated"]["rounds"] > len(self.recorded.history.rounds):
             return None
         stated = self.audit["stated"]["epsilon"]
         bounds = [one["shown"]["epsilon"] for one in self.audit["comparisons"] if one["stated_epsilon"] == stated]
