@@ -77,9 +77,7 @@ def test_the_largest_error_lies_in_the_bracket_of_the_reference(case: dict[str, 
 
 @given(seed=st.integers(0, 10**6), rounds=st.integers(2, 12), momentum=st.sampled_from([0.0, 0.8]), data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_no_strategy_is_below_the_bound_that_any_other_one_gives(
-    seed: int, rounds: int, momentum: float, data: st.DataObject
-) -> None:
+def test_no_strategy_is_below_the_bound_of_any_other(seed: int, rounds: int, momentum: float, data: st.DataObject) -> None:
     bands = data.draw(st.integers(1, rounds))
     workload = _workload(rounds, momentum, seed)
     weights = np.random.default_rng(seed).dirichlet(np.full(rounds, 0.5))

@@ -81,9 +81,7 @@ def with_noise(event: events.Event, noise_multiplier: float) -> events.Event:
 
 
 @pytest.mark.parametrize(("event", "rounds", "relation"), EVENTS, ids=str)
-def test_the_noise_of_every_event_meets_the_budget_and_a_millionth_less_does_not(
-    event: events.Event, rounds: int, relation: str
-) -> None:
+def test_the_noise_meets_the_budget_and_a_millionth_less_does_not(event: events.Event, rounds: int, relation: str) -> None:
     def cost(z: float) -> float:
         return epsilon_of([(with_noise(event, z), rounds)], 1e-5, relation)
 
@@ -95,9 +93,7 @@ def test_the_noise_of_every_event_meets_the_budget_and_a_millionth_less_does_not
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(-8, 6), st.floats(-290, -1), st.integers(1, 10**6), st.sampled_from(["zero-out", "replace-one"]))
-def test_the_noise_of_gaussian_rounds_has_no_search_in_it(
-    log_epsilon: float, log_delta: float, rounds: int, relation: str
-) -> None:
+def test_the_noise_of_gaussian_rounds_needs_no_search(log_epsilon: float, log_delta: float, rounds: int, relation: str) -> None:
     epsilon, delta = 10**log_epsilon, 10**log_delta
     sensitivity = math.sqrt(rounds) * (2 if relation == "replace-one" else 1)
     expected = gaussian.noise_multiplier(epsilon, delta) * sensitivity
@@ -119,9 +115,7 @@ def test_each_accountant_calibrates_to_its_own_bound(accountant: str) -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "q", "rounds"), [(2.0, 0.01, 2000), (8.0, 0.1, 100), (0.5, 0.01, 1000), (4.0, 0.001, 500)])
-def test_a_calibration_asks_the_accountant_few_times(
-    epsilon: float, q: float, rounds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_calibration_asks_few_times(epsilon: float, q: float, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("hubbub.accounting.calibrate")
     asked: list[float] = []
 
@@ -145,9 +139,7 @@ def test_as_many_rounds_fit_as_the_second_opinion_finds_and_one_more_does_not(po
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(-1, 5), st.floats(-2, 3), st.floats(-200, -1))
-def test_the_rounds_of_gaussian_releases_are_those_of_the_closed_form(
-    log_z: float, log_epsilon: float, log_delta: float
-) -> None:
+def test_the_rounds_of_gaussians_are_those_of_the_closed_form(log_z: float, log_epsilon: float, log_delta: float) -> None:
     event, epsilon, delta = events.Gaussian(10**log_z), 10**log_epsilon, 10**log_delta
     # n rounds are one release at z/√n.
     exact = (event.noise_multiplier / gaussian.noise_multiplier(epsilon, delta)) ** 2

@@ -51,9 +51,7 @@ def test_ada_5_one_noise_hides_updates_and_count_as_the_split_says(
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=9), st.booleans(), st.floats(1e-3, 1e3))
-def test_an_update_beside_its_indicator_stays_within_the_joint_norm(
-    values: list[float], within: bool, clip_norm: float
-) -> None:
+def test_an_update_and_its_indicator_stay_within_the_joint_norm(values: list[float], within: bool, clip_norm: float) -> None:
     split = AdaptiveClipping().split(1.0, 10)
     indicator = torch.tensor([split.count_scale(clip_norm) * (within - 0.5)], dtype=torch.float64)
     bounded, _ = clip(torch.tensor(values), clip_norm)

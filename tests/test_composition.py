@@ -6,17 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hockey_stick
 from conftest import oracle
-from hockey_stick import (
-    attained,
-    contour_epsilon,
-    fixed_cohorts,
-    mixture,
-    neighbors,
-    output_density,
-    poisson_cohorts,
-    truncated_cohorts,
-)
 from hubbub import accounting
 from hubbub.accounting.composition import epsilon_once
 from hubbub.accounting.events import RELATIONS, Event
@@ -114,11 +105,11 @@ def test_contributions_drawn_by_chance_cost_what_the_reference_says(point: dict)
 
 
 CASES = [
-    ("poisson", lambda n, k, q: poisson_cohorts(n, q), lambda z, n, k, q: accounting.PoissonSampled(z, q)),
-    ("fixed size", lambda n, k, q: fixed_cohorts(n, k), lambda z, n, k, q: accounting.FixedSizeSampled(z, k, n)),
+    ("poisson", lambda n, k, q: hockey_stick.poisson_cohorts(n, q), lambda z, n, k, q: accounting.PoissonSampled(z, q)),
+    ("fixed size", lambda n, k, q: hockey_stick.fixed_cohorts(n, k), lambda z, n, k, q: accounting.FixedSizeSampled(z, k, n)),
     (
         "truncated",
-        lambda n, k, q: truncated_cohorts(n, q, k),
+        lambda n, k, q: hockey_stick.truncated_cohorts(n, q, k),
         lambda z, n, k, q: accounting.TruncatedPoissonSampled(z, q, k, n),
     ),
 ]
@@ -137,9 +128,9 @@ def test_no_pair_of_data_sets_attains_more_than_is_stated(name: str, cohorts, ma
         values = np.where(generator.random(members) < 0.8, ends, generator.uniform(-1, 1, members)).tolist()
         x = np.arange(-members - 12 * z, members + 12 * z, STEP * z)
         stated = [accounting.delta([(make(z, members, size, q), 1)], float(eps), relation) for eps in EPSILONS]
-        for one, other in neighbors(relation, values, float(generator.choice([-1.0, 1.0]))):
-            p, reference = (output_density(x, v, cohorts(len(v), size, q), z) for v in (one, other))
-            found = attained(p, reference, STEP * z, EPSILONS)
+        for one, other in hockey_stick.neighbors(relation, values, float(generator.choice([-1.0, 1.0]))):
+            p, reference = (hockey_stick.output_density(x, v, cohorts(len(v), size, q), z) for v in (one, other))
+            found = hockey_stick.attained(p, reference, STEP * z, EPSILONS)
             assert np.all(found <= np.array(stated) * (1 + 2e-6) + 1e-12), (name, values, members, size, q, z)
             checked += len(EPSILONS)
     assert checked == 720
@@ -157,13 +148,13 @@ def test_no_pair_of_data_sets_attains_more_than_is_stated(name: str, cohorts, ma
     ids=repr,
 )
 def test_the_stated_delta_of_one_round_is_attained(event: Event, values: list[float], other: float, relation: str) -> None:
-    cohorts = poisson_cohorts if isinstance(event, accounting.PoissonSampled) else fixed_cohorts
+    cohorts = hockey_stick.poisson_cohorts if isinstance(event, accounting.PoissonSampled) else hockey_stick.fixed_cohorts
     choice = event.sampling_probability if isinstance(event, accounting.PoissonSampled) else event.cohort_size
     x = np.arange(-15.0, 15.0, STEP)
     found = np.zeros(len(EPSILONS))
-    for one, changed in neighbors(relation, values, other):
-        p, reference = (output_density(x, v, cohorts(len(v), choice), 0.8) for v in (one, changed))
-        found = np.maximum(found, attained(p, reference, STEP, EPSILONS))
+    for one, changed in hockey_stick.neighbors(relation, values, other):
+        p, reference = (hockey_stick.output_density(x, v, cohorts(len(v), choice), 0.8) for v in (one, changed))
+        found = np.maximum(found, hockey_stick.attained(p, reference, STEP, EPSILONS))
     stated = [accounting.delta([(event, 1)], float(epsilon), relation) for epsilon in EPSILONS]
     assert stated == pytest.approx(found, rel=1e-4, abs=1e-8)
 
@@ -177,17 +168,20 @@ def test_no_two_rounds_of_data_sets_attain_more_than_is_stated(relation: str) ->
     for _ in range(25):
         rounds = [generator.choice([-1.0, 1.0], members).tolist() for _ in range(2)]
         others = generator.choice([-1.0, 1.0], 2)
-        pairs = [list(neighbors(relation, v, float(o))) for v, o in zip(rounds, others, strict=True)]
+        pairs = [list(hockey_stick.neighbors(relation, v, float(o))) for v, o in zip(rounds, others, strict=True)]
         for direction in (0, 1):
-            laws = [[output_density(x, v, fixed_cohorts(len(v), size), z) for v in pair[direction]] for pair in pairs]
+            laws = [
+                [hockey_stick.output_density(x, v, hockey_stick.fixed_cohorts(len(v), size), z) for v in pair[direction]]
+                for pair in pairs
+            ]
             p, q = (np.outer(laws[0][side], laws[1][side]).ravel() for side in (0, 1))
-            assert np.all(attained(p, q, 0.05**2, EPSILONS) <= np.array(stated) * (1 + 1e-6) + 1e-9)
+            assert np.all(hockey_stick.attained(p, q, 0.05**2, EPSILONS) <= np.array(stated) * (1 + 1e-6) + 1e-9)
 
 
 def moved(q: float, a: float, b: float, start: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Densities of two mixtures on a grid from ``start`` on, at the middle of each step, and the loss of the first."""
     x = np.arange(start + STEP * 2.5, 44.0, STEP * 5)
-    p, reference = mixture(q, a, x), mixture(q, b, x)
+    p, reference = hockey_stick.mixture(q, a, x), hockey_stick.mixture(q, b, x)
     kept = (p > 1e-280) & (reference > 1e-280)
     return p[kept], reference[kept], np.log(p[kept] / reference[kept])
 
@@ -215,7 +209,7 @@ CONTOURS = {
 def test_compositions_agree_with_a_contour_integral(q: float, z: float, rounds: int, delta: float, relation: str) -> None:
     ours = accounting.epsilon([(accounting.PoissonSampled(z, q), rounds)], delta, relation)
     p, _, loss = moved(q, 1 / z, -1 / z if relation == "replace-one" else 0.0, -40.0)
-    exact = contour_epsilon([(p, loss)], STEP * 5, rounds, delta)
+    exact = hockey_stick.contour_epsilon([(p, loss)], STEP * 5, rounds, delta)
     assert exact * (1 - 1e-7) <= ours <= exact + 1.3 * tolerance(ours)
 
 
@@ -230,7 +224,9 @@ def test_fixed_cohorts_agree_with_a_contour_integral(q: float, z: float, rounds:
         answers = []
         for (p, _, up), (_, base, down) in laws:
             rest = 1 / (STEP * 5) - p.sum() - base.sum()
-            answers.append(contour_epsilon([(p, up), (base, -down), (np.array([rest]), np.zeros(1))], STEP * 5, rounds, delta))
+            answers.append(
+                hockey_stick.contour_epsilon([(p, up), (base, -down), (np.array([rest]), np.zeros(1))], STEP * 5, rounds, delta)
+            )
         ours = accounting.epsilon([(event, rounds)], delta, relation)
         assert max(answers) * (1 - 1e-6) <= ours <= max(answers) + 1.3 * tolerance(ours), relation
 

@@ -85,9 +85,7 @@ def nothing_taken_off(variance: Fraction) -> list[Fraction]:
     [("_aliased", next_alias, 3), ("_aliased", next_threshold, 3), ("_ladder", nothing_taken_off, 141), ("_COARSE", 14, 400)],
 )
 @pytest.mark.usefixtures("anew")
-def test_a_sampler_with_one_part_broken_is_caught(
-    part: str, broken: object, stddev: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_sampler_is_caught(part: str, broken: object, stddev: int, monkeypatch: pytest.MonkeyPatch) -> None:
     known = _ladder(Fraction(stddev**2))
     monkeypatch.setattr(module, part, broken)
     if part == "_COARSE":

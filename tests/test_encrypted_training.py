@@ -88,9 +88,7 @@ def test_a_run_that_stops_anywhere_goes_on_and_its_folder_holds(noise_by: str, t
     assert record.get("noise_by", "server") == ("holders" if noise_by == "holders" else "server")
 
 
-def test_a_holder_that_answers_with_the_part_of_another_costs_the_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_that_answers_with_a_part_of_another_costs_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     how = terms(holders=2)
     chosen = plan(BANDED, how)
     clients = encrypted(chosen, how)

@@ -19,18 +19,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from hockey_stick import (
-    Means,
-    contour_epsilon,
-    gaussian_delta,
-    mixture,
-    mixture_delta,
-    of_two_bins,
-    sampled_delta,
-    shares_delta,
-    sums,
-    truncated_cohorts,
-)
+import hockey_stick
 from hubbub import accounting
 from hubbub.accounting import (
     RELATIONS,
@@ -106,11 +95,14 @@ def gaussians(r: np.random.Generator) -> Point:
             squared += rounds / z**2
     mu = math.sqrt(squared) * doubled(relation)
     stated = accounting.epsilon(parts, delta, relation, accountant=accountant_of(r))
-    return stated, delta, lambda eps: gaussian_delta(mu * (1 - 1e-14), eps)
+    return stated, delta, lambda eps: hockey_stick.gaussian_delta(mu * (1 - 1e-14), eps)
 
 
-def either_way(one: Means, other: Means, epsilon: float) -> float:
-    return max(mixture_delta(one, other, epsilon), mixture_delta(other, one, epsilon)) * (1 - 1e-9) - 1e-15
+def either_way(one: hockey_stick.Means, other: hockey_stick.Means, epsilon: float) -> float:
+    return (
+        max(hockey_stick.mixture_delta(one, other, epsilon), hockey_stick.mixture_delta(other, one, epsilon)) * (1 - 1e-9)
+        - 1e-15
+    )
 
 
 def strategy_of(r: np.random.Generator, rounds: int) -> Strategy:
@@ -146,7 +138,7 @@ def correlated(r: np.random.Generator) -> Point:
     whole = brute_force_sensitivity(rows[:, :done], shortened(pattern, done))
     mu = doubled(relation) * whole / (mechanism.noise_multiplier * column)
     stated = accounting.guarantee(mechanism, delta, relation, rounds=done).epsilon
-    return stated, delta, lambda eps: gaussian_delta(mu * (1 - 1e-12), eps)
+    return stated, delta, lambda eps: hockey_stick.gaussian_delta(mu * (1 - 1e-12), eps)
 
 
 def shortened(pattern: parts.Participation, rounds: int) -> parts.Participation:
@@ -159,7 +151,7 @@ def poisson(r: np.random.Generator) -> Point:
     """One round, which each unit joins by a coin."""
     z, q, relation, delta = noise_of(r), float(10 ** r.uniform(-4, 0)), relation_of(r), delta_of(r)
     stated = accounting.epsilon([(PoissonSampled(z, q), 1)], delta, relation, accountant=accountant_of(r))
-    return stated, delta, lambda eps: sampled_delta(z, q, eps, relation)
+    return stated, delta, lambda eps: hockey_stick.sampled_delta(z, q, eps, relation)
 
 
 def fixed_size(r: np.random.Generator) -> Point:
@@ -170,7 +162,7 @@ def fixed_size(r: np.random.Generator) -> Point:
     stated = accounting.epsilon([(FixedSizeSampled(z, size, population), 1)], delta, relation, accountant=accountant_of(r))
     if relation != "zero-out":
         # In the cohort the unit stands in for one at the other end: two clip norms away.
-        return stated, delta, lambda eps: sampled_delta(z / 2, q, eps, "add-or-remove-one")
+        return stated, delta, lambda eps: hockey_stick.sampled_delta(z / 2, q, eps, "add-or-remove-one")
     far, near = [(1 - q, 0.0), (q, 2 / z)], [(1 - q, 0.0), (q, 1 / z)]
     return stated, delta, lambda eps: either_way(far, near, eps)
 
@@ -184,7 +176,10 @@ def truncated(r: np.random.Generator) -> Point:
     with_unit = [1.0, *others]
     without = {"zero-out": [0.0, *others], "replace-one": [-1.0, *others], "add-or-remove-one": others}[relation]
     laws = [
-        [(chance, total / z) for chance, total in sums(values, truncated_cohorts(len(values), q, most))]
+        [
+            (chance, total / z)
+            for chance, total in hockey_stick.sums(values, hockey_stick.truncated_cohorts(len(values), q, most))
+        ]
         for values in (with_unit, without)
     ]
     return stated, delta, lambda eps: either_way(*laws, eps)
@@ -206,10 +201,14 @@ def bins(r: np.random.Generator) -> Point:
     z, turns, delta = noise_of(r), int(r.integers(1, 20)), float(10 ** r.uniform(-8, -1.5))
     if r.random() < 0.5:
         stated = accounting.epsilon([(BallsInBins(z, 1, turns), 1)], delta, "zero-out")
-        return stated, delta, lambda eps: gaussian_delta(math.sqrt(turns) / z * (1 - 1e-14), eps)
+        return stated, delta, lambda eps: hockey_stick.gaussian_delta(math.sqrt(turns) / z * (1 - 1e-14), eps)
     stated = accounting.epsilon([(BallsInBins(z, 2, 2 * turns), 1)], delta, "zero-out")
     shift = math.sqrt(turns) / z
-    return stated, delta, lambda eps: max(of_two_bins(shift, shift, eps, remove) for remove in (True, False)) / SUMMED
+    return (
+        stated,
+        delta,
+        lambda eps: max(hockey_stick.of_two_bins(shift, shift, eps, remove) for remove in (True, False)) / SUMMED,
+    )
 
 
 def shares(r: np.random.Generator) -> Point:
@@ -218,7 +217,7 @@ def shares(r: np.random.Generator) -> Point:
     event = DiscreteGaussianShares(math.sqrt(count) * stddev / move, count, stddev, 1)
     delta = float(10 ** r.uniform(-9, -1.5))
     stated = accounting.epsilon([(event, 1)], delta, "zero-out")
-    return stated, delta, lambda eps: shares_delta(stddev, count, move, eps) / SUMMED
+    return stated, delta, lambda eps: hockey_stick.shares_delta(stddev, count, move, eps) / SUMMED
 
 
 def split(r: np.random.Generator) -> Point:
@@ -228,20 +227,20 @@ def split(r: np.random.Generator) -> Point:
     # Of the indicator ½ or −½ a unit has one half.
     mu = math.sqrt(rounds * (parts.update_multiplier**-2 + (2 * parts.count_stddev) ** -2))
     stated = accounting.epsilon([(Gaussian(z), rounds)], delta, "zero-out")
-    return stated, delta, lambda eps: gaussian_delta(mu * (1 - 1e-13), eps)
+    return stated, delta, lambda eps: hockey_stick.gaussian_delta(mu * (1 - 1e-13), eps)
 
 
 def groups(r: np.random.Generator) -> Point:
     z, size, delta = noise_of(r), int(r.integers(1, 6)), float(10 ** r.uniform(-8, -1.5))
     stated = accounting.group_epsilon(lambda d: gaussian.epsilon(d, z), delta, size)
-    return stated, delta, lambda eps: gaussian_delta(size / z, eps)
+    return stated, delta, lambda eps: hockey_stick.gaussian_delta(size / z, eps)
 
 
 def profile(r: np.random.Generator) -> Point:
     """The delta that is stated for an epsilon, which must not be below the truth either."""
     z, q, relation, eps = noise_of(r), float(10 ** r.uniform(-4, 0)), relation_of(r), float(r.uniform(0, 6))
     stated = accounting.delta([(PoissonSampled(z, q), 1)], eps, relation)
-    return eps, stated, lambda at: sampled_delta(z, q, at, relation) * (1 - 1e-13)
+    return eps, stated, lambda at: hockey_stick.sampled_delta(z, q, at, relation) * (1 - 1e-13)
 
 
 EXACT = (gaussians, correlated, poisson, fixed_size, truncated, mixed, bins, shares, split, groups, profile)
@@ -282,9 +281,9 @@ def compositions(count: int, seed: int) -> Iterator[tuple[float, float]]:
             yield stated, law.self_compose(rounds).get_epsilon_for_delta(delta) * (1 - 1e-9)
             continue
         x = np.arange(-40.0, 44.0, 0.02)
-        p, other = mixture(q, 1 / z, x), mixture(q, -1 / z if replaced else 0.0, x)
+        p, other = hockey_stick.mixture(q, 1 / z, x), hockey_stick.mixture(q, -1 / z if replaced else 0.0, x)
         kept = (p > 1e-280) & (other > 1e-280)
-        exact = contour_epsilon([(p[kept], np.log(p[kept] / other[kept]))], 0.02, rounds, delta)
+        exact = hockey_stick.contour_epsilon([(p[kept], np.log(p[kept] / other[kept]))], 0.02, rounds, delta)
         yield stated, exact * (1 - 1e-7)
 
 

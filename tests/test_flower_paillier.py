@@ -266,9 +266,7 @@ def test_a_reply_that_is_not_this_clients_own_is_named_and_not_added(
     assert why in told()
 
 
-def test_holders_who_lie_are_named_and_cost_the_round_only_where_too_few_are_left(
-    tmp_path: Path, told: Callable[[], str]
-) -> None:
+def test_holders_who_lie_are_named_and_cost_the_round_only_if_too_few_are_left(tmp_path: Path, told: Callable[[], str]) -> None:
     on, strategy = federation(tmp_path, shared=True), fixed(flower.Paillier(dealt()[0]))
     liars = set(on.get_node_ids()[:1])
 

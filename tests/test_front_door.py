@@ -135,9 +135,7 @@ def test_rounds_stand_for_independent_noise() -> None:
         ({"mechanism": Mechanism(Identity(4), SAMPLED, 1e12)}, ConfigError, "noise_multiplier|stddev"),
     ],
 )
-def test_a_plan_that_no_run_may_have_is_refused_when_it_is_made(
-    given: dict[str, object], refused: type[Exception], message: str
-) -> None:
+def test_a_plan_no_run_may_have_is_refused_when_made(given: dict[str, object], refused: type[Exception], message: str) -> None:
     usual = {"mechanism": Mechanism(Identity(4), SAMPLED, 1.0), "clip_norm": 1.0, "delta": 1e-5}
     with pytest.raises(refused, match=message):
         hubbub.Plan(**(usual | given))  # type: ignore[arg-type]

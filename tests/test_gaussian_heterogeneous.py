@@ -52,9 +52,7 @@ def test_of_a_ball_no_difference_is_worse_than_stated_and_one_is_as_bad(seed: in
 
 # What the published code of the heterogeneous mechanism does: it divides by the largest share, and scales noise by the share.
 @pytest.mark.parametrize(("scaled_by_the_share", "attained"), [(False, 0.0219), (True, 0.273)])
-def test_dividing_by_the_largest_share_is_caught_as_the_false_claim_that_it_is(
-    scaled_by_the_share: bool, attained: float
-) -> None:
+def test_dividing_by_the_largest_share_is_caught_as_a_false_claim(scaled_by_the_share: bool, attained: float) -> None:
     shares = np.array([0.9, 0.1])
     sigma = gaussian.calibrate("extended", **BUDGET).noise_multiplier / math.sqrt(2 * shares.max())
     variances = sigma**2 * (2 * shares if not scaled_by_the_share else (2 * shares) ** 2)
@@ -105,9 +103,7 @@ def test_the_best_split_between_blocks_is_the_published_one() -> None:
     st.floats(0.01, 20),
     st.floats(-9, -1),
 )
-def test_no_other_split_between_blocks_has_less_noise(
-    blocks: list[tuple[float, int]], epsilon: float, log_delta: float
-) -> None:
+def test_no_other_split_of_blocks_has_less_noise(blocks: list[tuple[float, int]], epsilon: float, log_delta: float) -> None:
     norms, dims = (list(part) for part in zip(*blocks, strict=True))
     answer = for_blocks(norms, dims, epsilon=epsilon, delta=10**log_delta)
     assert answer.attained_delta <= 10**log_delta

@@ -23,30 +23,20 @@ from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism, gaussian
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    SingleParticipation,
-    TruncatedPoissonSampling,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.mechanism.strategies import Dense, Identity, Strategy, toeplitz
 
-CORRELATED = Mechanism(toeplitz.square_root(30, 5), MinSeparation(5, 4), 2.0)
-COHORTS: list[Participation] = [
-    PoissonSampling(0.1),
-    FixedSizeSampling(10, 100),
-    TruncatedPoissonSampling(0.1, 30, 100),
-    CyclicPoissonSampling(0.4, 4),
-    BallsInBinsSampling(5),
+CORRELATED = Mechanism(toeplitz.square_root(30, 5), parts.MinSeparation(5, 4), 2.0)
+COHORTS: list[parts.Participation] = [
+    parts.PoissonSampling(0.1),
+    parts.FixedSizeSampling(10, 100),
+    parts.TruncatedPoissonSampling(0.1, 30, 100),
+    parts.CyclicPoissonSampling(0.4, 4),
+    parts.BallsInBinsSampling(5),
 ]
 
 
-def of(participation: Participation, relation: str | None = None, z: float = 1.5) -> accounting.PrivacyGuarantee:
+def of(participation: parts.Participation, relation: str | None = None, z: float = 1.5) -> accounting.PrivacyGuarantee:
     return accounting.guarantee(Mechanism(Identity(20), participation, z), 1e-6, relation)
 
 
@@ -81,7 +71,7 @@ def test_a_sampled_round_is_as_concentrated_as_it_says_without_amplification(q: 
 
 @pytest.mark.parametrize("relation", ["zero-out", "add-or-remove-one", "replace-one"])
 @pytest.mark.parametrize("participation", COHORTS, ids=lambda p: type(p).__name__)
-def test_what_is_stated_for_random_cohorts_is_at_most_the_worst_case(participation: Participation, relation: str) -> None:
+def test_what_is_stated_for_random_cohorts_is_at_most_the_worst_case(participation: parts.Participation, relation: str) -> None:
     answer = of(participation, relation)
     assert answer.amplified
     assert answer.zcdp_rho is None
@@ -92,18 +82,20 @@ def test_what_is_stated_for_random_cohorts_is_at_most_the_worst_case(participati
 
 def test_the_worst_case_of_coins_is_a_client_of_every_round() -> None:
     rounds, z = 20, 1.5
-    assert of(PoissonSampling(0.1)).unamplified_zcdp_rho == pytest.approx(rounds / (2 * z * z), rel=1e-12)
-    assert of(PoissonSampling(0.1), "replace-one").unamplified_zcdp_rho == pytest.approx(4 * rounds / (2 * z * z), rel=1e-12)
+    assert of(parts.PoissonSampling(0.1)).unamplified_zcdp_rho == pytest.approx(rounds / (2 * z * z), rel=1e-12)
+    assert of(parts.PoissonSampling(0.1), "replace-one").unamplified_zcdp_rho == pytest.approx(
+        4 * rounds / (2 * z * z), rel=1e-12
+    )
     # A client of a cohort of fixed size takes another's place: both contributions change.
-    displaced = of(FixedSizeSampling(10, 100), "add-or-remove-one").unamplified_zcdp_rho
+    displaced = of(parts.FixedSizeSampling(10, 100), "add-or-remove-one").unamplified_zcdp_rho
     assert displaced == pytest.approx(4 * rounds / (2 * z * z), rel=1e-12)
-    assert of(BallsInBinsSampling(5)).unamplified_zcdp_rho == pytest.approx(4 / (2 * z * z), rel=1e-12)
-    every = accounting.guarantee(Mechanism(Identity(rounds), MinSeparation(1, rounds), z), 1e-6)
-    assert of(PoissonSampling(0.1)).unamplified_epsilon == pytest.approx(every.epsilon, rel=1e-12)
+    assert of(parts.BallsInBinsSampling(5)).unamplified_zcdp_rho == pytest.approx(4 / (2 * z * z), rel=1e-12)
+    every = accounting.guarantee(Mechanism(Identity(rounds), parts.MinSeparation(1, rounds), z), 1e-6)
+    assert of(parts.PoissonSampling(0.1)).unamplified_epsilon == pytest.approx(every.epsilon, rel=1e-12)
 
 
 def test_so_little_noise_that_nothing_is_hidden_is_stated_as_infinite_in_the_worst_case() -> None:
-    assert of(PoissonSampling(0.1), z=1e-12).unamplified_epsilon == math.inf
+    assert of(parts.PoissonSampling(0.1), z=1e-12).unamplified_epsilon == math.inf
 
 
 # Other relations
@@ -118,7 +110,7 @@ def test_one_gaussian_is_restated_for_replacement_at_twice_its_mu() -> None:
 
 
 @pytest.mark.parametrize("participation", COHORTS, ids=lambda p: type(p).__name__)
-def test_random_cohorts_are_computed_anew_under_each_relation(participation: Participation) -> None:
+def test_random_cohorts_are_computed_anew_under_each_relation(participation: parts.Participation) -> None:
     answer = of(participation, "zero-out")
     assert [restated.neighboring_relation for restated in answer.other_relations] == ["add-or-remove-one", "replace-one"]
     for restated in answer.other_relations:
@@ -127,7 +119,12 @@ def test_random_cohorts_are_computed_anew_under_each_relation(participation: Par
 
 # The sensitivity
 
-PATTERNS: list[Participation] = [SingleParticipation(), FixedEpochs(3, 7), MinSeparation(5, 4), MinSeparation(1, 20)]
+PATTERNS: list[parts.Participation] = [
+    parts.SingleParticipation(),
+    parts.FixedEpochs(3, 7),
+    parts.MinSeparation(5, 4),
+    parts.MinSeparation(1, 20),
+]
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "add-or-remove-one", "replace-one"])
@@ -135,7 +132,7 @@ PATTERNS: list[Participation] = [SingleParticipation(), FixedEpochs(3, 7), MinSe
 @pytest.mark.parametrize("strategy", [Identity(20), toeplitz.square_root(20, 4)], ids=["independent", "correlated"])
 @pytest.mark.parametrize("z", [0.1, 1.7])
 def test_rho_is_that_of_the_stated_sensitivity_and_noise(
-    strategy: Strategy, participation: Participation, relation: str, z: float
+    strategy: Strategy, participation: parts.Participation, relation: str, z: float
 ) -> None:
     """Bun and Steinke 2016, Proposition 1.6, of the numbers as printed; of random cohorts for each round of a client."""
     try:
@@ -161,7 +158,7 @@ def test_no_digit_of_what_is_stated_is_below_the_truth(z: float, relation: str) 
     """Of k rounds of independent noise all squares are fractions of whole numbers."""
     moved, variance = (4 if relation == "replace-one" else 1), Fraction(z) ** 2
     for k in range(1, 41):
-        mechanism = Mechanism(Identity(k), MinSeparation(1, k), z)
+        mechanism = Mechanism(Identity(k), parts.MinSeparation(1, k), z)
         answer = accounting.guarantee(mechanism, 1e-6, relation)
         composed = accounting.gdp_mu([(Gaussian(z), k)], relation)
         for stated, truth in (
@@ -197,7 +194,7 @@ def test_rho_and_mu_of_several_releases_are_not_an_ulp_low(events: list[tuple[Ev
 
 
 def test_a_sensitivity_of_a_matrix_is_not_an_ulp_low() -> None:
-    mechanism = Mechanism(Dense(np.array([[1.0, 0.0], [1e-9, 1.0]])), SingleParticipation(), 1.0)
+    mechanism = Mechanism(Dense(np.array([[1.0, 0.0], [1e-9, 1.0]])), parts.SingleParticipation(), 1.0)
     truth = 1 + Fraction(1e-9) ** 2
     assert Fraction(mechanism.l2_sensitivity) ** 2 >= truth
     assert Fraction(mechanism.zcdp_rho) * 2 >= truth
@@ -206,7 +203,7 @@ def test_a_sensitivity_of_a_matrix_is_not_an_ulp_low() -> None:
 def test_what_a_run_is_charged_is_not_below_its_cost_where_an_earlier_run_is_counted() -> None:
     """The noise multiplier of the event on record is rounded down."""
     for k in range(1, 200):
-        ((event, times),) = mechanism_events(Mechanism(Identity(k), MinSeparation(1, k), math.sqrt(k)), k)
+        ((event, times),) = mechanism_events(Mechanism(Identity(k), parts.MinSeparation(1, k), math.sqrt(k)), k)
         assert times == 1
         assert Fraction(event.noise_multiplier) ** 2 * k <= Fraction(math.sqrt(k)) ** 2
 
@@ -218,8 +215,8 @@ def points(text: str) -> dict[str, str]:
     return dict(re.findall(r"^\(\d+\) ([^:]+): (.*)$", text, flags=re.MULTILINE))
 
 
-@pytest.mark.parametrize("participation", [*COHORTS, SingleParticipation()], ids=lambda p: type(p).__name__)
-def test_a_statement_holds_each_point_of_the_checklist(participation: Participation) -> None:
+@pytest.mark.parametrize("participation", [*COHORTS, parts.SingleParticipation()], ids=lambda p: type(p).__name__)
+def test_a_statement_holds_each_point_of_the_checklist(participation: parts.Participation) -> None:
     text = of(participation).statement()
     assert list(points(text)) == [
         "Setting",
@@ -244,7 +241,7 @@ def test_a_statement_holds_each_point_of_the_checklist(participation: Participat
 
 
 def test_a_statement_says_both_what_the_sampling_gives_and_the_worst_case() -> None:
-    answer = of(PoissonSampling(0.1))
+    answer = of(parts.PoissonSampling(0.1))
     believed, worst = re.search(r"epsilon is ([\d.]+); in the worst case .* it is ([\d.]+)", answer.statement()).groups()
     assert answer.epsilon <= float(believed) <= answer.epsilon * 1.001
     assert answer.unamplified_epsilon <= float(worst) <= answer.unamplified_epsilon * 1.001
@@ -320,7 +317,7 @@ def test_a_run_that_is_charged_beside_is_told_in_full(run: RunCharge, words: lis
 
 
 def test_the_statement_of_several_runs_holds_each_in_a_line_and_all_that_they_assume() -> None:
-    first, second = of(PoissonSampling(0.1), "zero-out"), accounting.guarantee(CORRELATED, 1e-6)
+    first, second = of(parts.PoissonSampling(0.1), "zero-out"), accounting.guarantee(CORRELATED, 1e-6)
     other = CHARGES[5][0]
     heads = "ab" * 32, "cd" * 32
     # As compose_runs makes it.
@@ -340,6 +337,7 @@ def test_the_statement_of_several_runs_holds_each_in_a_line_and_all_that_they_as
     assert set(assumed) == {f"- {assumption}" for assumption in union}
     assert len(assumed) == len(union)
     assert points(text)["Noise"] == "that of each run, named below."
+    assert text.count("facts about groups") == 1
 
 
 def test_num_2_what_promises_nothing_says_so_in_full() -> None:
@@ -349,8 +347,8 @@ def test_num_2_what_promises_nothing_says_so_in_full() -> None:
     assert nothing.as_json()["curve"] == [{"delta": 1e-5, "epsilon": None}]
 
 
-@pytest.mark.parametrize("participation", [*COHORTS, SingleParticipation()], ids=lambda p: type(p).__name__)
-def test_a_guarantee_is_strict_json_with_all_that_its_text_says(participation: Participation) -> None:
+@pytest.mark.parametrize("participation", [*COHORTS, parts.SingleParticipation()], ids=lambda p: type(p).__name__)
+def test_a_guarantee_is_strict_json_with_all_that_its_text_says(participation: parts.Participation) -> None:
     answer = of(participation)
     read = json.loads(json.dumps(answer.as_json(), allow_nan=False))
     assert [point["epsilon"] for point in read["curve"]] == [epsilon for _, epsilon in answer.curve]
@@ -362,10 +360,10 @@ def test_a_guarantee_is_strict_json_with_all_that_its_text_says(participation: P
 
 
 def test_a_guarantee_states_its_renyi_curve_and_its_trade_off() -> None:
-    poisson = accounting.guarantee(Mechanism(Identity(50), PoissonSampling(0.1), 1.0), 1e-5)
+    poisson = accounting.guarantee(Mechanism(Identity(50), parts.PoissonSampling(0.1), 1.0), 1e-5)
     event = poisson.events[0][0]
     assert poisson.rdp((1.5, 8)) == pytest.approx(50 * accounting.rdp(event, (1.5, 8), "add-or-remove-one"))
-    gaussian = accounting.guarantee(Mechanism(Identity(50), MinSeparation(10, 5), 1.0), 1e-5)
+    gaussian = accounting.guarantee(Mechanism(Identity(50), parts.MinSeparation(10, 5), 1.0), 1e-5)
     assert gaussian.rdp([2.0])[0] == pytest.approx(2 * gaussian.zcdp_rho)
     # Of one Gaussian release the curve is exact: a test that is never wrong about absence misses presence always.
     errors = gaussian.trade_off((0.0, 0.25, 1.0))

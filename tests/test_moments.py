@@ -127,9 +127,7 @@ def test_a_run_releases_them_first_counts_them_and_resumes_by_them(tmp_path: Pat
         assert verify(moved).ok
 
 
-def test_in_a_simulation_their_noise_is_other_noise_than_that_of_the_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_simulation_their_noise_is_other_than_that_of_the_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[SimulationSource] = []
     begin = SimulationSource.__init__
     monkeypatch.setattr(SimulationSource, "__init__", lambda self, seed: made.append(self) or begin(self, seed))

@@ -1,17 +1,23 @@
 """What an optimizer of any family says of its answer is true of the answer's matrix and of its stream."""
 
 import itertools
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hubbub import factorization
+from hubbub.accounting import calibrate
 from hubbub.errors import ConfigError
-from hubbub.factorization import FAMILIES, Optimized
+from hubbub.factorization import FAMILIES, Optimized, strategy_file
 from hubbub.factorization.families import Family, answer_of
-from hubbub.mechanism import utility
+from hubbub.mechanism import Mechanism, utility
+from hubbub.mechanism.gaussian import denoising
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.mechanism.workloads import momentum
+from hubbub.mechanism.strategies import Dense
+from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 ROUNDS = 12
@@ -47,3 +53,25 @@ def test_what_is_stated_of_an_optimum_is_true_of_its_matrix_and_its_stream(
         assert not stated.exact or stated.value == pytest.approx(true, rel=1e-9)
         assert answer.squared_error == pytest.approx(error * stated.value**2, rel=1e-9)
         assert answer.lower_bound <= error * true**2 * (1 + 1e-9)
+
+
+def test_what_is_no_strategy_no_workload_no_matrix_or_no_pattern_of_a_family_is_refused(tmp_path: Path) -> None:
+    found, eight, once = answers("banded", SingleParticipation())[0], prefix_sum(8), FixedEpochs(1, 4)
+    doors: list[tuple[str, Callable[[], object]]] = [
+        (r"give its \.strategy", lambda: Mechanism(found, once, 1.0)),
+        (r"such as Identity\(rounds\)", lambda: calibrate(np.eye(8), once, epsilon=1.0, delta=1e-5)),
+        (r"prefix_sum\(rounds\)", lambda: factorization.banded.optimize(8, 2)),
+        (r"prefix_sum\(rounds\)", lambda: factorization.blt.optimize(8)),
+        (r"prefix_sum\(rounds\)", lambda: factorization.lower_bound(8, SingleParticipation(), "mean")),
+        ("strategy = Workload", lambda: utility.mean_squared_error(found.strategy, found.workload)),
+        ("must be an Optimized", lambda: strategy_file.save(tmp_path / "s.safetensors", found.strategy)),
+        # Rounds that no client may join: the proved bound would be false.
+        (r"SingleParticipation\(\) only", lambda: factorization.semiseparable.optimize(eight, participation=once)),
+        ("a dense matrix of", prefix_sum(10**7).matrix),
+        ("complex128 holds no real numbers", lambda: Dense(np.eye(3) * (1 + 5j))),
+        ("must be an array of real numbers of 2 axes", lambda: Dense([[1.0], [1.0, 2.0]])),
+        ("released = nan: must be finite", lambda: denoising.soft_threshold(np.nan, 1.0)),
+    ]
+    for words, door in doors:
+        with pytest.raises((TypeError, ValueError), match=words):
+            door()

@@ -39,9 +39,7 @@ FLEETS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fleet", FLEETS.values(), ids=FLEETS)
 @pytest.mark.parametrize("flag", ["--neighbours", "--no-neighbours"])
-def test_a_plan_of_a_hundred_thousand_clients_loads_no_tensors_and_no_data(
-    fleet: configs.Layer, flag: str, tmp_path: Path
-) -> None:
+def test_a_plan_of_a_hundred_thousand_clients_loads_no_tensors_or_data(fleet: configs.Layer, flag: str, tmp_path: Path) -> None:
     many: configs.Layer = {
         "training": {"rounds": 2000, "cohort_size": 1000},
         "data": {"name": "my_app:fleet", "clients": 100_000},

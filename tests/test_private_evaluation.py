@@ -69,7 +69,7 @@ def test_no_client_moves_a_sum_by_more_than_the_norm(
 
 def test_estimates_of_a_sum_without_noise_are_those_of_the_definition() -> None:
     rng = np.random.default_rng(0)
-    measured = PrivateEvaluation(1.0, BOTH)
+    measured = PrivateEvaluation(1e-9, BOTH)
     accuracies, losses = rng.uniform(0, 1, 999), rng.uniform(0, 5, 999)
     total = sum(measured.encode({"accuracy": a, "loss": x}) for a, x in zip(accuracies, losses, strict=True))
     # Those who do not answer move no estimate.
@@ -81,6 +81,14 @@ def test_estimates_of_a_sum_without_noise_are_those_of_the_definition() -> None:
     assert parts.parts == pytest.approx(counted / 999)
     for at in (0.0, 0.05, 0.3, 1.0):
         assert (losses <= parts.quantile(at)).mean() == pytest.approx(at, abs=0.02)
+    # Nobody is above 1 here.
+    assert measured.estimates(measured.encode({"accuracy": 0.0, "loss": 0.7}))[2].quantile(1.0) == 1.0
+
+
+def test_what_nobody_answers_does_not_look_like_a_measurement() -> None:
+    found = PrivateEvaluation(0.05, BOTH).estimates(np.full(6, 0.02))
+    assert [(one.value, one.standard_error) for one in found[:2]] == [(0.5, 0.5), (2.5, 2.5)]
+    assert found[2].standard_error > 1
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3])

@@ -77,9 +77,7 @@ def test_cyclic_cohorts_have_as_many_bands_as_groups_and_independent_noise_witho
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_of_each_kind_goes_on_where_it_was_interrupted_and_holds(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_each_kind_resumes_after_a_stop_and_holds(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rounds = itertools.count()
 

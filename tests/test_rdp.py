@@ -193,9 +193,7 @@ def test_epsilon_and_delta_by_divergences_are_above_the_truth(point: dict) -> No
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(z=st.floats(1e-3, 100), rounds=st.integers(1, 10**5), log_delta=st.floats(-300, -1), relation=st.sampled_from(RELATIONS))
-def test_gaussians_cost_more_by_divergences_than_exactly_and_never_beyond_the_zcdp_bound(
-    z, rounds, log_delta, relation
-) -> None:
+def test_gaussians_cost_more_by_divergences_than_exactly_and_never_beyond_zcdp(z, rounds, log_delta, relation) -> None:
     delta = 10.0**log_delta
     factor = 2 if relation == "replace-one" else 1
     mu = factor * math.sqrt(rounds) / z

@@ -9,9 +9,7 @@ from hubbub._util.roots import bracket, pushed
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-9, 1e6), st.floats(1e-9, 1e6), st.booleans())
-def test_a_bracket_ends_on_both_sides_of_the_change_with_no_number_between(
-    change: float, left: float, right: float, above: bool
-) -> None:
+def test_a_bracket_ends_beside_the_change_with_no_number_between(change: float, left: float, right: float, above: bool) -> None:
     def holds(x: float) -> bool:
         return x >= change if above else x < change
 

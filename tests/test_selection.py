@@ -57,9 +57,7 @@ def loss_beyond(one: np.ndarray, other: np.ndarray, step: float, nothing: float,
 
 @pytest.mark.parametrize("law", TRIAL_LAWS)
 @pytest.mark.parametrize(("mean", "z"), [(5.0, 1.0), (40.0, 3.0)])
-def test_the_largest_of_a_random_number_of_noisy_values_keeps_the_bound_and_breaks_that_of_one(
-    law: str, mean: float, z: float
-) -> None:
+def test_the_largest_of_randomly_many_values_keeps_the_bound_and_breaks_that_of_one(law: str, mean: float, z: float) -> None:
     release = [(Gaussian(z), 1)]
     bound = selection_epsilon([release], mean, DELTA, "zero-out", law=law)
     alone = epsilon(release, DELTA, "zero-out")

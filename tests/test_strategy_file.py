@@ -151,6 +151,14 @@ def test_a_header_that_claims_much_is_refused_before_it_is_read(tmp_path: Path) 
     assert "header claims" in refused(tmp_path, (2**16 + 1).to_bytes(8, "little") + b"{}" + b" " * 70_000)
 
 
+def test_what_would_not_be_read_back_replaces_no_file(tmp_path: Path) -> None:
+    strategy_file.save(file := tmp_path / "s.safetensors", answer(strategies.Identity(4)))
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match="must not be negative"):
+        strategy_file.save(file, answer(strategies.Identity(4)), seconds=-1.0)
+    assert file.read_bytes() == before
+
+
 def test_a_disk_that_refuses_keeps_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strategy_file.save(tmp_path / "s.safetensors", answer(strategies.Identity(2)))
     before = (tmp_path / "s.safetensors").read_bytes()

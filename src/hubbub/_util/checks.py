@@ -25,7 +25,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 def shown(value: object) -> str:
     """The value for a message, cut to its beginning if it is long."""
     try:
-        text = repr(value)
+        text = repr(value).replace("\n", " ")
     except ValueError:
         # Python does not print whole numbers of thousands of digits.
         return f"a number of {value.bit_length()} bits" if isinstance(value, int) else object.__repr__(value)
@@ -168,18 +168,24 @@ def numbers_within(name: str, values: npt.ArrayLike, rule: str, holds: Callable[
 
 def real_array(name: str, value: npt.ArrayLike, *, ndim: int, at_most: float = _LARGEST_ENTRY) -> Array:
     """A read-only float64 copy, row by row, with the given number of axes, every entry finite."""
-    array = np.array(value, dtype=np.float64, order="C")
+    try:
+        given = np.asarray(value)
+        if given.dtype.kind not in "biufO":
+            raise TypeError(f"{given.dtype} holds no real numbers")
+        array = np.array(given, dtype=np.float64, order="C")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{name} = {shown(value)}: must be an array of real numbers of {ndim} axes ({error})") from error
     if array.ndim != ndim:
         raise ValueError(f"{name} has shape {array.shape}: must have {ndim} axes")
     if array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}: must not be empty")
     bad = np.argwhere(~np.isfinite(array))
-    if bad.size:
+    if len(bad):
         where = tuple(int(i) for i in bad[0])
-        raise ValueError(f"{name}{list(where)} = {array[where]}: must be finite")
+        raise ValueError(f"{name}{list(where) or ''} = {array[where]}: must be finite")
     huge = np.argwhere(np.abs(array) > at_most)
-    if huge.size:
+    if len(huge):
         where = tuple(int(i) for i in huge[0])
-        raise ValueError(f"{name}{list(where)} = {array[where]}: must be at most {at_most:g}, or its square overflows")
+        raise ValueError(f"{name}{list(where) or ''} = {array[where]}: must be at most {at_most:g}, or its square overflows")
     array.setflags(write=False)
     return array

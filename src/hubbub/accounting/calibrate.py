@@ -44,7 +44,7 @@ from hubbub.mechanism import Mechanism, NoiseShares, gaussian
 from hubbub.mechanism.participation import MinSeparation, Participation, RandomParticipation
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity
-from hubbub.mechanism.strategies.strategy import Strategy
+from hubbub.mechanism.strategies.strategy import Strategy, require_strategy
 
 __all__ = [
     "calibrate",
@@ -382,6 +382,7 @@ def calibrate_min_separation(
     budget = _Budget(epsilon, delta, neighboring_relation)
     if max_participations is not None:
         max_participations = integer("max_participations", max_participations, at_least=1)
+    require_strategy(strategy)
     rounds = strategy.rounds
 
     def cost(separation: int) -> float:

@@ -26,7 +26,7 @@ from hubbub.accounting.runs import (
     run_participations,
     run_words,
 )
-from hubbub.accounting.wording import EACH_RUN, Assumption, compared, count
+from hubbub.accounting.wording import EACH_RUN, OF_GROUPS, Assumption, compared, count
 from hubbub.errors import BudgetError
 from hubbub.mechanism import NoiseBy
 
@@ -387,8 +387,11 @@ def _written(answer: PrivacyGuarantee, facts: RunFacts) -> str:
     }
     lines = ["Privacy statement", "", answer.sentence(), ""]
     lines += [f"({number}) {name}: {text}" for number, (name, text) in enumerate(points.items(), start=1)]
-    # What none of the runs covers, each once.
-    uncovered = dict.fromkeys((*answer.not_covered, *(what for run in facts.runs for what in run.not_covered)))
+    # What none of the runs covers, each once; of groups what is true of all runs together, where it is said.
+    own = [what for run in facts.runs for what in run.not_covered]
+    if any(what.startswith(OF_GROUPS) for what in answer.not_covered):
+        own = [what for what in own if not what.startswith(OF_GROUPS)]
+    uncovered = dict.fromkeys((*answer.not_covered, *own))
     assumed = "It assumes (and who enforces it)" if facts.heads else "It holds for a run of which this is true"
     for title, items in (
         ("The runs", _runs(answer, facts)),

@@ -40,6 +40,13 @@ def not_covered(
     return (*usual, _groups(privacy_unit, participations, neighboring_relation)) if participations else usual
 
 
+# How a line begins that says what k units pay.
+OF_GROUPS = (
+    "facts about groups: for k clients that act as one",
+    "facts about people with several examples: for k examples of one person",
+)
+
+
 def _groups(
     privacy_unit: str, participations: Sequence[Participation | None], neighboring_relation: NeighboringRelation
 ) -> str:
@@ -51,9 +58,7 @@ def _groups(
     Source: Vadhan 2017, "The Complexity of Differential Privacy", Lemma 2.2 (the steps); Zhu, Dong and Wang 2022, Theorem 10
     (the rounds of a mixture), https://arxiv.org/abs/2106.08567.
     """
-    who = "facts about groups: for k clients that act as one"
-    if privacy_unit == "example":
-        who = "facts about people with several examples: for k examples of one person"
+    who = OF_GROUPS[privacy_unit == "example"]
     if all(isinstance(one, Pattern) for one in participations):
         return f"{who}, epsilon is that of k times the sensitivity"
     if all(isinstance(one, Pattern | PoissonSampling) for one in participations):

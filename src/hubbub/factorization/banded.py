@@ -34,7 +34,7 @@ from hubbub.mechanism.participation import FixedEpochs, Participation, SinglePar
 from hubbub.mechanism.strategies.banded import Banded
 from hubbub.mechanism.strategies.matrices import root_series
 from hubbub.mechanism.utility import squared_errors
-from hubbub.mechanism.workloads import Workload
+from hubbub.mechanism.workloads import Workload, require_workload
 
 __all__ = ["optimize"]
 
@@ -281,7 +281,7 @@ def optimize(
 
     Source: McKenna 2024, https://arxiv.org/abs/2405.15913, for the problem.
     """
-    rounds = workload.rounds
+    rounds = require_workload(workload).rounds
     bands = integer("bands", bands, at_least=1, at_most=rounds)
     one_of("objective", objective, ("mean", "max"))
     separation, participations = worst_rounds(participation, rounds)

@@ -12,7 +12,7 @@ import numpy as np
 from hubbub._util.checks import Array, one_of
 from hubbub.factorization.diagonal import Classes, Effort, alone, maximize
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, require_pattern
-from hubbub.mechanism.workloads import Workload
+from hubbub.mechanism.workloads import Workload, require_workload
 
 # Enough for a relative 1e-4 of the best bound of this kind without momentum.
 _QUICK = Effort(residual=0.03, evaluations=5, poles=1e-5)
@@ -47,7 +47,7 @@ def lower_bound(workload: Workload, participation: Participation, objective: str
     https://arxiv.org/abs/2211.06530.
     """
     one_of("objective", objective, ("mean", "max"))
-    effort = _LONGER if workload.momentum else _QUICK
+    effort = _LONGER if require_workload(workload).momentum else _QUICK
     return maximize(workload, classes_of(workload.rounds, participation), objective, effort).bound
 
 

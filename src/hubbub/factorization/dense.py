@@ -35,7 +35,7 @@ from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participa
 from hubbub.mechanism.strategies.dense import Dense
 from hubbub.mechanism.strategies.matrices import gram_root, triangular_form
 from hubbub.mechanism.strategies.semiseparable import Semiseparable
-from hubbub.mechanism.workloads import Workload
+from hubbub.mechanism.workloads import Workload, require_workload
 
 __all__ = ["optimize"]
 
@@ -75,7 +75,7 @@ def optimize(
     https://arxiv.org/abs/2211.06530.
     """
     one_of("objective", objective, ("mean", "max"))
-    n = workload.rounds
+    n = require_workload(workload).rounds
     try:
         match require_pattern(participation):
             case FixedEpochs(epochs, b) if n > b:

@@ -27,10 +27,10 @@ from hubbub._util.checks import Array, integer, one_of
 from hubbub.factorization.diagonal import Dual, Effort, alone, maximize
 from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
 from hubbub.factorization.pencils import Poles, pivots, row_gram
-from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
+from hubbub.mechanism.participation import FixedEpochs, Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies.matrices import triangular_form
 from hubbub.mechanism.strategies.semiseparable import Recursion, Semiseparable, column_norms
-from hubbub.mechanism.workloads import Workload
+from hubbub.mechanism.workloads import Workload, require_workload
 
 __all__ = ["optimize"]
 
@@ -217,17 +217,20 @@ def optimize(
         (3, True)
     """
     one_of("objective", objective, ("mean", "max"))
+    rounds = require_workload(workload).rounds
     buffers = integer("buffers", buffers, at_least=1)
-    if worst_rounds(participation, workload.rounds)[1] > 1:
+    # Of one epoch that is shorter than the run, rounds that no client may join need no noise: the bound would be false.
+    idle = isinstance(participation, FixedEpochs) and participation.rounds_per_epoch < rounds
+    if idle or worst_rounds(participation, rounds)[1] > 1:
         raise ValueError(
             f"participation = {participation!r}: buffers that change from round to round are optimized for "
             "SingleParticipation() only; use banded, blt, or dense.optimize"
         )
     if workload.momentum:
         raise ValueError(f"workload.momentum = {workload.momentum}: must be 0 here; use dense.optimize or blt.optimize")
-    if workload.rounds > _MOST_ROUNDS:
+    if rounds > _MOST_ROUNDS:
         raise ValueError(
-            f"workload.rounds = {workload.rounds}: must be at most {_MOST_ROUNDS} here; use dense.optimize, which keeps one "
+            f"workload.rounds = {rounds}: must be at most {_MOST_ROUNDS} here; use dense.optimize, which keeps one "
             "buffer for each of some forty poles, or blt.optimize"
         )
     full, dual = best_recursion(workload, objective)

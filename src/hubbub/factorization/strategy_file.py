@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from hubbub._util import __version__, files, strict_json
-from hubbub._util.checks import Array, integer, non_negative, one_of, table
+from hubbub._util.checks import Array, integer, non_negative, one_of, shown, table
 from hubbub.errors import DataError, HubbubError
 from hubbub.factorization import Optimized
 from hubbub.mechanism.participation import participation_of, participation_record
@@ -80,6 +80,8 @@ def save(path: str | Path, answer: Optimized[Strategy], *, seconds: float | None
     file = Path(path)
     if file.suffix != SUFFIX:
         raise ValueError(f"path = {file}: must end in {SUFFIX}")
+    if not isinstance(answer, Optimized):
+        raise TypeError(f"answer = {shown(answer)}: must be an Optimized, as optimize or families.answer_of returns")
     arrays = {f"{_STRATEGY}{name}": np.ascontiguousarray(a) for name, a in strategy_arrays(answer.strategy).items()}
     if answer.workload.learning_rates is not None:
         arrays[_RATES] = np.array(answer.workload.learning_rates)
@@ -101,6 +103,8 @@ def save(path: str | Path, answer: Optimized[Strategy], *, seconds: float | None
         "command": _text("command", command),
     }
     content = safetensors.save(arrays, {_ENTRY: strict_json.canonical(stated).decode()})
+    # What is not read back replaces no file.
+    _stored(_stated(content), arrays)
     files.write_atomic(file, content, mode=0o644)
 
 

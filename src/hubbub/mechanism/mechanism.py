@@ -24,7 +24,7 @@ from hubbub.mechanism.participation import (
 )
 from hubbub.mechanism.sensitivity import Sensitivity, is_triangular, of_matrix
 from hubbub.mechanism.strategies import OWN, Identity
-from hubbub.mechanism.strategies.strategy import Strategy, WithLeadingPart
+from hubbub.mechanism.strategies.strategy import Strategy, WithLeadingPart, require_strategy
 
 # The largest standard deviation of a noise share, in steps of its lattice.
 MOST_STDDEV = 2**28
@@ -98,6 +98,7 @@ class Mechanism:
     shares: NoiseShares | None = None
 
     def __post_init__(self) -> None:
+        require_strategy(self.strategy)
         require_participation(self.participation)
         object.__setattr__(self, "noise_multiplier", scale("noise_multiplier", self.noise_multiplier))
         pattern = self.participation

@@ -164,7 +164,9 @@ class Estimate:
         below = np.concatenate([[0.0], np.cumsum(self.parts)])
         # All bins are empty: take them as equally likely.
         below = below / below[-1] if below[-1] > 0 else np.linspace(0, 1, len(below))
-        return float(np.interp(at, below, self.edges))
+        # Nobody is above the last bin that is not empty.
+        used = int(np.argmax(below >= 1)) + 1
+        return float(np.interp(at, below[:used], self.edges[:used]))
 
     def as_json(self) -> dict[str, Any]:
         """The estimate as strict JSON values."""
@@ -276,7 +278,7 @@ class PrivateEvaluation:
         """A client's vector, ``(dim,)``, of norm at most :attr:`norm`; zero for one that does not answer or lacks a number."""
         try:
             numbers = [float((values or {})[one.name]) for one in self.statistics]
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except (KeyError, TypeError, ValueError, OverflowError, RuntimeError):
             # A client may send anything.
             return np.zeros(self.dim)
         if any(map(math.isnan, numbers)):
@@ -284,10 +286,16 @@ class PrivateEvaluation:
         return np.concatenate([*(one.encode(x) for one, x in zip(self.statistics, numbers, strict=True)), [1.0]])
 
     def estimates(self, release: Array) -> tuple[Estimate, ...]:
-        """The estimates of a release, ``(dim,)``: post-processing."""
+        """The estimates of a release, ``(dim,)``: post-processing.
+
+        Where the noisy number of answers is below twice its standard deviation, maybe nobody answered: the estimate is then the
+        middle of the bounds, or empty bins, with a standard error of half of the bounds, or more than 1.
+        """
         stddev = self.noise_multiplier * self.norm
         # At least one client, so that quotients stay finite.
         count = max(float(release[-1]), 1.0)
+        if release[-1] < max(0.5, 2 * stddev):
+            release, count, stddev = np.zeros(self.dim), 1.0, 1.0
         # Behind the last block stands the count.
         *blocks, _ = np.split(release, np.cumsum([one.dim for one in self.statistics]))
         return tuple(one.estimate(block, count, stddev) for one, block in zip(self.statistics, blocks, strict=True))

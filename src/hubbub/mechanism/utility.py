@@ -14,8 +14,8 @@ from hubbub._util.checks import Array
 from hubbub.mechanism.mechanism import Mechanism
 from hubbub.mechanism.sensitivity import is_triangular
 from hubbub.mechanism.strategies.identity import Identity
-from hubbub.mechanism.strategies.strategy import Strategy
-from hubbub.mechanism.workloads import Workload
+from hubbub.mechanism.strategies.strategy import Strategy, require_strategy
+from hubbub.mechanism.workloads import Workload, require_workload
 
 __all__ = [
     "largest_deviation",
@@ -161,7 +161,8 @@ def squared_errors(workload: Workload, strategy: Strategy) -> Array:
         >>> squared_errors(prefix_sum(rounds=3), Identity(rounds=3))
         array([1., 2., 3.])
     """
-    if workload.rounds != strategy.rounds:
+    require_strategy(strategy)
+    if require_workload(workload).rounds != strategy.rounds:
         raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
     C = np.asarray(strategy.matrix(), dtype=np.float64)
     if is_triangular(C):

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub._util.checks import Array, finite, integer, plain_numbers, positive
+from hubbub._util.checks import Array, finite, plain_numbers, positive, rounds_count, shown
+from hubbub.mechanism.strategies.strategy import require_dense
 
 __all__ = ["Workload", "momentum", "prefix_sum"]
 
@@ -44,7 +45,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         plain_numbers(self)
-        integer("rounds", self.rounds, at_least=1)
+        rounds_count(self.rounds)
         if not 0 <= finite("momentum", self.momentum) < 1:
             raise ValueError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
         if self.learning_rates is None:
@@ -58,12 +59,13 @@ class Workload:
         object.__setattr__(self, "learning_rates", rates)
 
     def matrix(self) -> Array:
-        """A as a dense matrix, ``(rounds, rounds)``."""
-        steps = np.subtract.outer(np.arange(self.rounds), np.arange(self.rounds))
-        buffer = np.where(steps >= 0, self.momentum ** np.maximum(steps, 0), 0.0)
+        """A as a dense matrix, ``(rounds, rounds)``, of at most 20,000 rounds."""
+        require_dense(self.rounds)
+        column = np.concatenate([np.zeros(self.rounds - 1), self.momentum ** np.arange(self.rounds)])
+        buffer = np.lib.stride_tricks.sliding_window_view(column, self.rounds)[:, ::-1].copy()
         if self.learning_rates is not None:
             buffer *= np.asarray(self.learning_rates)[:, None]
-        return np.cumsum(buffer, axis=0)
+        return np.cumsum(buffer, axis=0, out=buffer)
 
     def inverse_bands(self) -> Array:
         """The diagonals of A⁻¹, which is lower banded: entry ``[d, j]`` is that of row j + d and column j.
@@ -97,6 +99,13 @@ class Workload:
     def toeplitz(self) -> bool:
         """Whether each column of A is the previous one, shifted by a round."""
         return self.learning_rates is None or len(set(self.learning_rates)) == 1
+
+
+def require_workload(value: object) -> Workload:
+    """The value, refused with a ``TypeError`` if it is no workload."""
+    if not isinstance(value, Workload):
+        raise TypeError(f"workload = {shown(value)}: must be a Workload, such as prefix_sum(rounds)")
+    return value
 
 
 def prefix_sum(rounds: int) -> Workload:

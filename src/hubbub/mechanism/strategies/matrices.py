@@ -22,7 +22,7 @@ from scipy import fft, linalg
 from hubbub._util.checks import Array, real_array, rounds_count
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix, summed
-from hubbub.mechanism.workloads import Workload
+from hubbub.mechanism.workloads import Workload, require_workload
 
 # The inverse would overflow below this.
 _LEAST_DIAGONAL = 1e-100
@@ -75,7 +75,7 @@ def first_column(name: str, values: npt.ArrayLike, rounds: int) -> tuple[float, 
 
 def require_equal_rates(workload: Workload) -> float:
     """The learning rate, equal in all rounds; a workload with different rates, which is not Toeplitz, is refused."""
-    if not workload.toeplitz:
+    if not require_workload(workload).toeplitz:
         raise ValueError(
             "workload.learning_rates differ: a Toeplitz strategy is for equal ones; use banded.optimize, which takes any"
         )

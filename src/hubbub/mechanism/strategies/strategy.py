@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from hubbub._util.checks import Array
+from hubbub._util.checks import Array, shown
 from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity
@@ -134,6 +134,13 @@ def progress(strategy: Strategy, rounds: int) -> Progress:
         _, memory = strategy.step(t, draw, memory)
         most = max(most, len(memory))
     return Progress(drawn, len(memory), most)
+
+
+def require_strategy(value: object) -> None:
+    """Refuse a value that is no strategy with a ``TypeError``."""
+    if not all(hasattr(value, name) for name in ("rounds", "matrix", "sensitivity", "step")):
+        hint = "give its .strategy" if hasattr(value, "strategy") else "such as Identity(rounds) or Dense(matrix)"
+        raise TypeError(f"strategy = {shown(value)}: must be a strategy of hubbub.mechanism.strategies or of your own; {hint}")
 
 
 _MOST_DENSE = 20_000
