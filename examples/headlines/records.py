@@ -118,6 +118,7 @@ TASKS = (
         "CIFAR-10 (lossy copy), each image a unit", "DP-SGD, Poisson", "cifar10.toml", {1.0: {}, 3.0: {}, 8.0: {}},
         {3.0: f"67.0 % on the lossless images, {TRAMER_BONEH}"},
     ),
+    Task("CIFAR-10 (lossy copy), each image a unit", "banded, cyclic Poisson", "cifar10_cyclic.toml", {3.0: {}}),
     Task(
         "CIFAR-10 (lossy copy), each image a unit", "no privacy", "cifar10.toml",
         {math.inf: {"training.learning_rate": 0.001, "training.rounds": 200}},

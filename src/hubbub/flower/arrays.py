@@ -52,6 +52,10 @@ class Layout:
     @classmethod
     def of(cls, arrays: ArrayRecord) -> "Layout":
         """The layout of a model."""
+        if not isinstance(arrays, ArrayRecord):
+            raise TypeError(
+                f"initial_arrays = {type(arrays).__name__}: must be an ArrayRecord, such as ArrayRecord(model.state_dict())"
+            )
         names, shapes, dtypes = [], [], []
         for name, array in arrays.items():
             if array.stype != "numpy.ndarray":

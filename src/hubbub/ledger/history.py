@@ -45,14 +45,14 @@ class Epoch:
         key: The HMAC of its key; ``None`` in a simulation.
         sampler: The fingerprint of the sampler; rows are drawn again only where it is the same.
         ranks: The number of processes that shared its rounds.
-        clients: The HMAC of the list of clients, where the promise counts on one that stays.
+        listed: The HMAC of the list of clients, where the promise counts on one that stays.
     """
 
     first_row: int
     key: str | None
     sampler: str
     ranks: int = 1
-    clients: str | None = None
+    listed: str | None = None
 
 
 @dataclass
@@ -151,8 +151,8 @@ class History:
         first_row = integer("first_row", body["first_row"], at_least=self.epochs[-1].first_row if self.epochs else 0)
         key = None if body["key"] is None else digest("key", body["key"])
         ranks = integer("ranks", body.get("ranks", 1), at_least=1)
-        clients = digest("clients", body["clients"]) if "clients" in body else None
-        self.epochs.append(Epoch(first_row, key, digest("sampler", body["sampler"]), ranks, clients))
+        listed = digest("listed", body["listed"]) if "listed" in body else None
+        self.epochs.append(Epoch(first_row, key, digest("sampler", body["sampler"]), ranks, listed))
 
     def _begin(self, body: Mapping[str, Any], block: bytes | memoryview) -> None:
         """The cost of a round is recorded."""

@@ -190,8 +190,8 @@ class Ledger:
         digest, before = None if key is None else self.digest("key", key), self.history.epochs
         body = {"kind": "epoch", "epoch": len(before), "first_row": first_row, "key": digest, "sampler": sampler}
         shared = {"ranks": ranks} if ranks > 1 else {}
-        listed = {} if clients is None else {"clients": self.digest("clients", strict_json.canonical(_names(clients)))}
-        if clients is not None and before and before[-1].clients != listed["clients"]:
+        listed = {} if clients is None else {"listed": self.digest("clients", strict_json.canonical(_names(clients)))}
+        if clients is not None and before and before[-1].listed != listed["listed"]:
             raise ParticipationError(
                 f"{self.chain.path}: the run began with other clients than the {len(clients)} that are listed now, or with the "
                 "same in another order, and what it promises counts on one list that stays: resume with the clients of before, "

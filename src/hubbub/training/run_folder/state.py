@@ -202,7 +202,7 @@ def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.opti
         folder / START if folder else "model",
     )
     # What a try that was refused left behind is nobody's start.
-    kept = start is not None and (begun or start.finished)
+    kept = start is not None and (begun or start.finished or bool(start.optimizer))
     start = start if start and kept else Start(vector, {})
     try:
         if why := begins_with(extends, start):
