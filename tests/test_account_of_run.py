@@ -7,6 +7,7 @@ import pytest
 
 from hubbub.ledger.promise import Promise
 from recorded_runs import BAND, BANDED, COIN, EVEN, PATTERN, THREE, answer, charges, invoke, promise_of, recorded
+from refusals import refused
 
 COMMANDS = {"account": ["account"], "calibrate": ["calibrate", "--epsilon", "3"]}
 each_command = pytest.mark.parametrize("command", COMMANDS)
@@ -73,6 +74,11 @@ def test_a_run_s_mechanism_under_other_cohorts_keeps_its_unit(tmp_path: Path) ->
     found = answer("account", "--mechanism", run, "--min-separation", "4", "--max-participations", "1")
     assert found["privacy_unit"] == "example"
     assert found["l2_sensitivity"] < answer("account", "--mechanism", run)["l2_sensitivity"]
+
+
+def test_noise_of_fewer_rounds_than_the_strategy_has_is_not_calibrated_for_all_of_them(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", replace(BAND, rounds=3), THREE)
+    refused([*COMMANDS["calibrate"], "--mechanism", run, "--delta", "1e-5"], "has 3 of its strat", "--set training.rounds=3")
 
 
 @each_command

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import hubbub as package
 from hubbub import accounting
 from hubbub._util import strict_json
+from hubbub.experiment.config import resolve
 from hubbub.training import RunStore
 from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verify
@@ -216,6 +217,14 @@ def test_acc_12_a_model_that_the_releases_do_not_make_is_refused(place: Path) ->
     path.write_bytes(content)
     assert hubbub("resume", "one", *PLAIN) == 0
     assert extend() == 0
+
+
+def test_what_is_extended_on_flower_trains_each_client_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, path = list[str](), place / "one/config.toml"
+    path.write_text(re.sub('plan = ".*"', 'plan = "batched-4"', path.read_text()))
+    monkeypatch.setattr("hubbub.cli.training._begin", lambda layers, *_: began.append(resolve(*layers).training.plan))
+    assert extend("one", "two", "training.engine=flower") == hubbub(*extending(), "--engine", "flower") == 0
+    assert began == ["one-by-one"] * 2
 
 
 def test_a_resumed_run_cannot_be_told_that_it_began_by_itself(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,10 +141,14 @@ def test_a_report_is_not_written_in_the_place_of_a_folder_or_another_file(run: P
 
 def test_the_card_says_whom_epsilon_is_against(run: Path, tmp_path: Path) -> None:
     """Epsilon without its delta bounds nothing, and binds nobody who sees more than releases."""
+    # As of a run that was killed before it had measured its last model.
+    rows = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(rows[:-1]))
     assert ran("publish", run, "-o", tmp_path / "public") == 0
     card, stated = ((tmp_path / "public" / name).read_text() for name in ("README.md", "guarantee.json"))
     delta = json.loads(stated)["delta"]
     assert f"at delta {delta:g} bounds what those who see releases alone can learn" in card
+    assert f", after {len(rows) - 1} rounds." in card
     assert "anybody can learn" not in card
 
 
@@ -156,6 +160,8 @@ def test_a_folder_that_became_read_only_is_to_be_made_writable(run: Path, monkey
 def test_settings_behind_a_link_are_not_read(run: Path, tmp_path: Path) -> None:
     (run / "config.toml").rename(tmp_path / "elsewhere.toml")
     refused(["resume", run], "config.toml: is not there; restore it")
+    (run / "model.safetensors").unlink()
+    refused(["evaluate", run], "no other is loaded, evaluated or published")
     (run / "config.toml").symlink_to(tmp_path / "elsewhere.toml")
     with pytest.raises(RunFolderError, match="symbolic link"):
         hubbub.load(run)

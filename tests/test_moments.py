@@ -15,6 +15,7 @@ from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.experiment.engine.finished import load
 from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.experiment.extending import require_same
 from hubbub.experiment.planner import planned
 from hubbub.experiment.sweep.grid import CELLS, Cell
 from hubbub.experiment.sweep.results import choice, found
@@ -215,6 +216,8 @@ def test_those_of_other_data_and_those_of_a_simulation_are_refused(tmp_path: Pat
     begun = RunInFolder.begun(build(small(**own), allow_import=True), tmp_path / "run", allow_import=True)
     list(begun.rounds(begun.run.population))
     theirs = {**own, "data__normalization": tmp_path / "run" / NORMALIZATION}
+    extending = {"training__extends": "run", "privacy__earlier_runs": '["run"]'}
+    require_same(small(**{**own, **extending, "data__normalization": f"run/{NORMALIZATION}"}))
     for path in ("one", "link", tmp_path / "one"):
         assert planned(small(**{**theirs, "data__path": path}), 100).earlier == begun.run.plan.earlier
     for path in ("two", "default"):

@@ -452,9 +452,10 @@ def test_metrics_and_the_screen_show_an_aborted_round_and_name_nobody_in_public(
     yielded = list(begun.rounds(SometimesClosed(begun.run.population, 2)))
     for terminal in (False, True):
         told = io.StringIO()
-        with _progress(Console(file=told, force_terminal=terminal, width=200, highlight=False), 4, 0, "client") as show:
-            for row in yielded:
+        with _progress(Console(file=told, force_terminal=terminal, width=200, highlight=False), 4, 0, "example") as show:
+            for row in (*yielded[:3], {**yielded[3], "evaluation": {"loss": {"value": 1.0, "standard_error": 0.1}}}):
                 show(row)
+        assert "examples' loss 1 ± 0.1" in told.getvalue()
         assert "round 3/4  aborted, its privacy cost stays spent: nothing was decrypted: holder 2" in told.getvalue()
         assert told.getvalue().count("aborted, its privacy cost stays spent") == 1
     rows, _ = read_metrics(tmp_path / "run" / "metrics.jsonl")

@@ -8,6 +8,7 @@ import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,8 @@ def test_noise_and_signal_are_those_of_drawn_noise() -> None:
     )
     plan = planned(config, 24)
     loud = estimates.noise_estimate(plan, workload_of(config), 4810)
+    ended = estimates.noise_estimate(replace(plan, rounds=3), workload_of(config), 4810)
+    assert ended["model_rmse"] < loud["model_rmse"]
     stream = NoiseStream(plan.mechanism, dim=4810, seed=1)
     rows = 0.5 * np.stack([stream.next_row().numpy() for _ in range(9)])
     assert loud["sum_stddev"] == pytest.approx(rows.std(axis=1).max(), rel=0.06)

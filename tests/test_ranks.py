@@ -355,7 +355,7 @@ def test_a_launcher_that_starts_train_again_begins_no_second_run(tmp_path: Path,
 @pytest.mark.parametrize("changed", [{"secagg": {"scheme": "paillier"}}, {"training": {"engine": "flower"}}])
 def test_several_ranks_are_refused_where_clients_train_by_themselves(changed: configs.Layer) -> None:
     pytest.importorskip("gmpy2")
-    with pytest.raises(ConfigError, match="nproc = 2: several processes share a run of engine = 'process' without secagg"):
+    with pytest.raises(ConfigError, match="nproc = 2: several processes share a run begun with engine = 'process'"):
         build(configs.resolve({"privacy": {"epsilon": 8.0}}, changed), ranks=SimpleNamespace(size=2))  # type: ignore[arg-type]
 
 

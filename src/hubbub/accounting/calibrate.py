@@ -503,9 +503,9 @@ def _before(
     before = () if earlier is None else (*earlier, *(mechanism_events(*measured) if measured else ()))
     spent = math.inf if earlier is None else budget.cost(*before)
     if spent >= budget.epsilon:
-        who = f"the {len(prior)} earlier runs" if prior else "the private evaluations"
+        who = " and ".join(["the earlier runs"] * bool(prior) + ["the private evaluations"] * bool(measured))
         raise BudgetError(
             f"epsilon = {budget.epsilon!r}: {who} alone cost {rounded_up(spent)} at delta {budget.delta:g}; raise the budget"
-            + (", or train on other people" if prior else ", or give the evaluations more noise")
+            + (", or give the evaluations more noise" if measured else ", or train on other people")
         )
     return before

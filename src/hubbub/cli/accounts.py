@@ -61,6 +61,11 @@ def account(flags: Flags, *, as_json: bool, in_full: bool = False) -> None:
     own_noise = relative is None and absolute is None and epsilon is None
     if (relative is not None and absolute is not None) or (run is None and own_noise):
         raise ConfigError("--noise-multiplier and --clip-noise-multiplier: give exactly one of them")
+    if run and epsilon is not None and promise.rounds < mechanism.rounds:
+        raise ConfigError(
+            f"--mechanism {run}: has {promise.rounds} of its strategy's {mechanism.rounds} rounds; find noise for these: "
+            f"'hubbub plan {run / 'config.toml'} --set privacy.epsilon={epsilon:g} --set training.rounds={promise.rounds}'"
+        )
     if epsilon is not None:
         mechanism = accounting.calibrate(
             mechanism.strategy,

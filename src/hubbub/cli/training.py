@@ -295,6 +295,9 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
         # Settings of an adaptive clip norm, which is fixed from here on.
         for key in ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev"):
             privacy.pop(key, None)
+    if "flower" in (how.engine, named.get("training", {}).get("engine")):
+        # On Flower each client trains by itself.
+        layer["training"] |= {"plan": "one-by-one", "nproc": 1}
     if privacy.get("bands", 0) > rounds:
         # More bands than rounds: back to the default.
         privacy.pop("bands")
@@ -409,7 +412,7 @@ def _words(row: dict[str, Any], unit: str) -> str:
     parts = [
         f"loss {row['loss']:.3f}" if "loss" in row else "",
         f"accuracy {row['accuracy']:.1%}" if "accuracy" in row else "",
-        *(f"clients' {name} {one['value']:.3g} ± {one['standard_error']:.2g}" for name, one in measured),
+        *(f"{unit}s' {name} {one['value']:.3g} ± {one['standard_error']:.2g}" for name, one in measured),
         f"epsilon {rounded_up(row['epsilon'])}",
         f"clip norm {row['clip_norm']:.3g}" if "clip_norm" in row else "",
         f"{row['clients_per_second']:.0f} {unit}s/s",

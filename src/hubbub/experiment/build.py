@@ -84,7 +84,7 @@ def build(
     plan = planned(config, len(side.population.clients), allow_import=allow_import, earlier=earlier)
     if ranks and ranks.size > 1 and (config.secagg.scheme != "none" or config.training.engine != "process"):
         raise ConfigError(
-            f"nproc = {ranks.size}: several processes share a run of engine = 'process' without secagg; leave it out"
+            f"nproc = {ranks.size}: several processes share a run begun with engine = 'process', without secagg; leave it out"
         )
     start = None
     if config.training.extends is not None and extends is None:

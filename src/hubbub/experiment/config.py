@@ -360,6 +360,8 @@ class HeadsConfig:
 
     @model_validator(mode="after")
     def _together(self) -> "HeadsConfig":
+        if self.command is not None and not (self.command and all(self.command)):
+            raise ConfigError(f"heads.command = {list(self.command)}: must be the words of a command, or leave it out")
         if self.command is not None and self.url is not None:
             raise ConfigError(f"heads.url = {self.url!r} with heads.command: give one of the two")
         if self.command is None and self.url is None and (self.key is not None or self.required):
@@ -412,8 +414,8 @@ def of_run(folder: Path) -> Layer:
     if path.is_symlink() or not path.is_file():
         why = "a symbolic link" if path.is_symlink() else "not there"
         raise RunFolderError(
-            f"{path}: is {why}; restore it if 'hubbub train' made this run; one of train(...) is extended by "
-            "hubbub.training.extended, one of a Flower strategy resumes with its ServerApp"
+            f"{path}: is {why}; restore it if 'hubbub train' made this run: no other is loaded, evaluated or published; one of "
+            "train(...) is extended by hubbub.training.extended, one of a Flower strategy resumes with its ServerApp"
         )
     layer = load(path)
     released = layer.get("data", {}).get("normalization")

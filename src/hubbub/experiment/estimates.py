@@ -74,8 +74,9 @@ def noise_estimate(
     levels = noise_levels(workload, plan.mechanism.strategy)
     if levels is None:
         return None
-    z, (releases, models) = deviation(plan, noise_rows), levels
-    each, last = z * float(releases.max()), z * float(models[plan.rounds - 1])
+    # Of a run that stop_epsilon ends, the rounds that it has.
+    z, (releases, models) = deviation(plan, noise_rows), (level[: plan.rounds] for level in levels)
+    each, last = z * float(releases.max()), z * float(models[-1])
     # The expected norm of so many independent standard normal numbers.
     norm = parameters and math.sqrt(2) * math.exp(math.lgamma((parameters + 1) / 2) - math.lgamma(parameters / 2))
     most = float(_models(workload, np.ones((workload.rounds, 1)))[plan.rounds - 1, 0])

@@ -94,7 +94,7 @@ def _last_clip_norm(before: Config, recorded: Recorded) -> float | None:
 def require_same(config: Config) -> None:
     """Refuse settings of other data or of another model than those of the run that they extend."""
     folder = Path(str(config.training.extends)).expanduser()
-    before = configs.resolve(configs.of_run(folder))
+    before, config = configs.resolve(configs.of_run(folder)), configs.absolute(config, Path.cwd())
     for section, keys in _SAME.items():
         for key in keys:
             was, now = (getattr(getattr(settings, section), key) for settings in (before, config))

@@ -113,6 +113,8 @@ def planned(
         evaluation=evaluation,
     )
     if privacy.stop_epsilon is not None:
+        if mechanism is None:
+            raise ConfigError(f'privacy.stop_epsilon = {privacy.stop_epsilon} with privacy.mode = "none": leave it out')
         plan = replace(plan, rounds=_rounds_within(plan.promise(), privacy.stop_epsilon, plan.delta))
     require_feasible(participation, plan.rounds, clients, expected)
     return plan

@@ -1,6 +1,7 @@
 """A finished run: the trained model with its guarantee, and a folder of both for others."""
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,9 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
 def _model_content(folder: Path, recorded: Recorded) -> bytes:
     """The content of a run's model file, checked against the ledger."""
     path, chain = folder / "model.safetensors", recorded.chain
+    if not os.path.lexists(path):
+        # Without settings, nothing makes the model.
+        configs.of_run(folder)
     # A closed run cannot be resumed.
     again = "the run is closed: restore the file" if recorded.history.closed else f"make it: hubbub resume {folder}"
     with refusing(path, "is no model", again):
@@ -190,7 +194,7 @@ def card(run: RunSummary) -> str:
     lines = ["---", "library_name: hubbub", "tags: [differential-privacy, federated-learning]", "---", "", f"# {name}", ""]
     lines += [f"**{guarantee.sentence()}**", ""]
     if last and run.public:
-        lines += [f"Accuracy on public test data: {last['accuracy']:.2%}, after {len(run.recorded.history.rounds)} rounds.", ""]
+        lines += [f"Accuracy on public test data: {last['accuracy']:.2%}, after {last['round_index'] + 1} rounds.", ""]
     lines += [
         "| file | |",
         "|---|---|",
