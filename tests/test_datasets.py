@@ -85,13 +85,9 @@ def fitting(**changes: object) -> Dataset:
 
 
 def sequences(**changes: object) -> Dataset:
-    good = {
-        "train_inputs": torch.tensor([[1, 2, 3], [2, 0, 0]]),
-        "train_targets": torch.tensor([[2, 3, 1], [1, -100, -100]]),
-        "test_inputs": torch.tensor([[3, 3, 1]]),
-        "test_targets": torch.tensor([[3, -100, 2]]),
-    }
-    return Dataset(**{**good, **changes})
+    train = {"train_inputs": torch.tensor([[1, 2, 3], [2, 0, 0]]), "train_targets": torch.tensor([[2, 3, 1], [1, -100, -100]])}
+    test = {"test_inputs": torch.tensor([[3, 3, 1]]), "test_targets": torch.tensor([[3, -100, 2]])}
+    return Dataset(**{**train, **test, **changes})
 
 
 def test_sequences_have_the_classes_of_the_targets_that_count() -> None:
@@ -108,6 +104,9 @@ def test_sequences_have_the_classes_of_the_targets_that_count() -> None:
         (fitting, {"train_inputs": torch.zeros(3, 0)}, "train_inputs: have the shape (3, 0), which has no numbers"),
         (fitting, {"train_inputs": torch.zeros(3, 2)}, "train_inputs: have the shape (2,) each, test_inputs (1,)"),
         (fitting, {"users": np.zeros((3, 2))}, "users: has the shape (3, 2)"),
+        (fitting, {"users": [1, 2, 3]}, "users: is [1, 2, 3]; it must be an array of shape (3,)"),
+        (fitting, {"train_inputs": torch.zeros(3, 1).to_sparse()}, "dense and in memory"),
+        (fitting, {"test_targets": torch.zeros(1, dtype=torch.int64, device="meta")}, "dense and in memory"),
         (fitting, {"train_targets": torch.tensor([0, 0, 7])}, "train_targets: run from 0 to 7, but the public test data know"),
         (fitting, {"test_targets": torch.tensor([2]), "declared_classes": 2}, "test_targets: run from 2 to 2, but declared"),
         (sequences, {"train_targets": torch.tensor([[2, -1, 1], [1, -100, -100]])}, "run from -1 to 2"),
@@ -119,6 +118,8 @@ def test_data_that_do_not_fit_together_are_refused(make: Callable[..., Dataset],
     make()
     with pytest.raises(DataError, match=re.escape(message)):
         make(**changes)
+    with pytest.raises(TypeError, match="declared_classes"):
+        make(declared_classes=2.5)
 
 
 # Data sets of other libraries, by fakes that give what items of these are
@@ -150,9 +151,7 @@ class Split:
         return len(next(iter(self._columns.values())))
 
     def __getitem__(self, key: int | str) -> Any:
-        if isinstance(key, str):
-            return self._columns[key]
-        return {name: column[key] for name, column in self._columns.items()}
+        return self._columns[key] if isinstance(key, str) else {name: column[key] for name, column in self._columns.items()}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[index] for index in range(len(self)))
@@ -193,6 +192,8 @@ def test_columns_become_inputs_targets_and_users() -> None:
     assert [part.tolist() for part in by_user(dataset.users)] == [[1, 4], [0, 2], [3]]
     numbered = Split(image=images, label=LABELS, id=[torch.tensor(7), 3, np.int64(7), 3, 3])
     assert from_examples(numbered, numbered, users="id").users.tolist() == [7, 3, 7, 3, 3]
+    with pytest.raises(DataError, match=r"users: the first is \('a',\); each must be a name or an integer"):
+        from_examples(numbered, numbered, users=[("a",), ("a", "b"), "c", "d", "e"])
 
 
 @pytest.mark.parametrize(
@@ -229,8 +230,11 @@ def images(*sizes: tuple[int, ...]) -> list[Image.Image]:
 
 
 @pytest.mark.usefixtures("own_code")
-def test_inputs_of_float64_are_to_be_made_float32() -> None:
-    made = "import torch\nfrom hubbub.datasets import Dataset\nx, y = torch.zeros(40, 4).double(), torch.arange(40) % 2\n"
-    Path("doubles.py").write_text(made + "def data(_): return Dataset(x, y, x, y)\n")
-    with pytest.raises(ConfigError, match=r"float64 .*make them float32, by \.float"):
-        build(resolve({"data": {"name": "doubles:data", "clients": 4}, "training": {"cohort_size": 2}}), allow_import=True)
+@pytest.mark.parametrize("dtype", ["double", "half", "bfloat16", "long"])
+def test_inputs_of_other_numbers_are_to_be_made_float32(dtype: str) -> None:
+    made = f"import torch\nfrom hubbub.datasets import Dataset\nx, y = torch.zeros(40, 4).{dtype}(), torch.arange(40) % 2\n"
+    Path(f"made_{dtype}.py").write_text(made + "def data(_): return Dataset(x, y, x, y)\n")
+    step = r"make them float32, by \.float\(\)" + (", unless the model takes integers" if dtype == "long" else "")
+    settings = {"data": {"name": f"made_{dtype}:data", "clients": 4}, "training": {"cohort_size": 2}}
+    with pytest.raises(ConfigError, match=rf"does not fit .*{step}$"):
+        build(resolve(settings), allow_import=True)

@@ -5,7 +5,9 @@ Damaged and strange files are tried in tests/malformed.
 
 import gzip
 import hashlib
+import http.client
 import io
+import os
 import tarfile
 import urllib.error
 from collections.abc import Callable
@@ -99,10 +101,25 @@ def test_what_comes_damaged_from_the_network_is_not_kept(home: Path, monkeypatch
     for load in (mnist.load, cifar10.load, shakespeare.load):
         with pytest.raises(DataError, match="came damaged; try again"):
             load()
+    monkeypatch.setattr("urllib.request.urlopen", raising(http.client.IncompleteRead(b"cut off")))
+    with pytest.raises(DataError, match=r"cannot be downloaded \(IncompleteRead"):
+        mnist.load()
     assert not [path for path in home.rglob("*") if path.is_file()]
 
 
 # --- CIFAR-10 ---
+
+
+def test_a_file_of_another_data_set_or_far_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "_LARGEST", 1000)
+    for name, load, fault in (
+        ("mnist.npz", mnist.load_fashion, "is MNIST, by its name; name fashion-mnist.npz"),
+        ("cifar10.npz", cifar10.load, "is neither"),
+    ):
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, 2**42)
+        with pytest.raises(DataError, match=fault):
+            load(str(tmp_path / name))
 
 
 def jpeg(pixels: np.ndarray, kind: str = "JPEG") -> bytes:
@@ -244,11 +261,8 @@ def words_of(inputs: torch.Tensor, targets: torch.Tensor) -> str:
 
 
 def test_a_speaker_is_a_name_in_large_or_small_letters_and_all_that_it_says() -> None:
-    assert shakespeare.speakers(SCENE) == {
-        "first citizen": "\nSpeak, speak.\nYou are resolved:\nNay.",
-        "ghost": "",
-        "all": "\nResolved.\nAye.",
-    }
+    said = {"first citizen": "\nSpeak, speak.\nYou are resolved:\nNay.", "ghost": "", "all": "\nResolved.\nAye."}
+    assert shakespeare.speakers(SCENE) == said
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 6, 7, 80])

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from hubbub.datasets import Dataset
+from hubbub.datasets import Dataset, features
 from hubbub.datasets.patches import patches, with_patches
 from hubbub.datasets.scattering import scattering, with_scattering
 from hubbub.errors import DataError
@@ -34,30 +33,37 @@ def test_the_transform_is_that_of_kymatio(shape: tuple[int, ...]) -> None:
     assert float(found.square().sum()) == pytest.approx(squares, rel=1e-4)
 
 
-def test_features_are_of_each_example_alone_and_are_kept(tmp_path: Path) -> None:
-    given, targets = images(1, 28, 28), torch.tensor([0, 1, 1])
-    whole = with_scattering(Dataset(given, targets, given, targets), tmp_path)
-    alone = with_scattering(Dataset(given[2:], targets[2:], given, targets))
-    torch.testing.assert_close(whole.train_inputs[2:], alone.train_inputs, rtol=1e-4, atol=1e-4)
-    assert len(list(tmp_path.iterdir())) == 1
+def featured(given: torch.Tensor, folder: Path | None = None, *, mirrored: bool = False) -> torch.Tensor:
+    targets = torch.arange(len(given)) % 2
+    return with_scattering(Dataset(given, targets, given, targets), folder, mirrored=mirrored).train_inputs
+
+
+def test_features_are_of_each_example_alone_and_kept_while_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = images(1, 28, 28)
+    whole = featured(given, tmp_path)
+    torch.testing.assert_close(whole[2:], featured(given[2:]), rtol=1e-4, atol=1e-4)
     (kept,) = tmp_path.iterdir()
-    np.save(kept, np.ones_like(whole.train_inputs.numpy()))
-    assert bool((with_scattering(Dataset(given, targets, given, targets), tmp_path).train_inputs == 1).all())
+    content = kept.read_bytes()
+    for damaged in (content[:-9], b"", b"x" * 1000, content[:9000] + b"\0" * 99 + content[9099:]):
+        kept.write_bytes(damaged)
+        assert torch.equal(featured(given, tmp_path), whole)
+        assert kept.read_bytes() == content
+    # Where nothing can be kept, they are computed each time.
+    assert torch.equal(featured(given, kept), whole)
+    monkeypatch.setattr(features, "_decorrelation", None)
+    assert torch.equal(featured(given, tmp_path), whole)
 
 
 def test_mirrored_features_are_those_of_the_mirror_image_too() -> None:
-    given, targets = images(3, 16, 16), torch.tensor([0, 1, 1])
-    found, mirror = (
-        with_scattering(Dataset(some, targets, some, targets), mirrored=True).train_inputs for some in (given, given.flip(3))
-    )
+    given = images(3, 16, 16)
+    found, mirror = (featured(some, mirrored=True) for some in (given, given.flip(3)))
     assert found.shape == (3, 243, 4, 2)
     torch.testing.assert_close(found, mirror, rtol=1e-4, atol=1e-4)
 
 
 def test_the_features_are_those_that_the_cache_was_filled_with() -> None:
     """Change ``_VERSION`` with these numbers: a cache keeps features of another version under another name."""
-    given, targets = images(1, 28, 28), torch.tensor([0, 1, 1])
-    found = with_scattering(Dataset(given, targets, given, targets)).train_inputs.double()
+    found = featured(images(1, 28, 28)).double()
     assert [float(found.sum()), float(found.square().sum())] == pytest.approx([-129.426, 44383.448], rel=1e-3)
 
 

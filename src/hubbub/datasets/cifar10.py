@@ -14,7 +14,7 @@ import numpy as np
 
 from hubbub._util.files import cache_folder
 from hubbub.datasets.dataset import Dataset
-from hubbub.datasets.published import Expected, Numbers, PublishedFile, image_dataset, named, read_arrays, replacing, what
+from hubbub.datasets.published import Expected, Numbers, PublishedFile, image_dataset, named, read, read_arrays, replacing, what
 from hubbub.errors import DataError
 
 __all__ = ["load"]
@@ -67,7 +67,7 @@ def _arrays(path: str | None) -> dict[str, Numbers]:
                 return _from_batches([batch.read(folder / batch.name, "unpack the archive again") for batch in batches])
         raise DataError(f"{files[0]}: {what(files[0])}; {_INSTEAD}, or leave both out to download CIFAR-10")
     try:
-        content = file.read_bytes()
+        content = read(file)
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror})") from error
     if content[:2] == b"PK":

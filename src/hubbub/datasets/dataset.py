@@ -1,6 +1,7 @@
 """Data sets as tensors: from other libraries' data sets, and partitioned among clients."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -51,8 +52,8 @@ class Dataset:
         for part in ("train", "test"):
             inputs, targets = getattr(self, f"{part}_inputs"), getattr(self, f"{part}_targets")
             for name, given in (("inputs", inputs), ("targets", targets)):
-                if not isinstance(given, torch.Tensor) or not given.ndim:
-                    raise DataError(f"{part}_{name}: is {shown(given)}; it must be a tensor of examples")
+                if not isinstance(given, torch.Tensor) or not given.ndim or given.layout != torch.strided or given.is_meta:
+                    raise DataError(f"{part}_{name}: is {shown(given)}; it must be a tensor of examples, dense and in memory")
             if len(inputs) != len(targets) or not len(inputs):
                 raise DataError(f"{part}: has {len(inputs)} inputs and {len(targets)} targets")
             _require_inputs(f"{part}_inputs", inputs)
@@ -72,8 +73,9 @@ class Dataset:
                 raise DataError(
                     f"{part}_targets: run from {lowest} to {highest}, but {known} the classes 0 to {self.classes - 1} only"
                 )
-        if self.users is not None and self.users.shape != (len(self.train_inputs),):
-            raise DataError(f"users: has the shape {self.users.shape}; it must be ({len(self.train_inputs)},)")
+        if self.users is not None and getattr(self.users, "shape", None) != (len(self.train_inputs),):
+            given = f"has the shape {self.users.shape}" if isinstance(self.users, np.ndarray) else f"is {shown(self.users)}"
+            raise DataError(f"users: {given}; it must be an array of shape ({len(self.train_inputs)},)")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,7 +86,7 @@ class Dataset:
     def classes(self) -> int:
         """Number of classes, as declared or from the public test data: private labels must not shape a released model."""
         if self.declared_classes is not None:
-            return self.declared_classes
+            return integer("declared_classes", self.declared_classes, at_least=1)
         return int(self.test_targets.max()) + 1
 
     def without_test(self, validation: float, seed: int) -> "Dataset":
@@ -189,8 +191,9 @@ def from_examples(
         given = users if column is None else named
         if not len(given):
             raise DataError("users: is empty; each training example must have one")
-        owners = np.array([user.item() if isinstance(user, torch.Tensor) else user for user in given])
-        if owners.ndim != 1 or owners.dtype.kind not in "iuU":
+        with suppress(ValueError):
+            owners = np.array([user.item() if isinstance(user, torch.Tensor) else user for user in given])
+        if owners is None or owners.ndim != 1 or owners.dtype.kind not in "iuU":
             raise DataError(f"users: the first is {shown(given[0])}; each must be a name or an integer")
     return Dataset(train_inputs, train_targets, test_inputs, test_targets, owners, classes)
 

@@ -13,7 +13,10 @@ Sehwag and Mittal 2023, https://arxiv.org/abs/2306.06076 (the same under differe
 
 import hashlib
 import math
+import zipfile
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -77,9 +80,14 @@ def _decorrelation(
 def _features(images: torch.Tensor, transform: Transform, power: float, kind: str, folder: Path | None) -> torch.Tensor:
     """Decorrelated features, from the cache if they are there."""
     digest = hashlib.sha256(f"{kind} {tuple(images.shape)}".encode() + images.contiguous().numpy().tobytes()).hexdigest()
-    file = None if folder is None else folder / f"{digest}.npy"
+    file = None if folder is None else folder / f"{digest}.npz"
     if file is not None and file.is_file():
-        return torch.from_numpy(np.load(file))
+        # A damaged file, which its checksums tell, is computed anew.
+        with suppress(OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+            with file.open("rb") as opened, np.load(opened) as archive:
+                kept = archive["features"]
+            if (len(kept), kept.ndim, kept.dtype) == (len(images), 4, np.float32):
+                return torch.from_numpy(kept)
     mean, channels = _decorrelation(transform, power, *images.shape[1:])
     few = len(images) < _MANY
     parts = track(images.split(_BATCH), "Features of images", console=Console(stderr=True), transient=True, disable=few)
@@ -91,8 +99,9 @@ def _features(images: torch.Tensor, transform: Transform, power: float, kind: st
             found = torch.empty(len(images), *features.shape[1:])
         found[number * _BATCH :][: len(part)] = features
     if file is not None:
-        with published.replacing(file) as place:
-            np.save(place, found.numpy())
+        # Without a cache the next run computes them once more.
+        with suppress(OSError), published.replacing(file) as place:
+            np.savez(place, features=found.numpy())
     return found
 
 

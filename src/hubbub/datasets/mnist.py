@@ -95,6 +95,9 @@ def _arrays(kind: _Kind, path: str | None) -> dict[str, Numbers]:
     if place is not None and place.is_dir() and (place / archive).exists():
         place = place / archive
     if place is not None and place.is_file():
+        other = _FASHION if kind is _MNIST else _MNIST
+        if place.name == f"{other.name}.npz":
+            raise DataError(f"{place}: is {other.title}, by its name; name {archive}, or say data.name = {other.name!r}")
         return read_arrays(place, {key: Expected(shape) for key, shape in _SHAPES.items()}, kind.title)
     if place is None:
         instead = f"give data.path or set HUBBUB_DATA to a folder with {archive}"

@@ -1,11 +1,11 @@
 """Files of published data sets: where they come from, what they must hold, and their pixels as numbers for a model."""
 
 import hashlib
+import http.client
 import lzma
 import math
 import os
 import tempfile
-import urllib.error
 import urllib.request
 import zipfile
 import zlib
@@ -23,7 +23,7 @@ from hubbub._util.npy import read_header
 from hubbub.datasets.dataset import Dataset
 from hubbub.errors import DataError
 
-__all__ = ["Expected", "Numbers", "PublishedFile", "image_dataset", "named", "read_arrays", "replacing", "what"]
+__all__ = ["Expected", "Numbers", "PublishedFile", "image_dataset", "named", "read", "read_arrays", "replacing", "what"]
 
 # More than any of these files holds: a server that sends without end fills no memory.
 _LARGEST = 400_000_000
@@ -43,6 +43,12 @@ def named(path: str | None) -> Path | None:
 def what(path: Path) -> str:
     """The fault of a path that is not a regular file, in words."""
     return "is not a regular file" if path.exists() else "is missing"
+
+
+def read(file: Path) -> bytes:
+    """The content of a file; of one that is too large to be published its beginning, which has another digest."""
+    with file.open("rb") as opened:
+        return opened.read(_LARGEST)
 
 
 @contextmanager
@@ -81,7 +87,7 @@ class PublishedFile:
         if not file.is_file():
             raise DataError(f"{file}: {what(file)}; {missing}")
         try:
-            content = file.read_bytes()
+            content = read(file)
         except OSError as error:
             raise DataError(f"{file}: cannot be read ({error.strerror})") from error
         if not self.holds(content):
@@ -92,7 +98,7 @@ class PublishedFile:
         """The content from the cache folder, or else by download into it."""
         file = folder / self.name
         try:
-            if file.is_file() and self.holds(content := file.read_bytes()):
+            if file.is_file() and self.holds(content := read(file)):
                 return content
             content = self.downloaded(instead)
             with replacing(file) as place:
@@ -106,7 +112,7 @@ class PublishedFile:
         try:
             with urllib.request.urlopen(self.address, timeout=30) as response:  # noqa: S310 # a fixed https address
                 content: bytes = response.read(_LARGEST)
-        except (urllib.error.URLError, OSError) as error:
+        except (OSError, http.client.HTTPException) as error:
             raise DataError(f"{self.address}: cannot be downloaded ({error}); {instead}") from error
         if not self.holds(content):
             raise DataError(f"{self.address}: came damaged; try again, or {instead}")

@@ -252,7 +252,8 @@ def _require_model(model: object, name: str, dataset: Dataset) -> None:
         with torch.no_grad():
             F.cross_entropy(model(inputs[some]), dataset.train_targets[some])
     except Exception as error:
-        step = "; make them float32, by .float()" if inputs.dtype == torch.float64 else ""
+        step = "" if inputs.dtype == torch.float32 else "; make them float32, by .float()"
+        step += "" if inputs.is_floating_point() else ", unless the model takes integers"
         raise ConfigError(
             f"model.name = {name!r}: does not fit inputs of shape {dataset.shape} and {inputs.dtype} ({error}){step}"
         ) from error
