@@ -7,7 +7,7 @@ from conftest import oracle
 from hubbub import factorization
 from hubbub.mechanism import utility
 from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
-from hubbub.mechanism.strategies import dense
+from hubbub.mechanism.strategies import dense, matrices
 from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity, check_strategy
 from matrix_oracles import workload_of
@@ -81,8 +81,8 @@ def test_a_gram_matrix_becomes_the_strategy_with_those_inner_products() -> None:
     rng = np.random.default_rng(0)
     roots = rng.normal(size=(6, 6))
     X = roots.T @ roots + np.eye(6)
-    strategy = dense.from_gram(X)
-    np.testing.assert_allclose(strategy.matrix().T @ strategy.matrix(), X, rtol=1e-12)
+    C = matrices.gram_root(X)
+    np.testing.assert_allclose(C.T @ C, X, rtol=1e-12)
     # A plain Cholesky factor has the inner products of its rows instead: a peer's mistake.
     wrong = np.linalg.cholesky(X)
     assert np.abs(wrong.T @ wrong - X).max() > 0.1

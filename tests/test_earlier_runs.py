@@ -71,9 +71,7 @@ def test_acc_12_noise_is_calibrated_so_that_all_runs_together_meet_the_budget(tm
 
 
 @pytest.mark.usefixtures("own_code")
-def test_a_trained_run_keeps_its_earlier_charge_over_stop_resume_and_verify(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_keeps_its_earlier_charge_over_stop_resume_and_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path / "one", BAND, THREE, close=True)
     text = CONFIG.replace("rounds = 12", "rounds = 4").replace(
         "noise_multiplier = 1.0", 'epsilon = 6.0\nearlier_runs = ["one"]'

@@ -125,9 +125,7 @@ def test_where_clients_add_the_noise_they_do_so_on_flower_as_well(tmp_path: Path
     assert "so that 2 shares are the whole" in json.loads((flower / "guarantee.json").read_text())["setting"]
 
 
-def test_keys_that_nobody_named_are_made_once_and_only_their_owner_may_read_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unnamed_keys_are_made_once_and_only_their_owner_may_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
     def generate(bits: int) -> paillier.PrivateKey:

@@ -106,9 +106,7 @@ def test_a_reply_has_nothing_but_ciphertexts_whatever_the_app_returned() -> None
 
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=SIZE, max_size=SIZE), st.sampled_from([MODS, [encrypting_mod]]))
-def test_what_is_encrypted_is_within_the_clip_norm_exactly_and_in_the_updates_direction(
-    values: list[float], mods: list[Mod]
-) -> None:
+def test_what_is_encrypted_is_within_the_clip_norm_exactly_and_of_its_direction(values: list[float], mods: list[Mod]) -> None:
     trained = {"w": np.array(values[:4], dtype=np.float32).reshape(2, 2), "b": np.array(values[4:])}
     steps = opened(ask(app=returning(trained), mods=mods))
     assert sum(step**2 for step in steps) <= 4**14

@@ -116,9 +116,7 @@ def test_a_sum_is_opened_by_two_of_three_holders_among_all_nodes(tmp_path: Path)
     assert holders.open(summed(plain(), [ONE, OTHER])).tolist() == (ONE + OTHER).tolist()
 
 
-def test_where_a_holder_is_silent_or_lies_another_one_is_asked_and_it_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_silent_or_lying_holder_is_named_and_another_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "flwr")
     grid = grid_of(configs(tmp_path))
     holders = on(grid, plain())
@@ -348,9 +346,7 @@ def test_nodes_that_hold_nothing_say_so_and_open_nothing() -> None:
     assert on(grid, plain()).find() == {}
 
 
-def test_a_node_whose_file_is_no_key_tells_its_owner_why_and_the_server_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_whose_file_is_no_key_tells_its_owner_alone_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "flwr")
     (tmp_path / "broken.json").write_text(json.dumps({"secret": "0xabc"}))
     (tmp_path / "broken.json").chmod(0o600)
@@ -414,9 +410,7 @@ def test_secret_noise_is_given_once_a_round_and_a_sum_without_it_is_not_opened_w
         ({"round": 0}, "clip-norm"),
     ],
 )
-def test_noise_is_given_to_promised_rounds_at_the_promised_clip_norm_alone(
-    tmp_path: Path, others: dict[str, Any], message: str
-) -> None:
+def test_noise_is_given_to_promised_rounds_and_clip_norms_alone(tmp_path: Path, others: dict[str, Any], message: str) -> None:
     grid = grid_of(configs(tmp_path), nodes=1)
     to(grid, FIRST, hello(noised(), PROMISE))
     assert message in refusal(to(grid, FIRST, told(noised(), "noise", **others)))

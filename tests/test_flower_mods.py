@@ -254,9 +254,7 @@ def refused_here(reply: Message, config: dict[str, Any], caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize("mods", [[clipping_mod], [clipping_mod, noising_mod]], ids=["alone", "wrong order"])
 @pytest.mark.parametrize("config", [NOISE, BOTH], ids=["fixed", "adaptive"])
-def test_clipping_without_a_noising_mod_around_it_is_refused_where_clients_add_noise(
-    mods: list[Mod], config: dict[str, Any]
-) -> None:
+def test_clipping_without_a_noising_mod_is_refused_where_clients_add_noise(mods: list[Mod], config: dict[str, Any]) -> None:
     refused(ask(mods, {"w": np.zeros(3)}, {"w": np.ones(3)}, config), "mods=[noising_mod, clipping_mod]", "outermost")
 
 

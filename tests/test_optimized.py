@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from hubbub import factorization
-from hubbub.accounting import calibrate
+from hubbub.accounting import calibrate, group_epsilon, guarantee
 from hubbub.errors import ConfigError
-from hubbub.factorization import FAMILIES, Optimized, strategy_file
+from hubbub.factorization import FAMILIES, Optimized, published, strategy_file
 from hubbub.factorization.families import Family, answer_of
-from hubbub.mechanism import Mechanism, utility
-from hubbub.mechanism.gaussian import denoising
+from hubbub.mechanism import Mechanism, sensitivity, utility
+from hubbub.mechanism.gaussian import denoising, heterogeneous
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
-from hubbub.mechanism.strategies import Dense
-from hubbub.mechanism.workloads import momentum, prefix_sum
+from hubbub.mechanism.strategies import Dense, Described, Identity
+from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity, check_strategy
 
 ROUNDS = 12
@@ -71,6 +71,15 @@ def test_what_is_no_strategy_no_workload_no_matrix_or_no_pattern_of_a_family_is_
         ("complex128 holds no real numbers", lambda: Dense(np.eye(3) * (1 + 5j))),
         ("must be an array of real numbers of 2 axes", lambda: Dense([[1.0], [1.0, 2.0]])),
         ("released = nan: must be finite", lambda: denoising.soft_threshold(np.nan, 1.0)),
+        ("its columns are 0", lambda: Mechanism(Described(2, np.eye(2) * 1e-170), once, 1.0).column_norm),
+        ("round_index = -1", lambda: sensitivity.of_sets(np.eye(2), [[-1]])),
+        ("known = 5.0", lambda: heterogeneous.with_covariance([1.0], 5.0, epsilon=1.0)),
+        ("clip_norms = 5", lambda: heterogeneous.for_blocks(5, [1], epsilon=1.0, delta=1e-5)),
+        ("is no RunCharge", lambda: calibrate(Identity(4), once, epsilon=1.0, delta=1e-5, prior=tmp_path)),
+        ("is no RunCharge", lambda: guarantee(Mechanism(Identity(4), once, 1.0), 1e-5, earlier=["run"])),
+        ("epsilon_at = 2.0", lambda: group_epsilon(2.0, 1e-5, 2)),
+        ("learning_rates = 0.1", lambda: Workload(3, 0.5, 0.1)),
+        ("fraction = 2", lambda: published.cooldown(8, fraction=2)),
     ]
     for words, door in doors:
         with pytest.raises((TypeError, ValueError), match=words):

@@ -241,9 +241,7 @@ def test_scores_of_clients_data_are_covered_by_no_epsilon(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_where_the_seed_deals_the_data_anew_it_is_said_whose_the_sum_is(
-    tmp_path: Path, one: Config, other: Config, wander: bool
-) -> None:
+def test_if_a_seed_deals_the_data_it_is_said_whose_the_sum_is(tmp_path: Path, one: Config, other: Config, wander: bool) -> None:
     told = choice([known(tmp_path / "one", COIN, 1, one), known(tmp_path / "two", FEWER, 2, other)])
     assert any("deal the data to clients anew" in text for text in told.warnings) == wander
 

@@ -141,9 +141,7 @@ def test_accuracy_on_held_out_clients_data_is_private(tmp_path: Path, trackers: 
     assert {name for values, _ in trackers.wandb.values for name in values} == {"public/epsilon"}
 
 
-def test_a_tracker_that_fails_is_given_up_and_the_run_goes_on(
-    tmp_path: Path, trackers: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tracker_that_fails_does_not_end_the_run(tmp_path: Path, trackers: Any, capsys: pytest.CaptureFixture[str]) -> None:
     trackers.mlflow.broken_after = 4
     assert trained(tmp_path / "run", "--mlflow", "http://there", "--wandb", "project") == 0
     told = capsys.readouterr().out

@@ -129,6 +129,8 @@ def group_epsilon(epsilon_at: Callable[[float], float], delta: float, group_size
 
     Source: Vadhan 2017, "The Complexity of Differential Privacy", Lemma 2.2.
     """
+    if not callable(epsilon_at):
+        raise TypeError(f"epsilon_at = {epsilon_at!r}: must be a function of delta, such as the at of a guarantee")
     log_delta = math.log(open_unit("delta", delta))
     k = integer("group_size", group_size, at_least=1)
 

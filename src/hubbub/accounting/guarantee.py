@@ -67,6 +67,7 @@ def guarantee(
     stated = stated_relation(mechanism.participation, neighboring_relation)
     done = mechanism.rounds if rounds is None else integer("rounds", rounds, at_least=0, at_most=mechanism.rounds)
     measured, times = (None, 0) if evaluation is None else evaluation
+    require_together(earlier, privacy_unit, stated)
     who, moved = mechanism.participation, 2.0 if stated == "replace-one" else 1.0
     if isinstance(who, RandomParticipation):
         # What one round costs at noise of one column norm: what the accountant counts for it, if participation is known.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from hubbub._util.checks import digest, integer, one_of, plain_numbers, table
+from hubbub._util.checks import digest, integer, one_of, plain_numbers, shown, table
 from hubbub.accounting import wording
 from hubbub.accounting.events import (
     RELATIONS,
@@ -144,7 +144,9 @@ def events_of(runs: Sequence[RunCharge]) -> Events | None:
 
 def require_together(runs: Sequence[RunCharge], privacy_unit: str, neighboring_relation: NeighboringRelation) -> None:
     """Refuse runs whose costs do not add up to one guarantee."""
-    for run in runs:
+    for run in runs if isinstance(runs, Sequence) else (runs,):
+        if not isinstance(run, RunCharge):
+            raise TypeError(f"earlier: {shown(run)} is no RunCharge; hubbub.training.charged_with(folder) reads those of a run")
         if run.privacy_unit != privacy_unit:
             raise ConfigError(
                 f"privacy_unit = {privacy_unit!r}: the run of ledger {run.first[:16]} hides each {run.privacy_unit!r}; "

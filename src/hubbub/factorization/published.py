@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hubbub._util.checks import integer
+from hubbub._util.checks import integer, number, probability
 from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.errors import DataError
 from hubbub.mechanism.strategies.dense import Dense, load
@@ -95,9 +95,12 @@ def cooldown(rounds: int, fraction: float = 0.25, last: float = 0.05) -> tuple[f
     Example:
         >>> cooldown(rounds=8)
         (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.05)
+        >>> cooldown(rounds=4)
+        (1.0, 1.0, 1.0, 0.05)
 
     Source: the schedule of the matrices published with Choquette-Choo et al. 2023, https://arxiv.org/abs/2306.08153, for which
     25 % of the rounds end at 0.05.
     """
-    falling = int(rounds * fraction)
-    return (*(1.0,) * (rounds - falling), *np.linspace(1.0, last, falling).tolist())
+    falling = int(integer("rounds", rounds, at_least=1) * number("fraction", fraction, lambda x: 0 <= x <= 1, "be from 0 to 1"))
+    first = 1.0 if falling > 1 else probability("last", last)
+    return (*(1.0,) * (rounds - falling), *np.linspace(first, probability("last", last), falling).tolist())

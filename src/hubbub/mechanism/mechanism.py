@@ -115,7 +115,12 @@ class Mechanism:
     @cached_property
     def column_sensitivity(self) -> Sensitivity:
         """The sensitivity of C to one participation, exact or a bound."""
-        return _sensitivity(self.strategy, SingleParticipation())
+        found = _sensitivity(self.strategy, SingleParticipation())
+        if found.value == 0:
+            raise ValueError(
+                "strategy: its columns are 0, or so small that their squares are: noise in proportion hides nothing"
+            )
+        return found
 
     @property
     def column_norm(self) -> float:

@@ -230,6 +230,8 @@ class PrivateEvaluation:
     ) -> "PrivateEvaluation":
         """The evaluation of all clients that spends a share of a run's budget, in ρ of zero-concentrated DP, which adds up.
 
+        It is that share under zero-out and add-or-remove-one; under replace-one an evaluation moves twice as far.
+
         Args:
             share: The share of the budget, above 0 and below 1.
             rounds: The rounds of the run.

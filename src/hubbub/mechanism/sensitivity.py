@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util import least_root, no_lower
-from hubbub._util.checks import Array, real_array
+from hubbub._util.checks import Array, integer, real_array
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering, worst_rounds
 
 __all__ = ["Sensitivity", "bands_of", "is_triangular", "of_columns", "of_matrix", "of_sets"]
@@ -150,7 +150,8 @@ def of_sets(C: npt.ArrayLike, sets: Iterable[Sequence[int]]) -> Sensitivity:
         5.000000000000001
     """
     strategy = real_array("C", C, ndim=2)
-    return _worst(gram(strategy, strategy.shape[1]), sets)
+    n = strategy.shape[1]
+    return _worst(gram(strategy, n), ([integer("round_index", r, at_least=0, at_most=n - 1) for r in one] for one in sets))
 
 
 def _worst(X: Array, sets: Iterable[Sequence[int]]) -> Sensitivity:

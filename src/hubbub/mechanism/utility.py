@@ -48,12 +48,11 @@ def noising_matrix(strategy: Strategy) -> Array:
         array([[ 1. ,  0. ],
                [-0.5,  1. ]])
     """
-    unit = np.eye(strategy.matrix().shape[0])
-    rows, memory = [], ()
+    size, memory = strategy.matrix().shape[0], ()
+    N = np.empty((strategy.rounds, size))
     for t in range(strategy.rounds):
-        row, memory = strategy.step(t, lambda i: unit[i], memory)
-        rows.append(np.asarray(row, dtype=np.float64))
-    return np.stack(rows)
+        N[t], memory = strategy.step(t, lambda i: (np.arange(size) == i).astype(np.float64), memory)
+    return N
 
 
 def largest_row_norm(strategy: Strategy) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub._util.checks import Array, finite, plain_numbers, positive, rounds_count, shown
+from hubbub._util.checks import Array, finite, numbers_within, plain_numbers, rounds_count, shown
 from hubbub.mechanism.strategies.strategy import require_dense
 
 __all__ = ["Workload", "momentum", "prefix_sum"]
@@ -50,10 +50,10 @@ class Workload:
             raise ValueError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
         if self.learning_rates is None:
             return
-        rates = tuple(positive(f"learning_rates[{t}]", rate) for t, rate in enumerate(self.learning_rates))
-        for t, rate in enumerate(rates):
-            if not 1e-100 <= rate <= 1e100:
-                raise ValueError(f"learning_rates[{t}] = {rate!r}: must be from 1e-100 to 1e100")
+        found = numbers_within(
+            "learning_rates", self.learning_rates, "from 1e-100 to 1e100", lambda rate: 1e-100 <= rate <= 1e100
+        )
+        rates = tuple(found.tolist())
         if len(rates) != self.rounds:
             raise ValueError(f"learning_rates has {len(rates)} entries: must have one for each of {self.rounds} rounds")
         object.__setattr__(self, "learning_rates", rates)

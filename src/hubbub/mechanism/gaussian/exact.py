@@ -151,8 +151,8 @@ def delta(epsilon: float, noise_multiplier: float, sensitivity: float = 1.0) -> 
             at most 1 appears or vanishes, 2 where it may be replaced by another. From 1e-12 to 1e12.
 
     Returns:
-        Never below the exact value, and above it by at most 5e-13 of it, plus 2e-15·√epsilon, down to 1e-300; of a value that
-        underflows, the smallest number above 0.
+        Never below the exact value, and above it by at most 5e-13 of it, plus 2e-15·√epsilon, down to 1e-300, plus what a
+        rounding of noise_multiplier/sensitivity changes; of a value that underflows, the smallest number above 0.
 
     Raises:
         ValueError: A number out of range or not finite.

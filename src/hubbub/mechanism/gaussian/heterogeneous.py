@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array, integer, open_unit, real_array, scale
+from hubbub._util.checks import shown as plain
 from hubbub.mechanism.gaussian import exact
 from hubbub.mechanism.gaussian.closed_forms import computed, shown
 
@@ -148,6 +149,8 @@ def _symmetric(name: str, covariance: npt.ArrayLike) -> Array:
 
 def _require_noise(name: str, noisy: npt.NDArray[np.bool_], known: Known) -> None:
     bare = ~noisy
+    if not isinstance(known, Known):
+        raise TypeError(f"known = {plain(known)}: must be Ball(radius) or Differences(rows)")
     if isinstance(known, Differences):
         rows = known.array()
         if rows.shape[1] != len(noisy):
@@ -329,6 +332,8 @@ def for_blocks(clip_norms: Sequence[float], dims: Sequence[int], *, epsilon: flo
 
     Source: Balle and Wang 2018, Theorem 8, after whitening; the split by Cauchy and Schwarz.
     """
+    if np.ndim(clip_norms) != 1 or np.ndim(dims) != 1:
+        raise TypeError(f"clip_norms = {plain(clip_norms)}, dims = {plain(dims)}: must be sequences, one number a block")
     if len(clip_norms) != len(dims) or not len(dims):
         raise ValueError(
             f"dims = {tuple(dims)!r}: must hold one size for each of the {len(clip_norms)} clip norms, at least one"

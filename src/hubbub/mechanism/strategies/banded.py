@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, integer, real_array
+from hubbub._util.checks import Array, real_array
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix, summed
 from hubbub.mechanism.strategies.matrices import require_invertible
@@ -105,32 +105,3 @@ class Banded:
         require_round(round_index, self.rounds)
         back = np.arange(min(round_index, self.bands - 1), -1, -1)
         return substituted(self._stored[back, round_index - back], draw(round_index), memory, self.bands)
-
-
-def from_matrix(C: npt.ArrayLike, bands: int | None = None) -> Banded:
-    """A lower-triangular banded matrix by its diagonals.
-
-    Args:
-        C: ``(rounds, rounds)``.
-        bands: How many diagonals; by default up to the last that is not 0.
-
-    Raises:
-        ValueError: C is not square, or has an entry other than 0 above its diagonal or below its last band.
-
-    Example:
-        >>> from_matrix([[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.0, 0.5, 1.0]]).bands
-        2
-    """
-    matrix = real_array("C", C, ndim=2)
-    if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"C has shape {matrix.shape}: must be square, one row and one column a round")
-    rows, columns = np.nonzero(matrix)
-    widest = int((rows - columns).max(initial=0)) + 1
-    kept = widest if bands is None else integer("bands", bands, at_least=1, at_most=len(matrix))
-    for i, j in zip(rows.tolist(), columns.tolist(), strict=True):
-        if not 0 <= i - j < kept:
-            raise ValueError(f"C[{i}, {j}] = {matrix[i, j]}: must be 0 in a lower-triangular C of {kept} bands")
-    diagonals = np.zeros((kept, len(matrix)))
-    for d in range(kept):
-        diagonals[d, : len(matrix) - d] = np.diagonal(matrix, -d)
-    return Banded(diagonals)

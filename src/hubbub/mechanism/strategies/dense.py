@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hubbub._util.checks import Array
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity, bands_of, of_matrix
-from hubbub.mechanism.strategies.matrices import checked_triangular, gram_root, triangular_form
+from hubbub.mechanism.strategies.matrices import checked_triangular, triangular_form
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_round, substituted
 
 
@@ -74,20 +74,6 @@ class Dense:
         """Row ``round_index`` of C⁻¹z, by forward substitution over the last ``bands`` − 1 rows."""
         require_round(round_index, self.rounds)
         return substituted(self.matrix()[round_index, : round_index + 1], draw(round_index), memory, self.bands)
-
-
-def from_gram(X: npt.ArrayLike) -> Dense:
-    """The strategy whose columns have the inner products X, ``(rounds, rounds)``.
-
-    Raises:
-        ValueError: X is not symmetric and positive definite.
-
-    Example:
-        >>> from_gram([[1.25, 0.5], [0.5, 1.0]]).matrix()
-        array([[1. , 0. ],
-               [0.5, 1. ]])
-    """
-    return Dense(gram_root(X))
 
 
 def from_matrix(C: npt.ArrayLike) -> Dense:
