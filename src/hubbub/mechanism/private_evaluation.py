@@ -193,7 +193,7 @@ class PrivateEvaluation:
         TypeError: Not a tuple of statistics.
 
     Example:
-        >>> evaluation = PrivateEvaluation(noise_multiplier=2.0, statistics=(Mean("accuracy"), Mean("loss", 0.0, 5.0)))
+        >>> evaluation = PrivateEvaluation(noise_multiplier=0.5, statistics=(Mean("accuracy"), Mean("loss", 0.0, 5.0)))
         >>> total = sum(evaluation.encode({"accuracy": 0.75, "loss": 1.0}) for _ in range(4))
         >>> [(found.name, found.value) for found in evaluation.estimates(total)]
         [('accuracy', 0.75), ('loss', 1.0)]
