@@ -15,25 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 from torch import nn
 
-import bad_replies
-from bad_replies import (
-    BOUNDED,
-    CLIENTS,
-    CLIP,
-    FAULTY,
-    LIES,
-    MODEL,
-    NO_BIT,
-    NOTHING,
-    Fault,
-    Reply,
-    Strategy,
-    adaptive,
-    fixed,
-    outcome,
-    spied,
-    trained,
-)
+import bad_replies as bad
 from flower_arms import Federation, record, training_app
 from flower_defects import logged
 from hubbub.flower import DPFedAvgAdaptive, GridPopulation, LocalGrid, clipping_mod, noising_mod
@@ -55,8 +37,8 @@ class Spoiler:
         steps: What a reply that counts adds to the sum.
     """
 
-    nothing: dict[str, Fault]
-    bounded: dict[str, Fault]
+    nothing: dict[str, bad.Fault]
+    bounded: dict[str, bad.Fault]
     steps: Callable[[Message], torch.Tensor]
     draw: random.Random = field(default_factory=lambda: random.Random(5))  # noqa: S311 # which faults a test tries
     faulty: frozenset[int] = frozenset()
@@ -67,10 +49,10 @@ class Spoiler:
 
     def begin(self, nodes: Sequence[int]) -> None:
         """A further round, with others faulty."""
-        self.faulty = frozenset(self.draw.sample(list(nodes), FAULTY))
+        self.faulty = frozenset(self.draw.sample(list(nodes), bad.FAULTY))
         self.honest, self.others = [], []
 
-    def __call__(self, reply: Message) -> Reply:
+    def __call__(self, reply: Message) -> bad.Reply:
         if reply.metadata.src_node_id not in self.faulty:
             self.honest.append(self.steps(reply))
             return reply
@@ -99,7 +81,7 @@ def joint_steps(strategy: DPFedAvgAdaptive) -> Callable[[Message], torch.Tensor]
 
     def steps(reply: Message) -> torch.Tensor:
         summing = strategy._run.summing()
-        update, was_clipped = clip(bad_replies.update_of(reply), summing.clip_norm)
+        update, was_clipped = clip(bad.update_of(reply), summing.clip_norm)
         said = [r["dpfedavg_norm_bit"] for r in reply.content.metric_records.values() if "dpfedavg_norm_bit" in r]
         bit = 0 if was_clipped or (said and int(said[0]) <= 0) else 1
         indicator = torch.tensor([(bit - 0.5) * summing.split.count_scale(summing.clip_norm)], dtype=torch.float64)
@@ -108,15 +90,15 @@ def joint_steps(strategy: DPFedAvgAdaptive) -> Callable[[Message], torch.Tensor]
     return steps
 
 
-def run_with_faults(strategy: Strategy, spoiler: Spoiler, rounds: int) -> None:
+def run_with_faults(strategy: bad.Strategy, spoiler: Spoiler, rounds: int) -> None:
     """Every round is released, with the exact sum, and every fault is met."""
-    federation = Federation(CLIENTS, trained)
+    federation = Federation(bad.CLIENTS, bad.trained)
     federation.grid.reply_filter = spoiler
     with pytest.MonkeyPatch.context() as patch:
-        sums = spied(patch)
+        sums = bad.spied(patch)
         for _ in range(rounds):
             spoiler.begin(federation.grid.get_node_ids())
-            released, told = federation.round(strategy, MODEL)
+            released, told = federation.round(strategy, bad.MODEL)
             assert told["released"] == 1
             assert all(np.isfinite(numbers).all() for numbers in released.values())
             spoiler.require_exact(sums.pop()[1])
@@ -126,14 +108,14 @@ def run_with_faults(strategy: Strategy, spoiler: Spoiler, rounds: int) -> None:
 
 @pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_cli_6_flw_3_rounds_with_faulty_clients_are_released_and_their_honest_part_is_exact(rounds: int) -> None:
-    lattice = Lattice(CLIP)
-    run_with_faults(fixed(), Spoiler(NOTHING, BOUNDED, lambda reply: bad_replies.steps_of(reply, lattice)), rounds)
+    lattice = Lattice(bad.CLIP)
+    run_with_faults(bad.fixed(), Spoiler(bad.NOTHING, bad.BOUNDED, lambda reply: bad.steps_of(reply, lattice)), rounds)
 
 
 @pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_cli_6_ada_4_so_they_are_with_adaptive_clipping_and_lies_about_the_norm(rounds: int) -> None:
-    strategy = adaptive()
-    run_with_faults(strategy, Spoiler(NOTHING | NO_BIT, BOUNDED | LIES, joint_steps(strategy)), rounds)
+    strategy = bad.adaptive()
+    run_with_faults(strategy, Spoiler(bad.NOTHING | bad.NO_BIT, bad.BOUNDED | bad.LIES, joint_steps(strategy)), rounds)
 
 
 class Model(nn.Module):
@@ -141,42 +123,42 @@ class Model(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        for name, numbers in MODEL.items():
+        for name, numbers in bad.MODEL.items():
             self.register_parameter(name, nn.Parameter(torch.from_numpy(numbers.copy())))
 
 
 def app() -> ClientApp:
-    return training_app(lambda model, index: trained(MODEL, index))
+    return training_app(lambda model, index: bad.trained(bad.MODEL, index))
 
 
 @pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_cli_6_so_they_are_where_the_loop_runs_on_a_grid(rounds: int) -> None:
     """The other door to a grid: its model stays as it was, so that replies can be compared with it."""
-    grid = LocalGrid(app(), CLIENTS)
-    lattice = Lattice(CLIP)
-    spoiler = Spoiler(NOTHING, BOUNDED, lambda reply: bad_replies.steps_of(reply, lattice))
+    grid = LocalGrid(app(), bad.CLIENTS)
+    lattice = Lattice(bad.CLIP)
+    spoiler = Spoiler(bad.NOTHING, bad.BOUNDED, lambda reply: bad.steps_of(reply, lattice))
     grid.reply_filter = spoiler
     clients = GridPopulation(grid, grid.get_node_ids())
     model = Model()
     for round_index in range(rounds):
         spoiler.begin(grid.get_node_ids())
-        total = clients.collect(clients.clients, model, CLIP, round_index)
+        total = clients.collect(clients.clients, model, bad.CLIP, round_index)
         spoiler.require_exact(total.total)
         assert total.total.abs().max() > 0
-    assert spoiler.tried == {*NOTHING, *BOUNDED}
+    assert spoiler.tried == {*bad.NOTHING, *bad.BOUNDED}
 
 
 @pytest.mark.parametrize(
     "beside", ["weight 1e12", "weight -8", "weight 0", "weight NaN", "no metrics", "metrics that are none", "its own clip norm"]
 )
-@pytest.mark.parametrize("make", [fixed, adaptive], ids=["fixed", "adaptive"])
-def test_cli_2_flw_3_what_a_client_says_beside_its_update_changes_no_bit(make: Callable[[], Strategy], beside: str) -> None:
-    assert outcome(make, BOUNDED[beside]) == outcome(make, None)
+@pytest.mark.parametrize("make", [bad.fixed, bad.adaptive], ids=["fixed", "adaptive"])
+def test_cli_2_flw_3_what_a_client_says_beside_its_update_changes_no_bit(make: Callable[[], bad.Strategy], beside: str) -> None:
+    assert bad.outcome(make, bad.BOUNDED[beside]) == bad.outcome(make, None)
 
 
 def test_cli_3_of_three_answers_the_first_counts_and_the_others_are_in_the_log() -> None:
     with logged() as lines:
-        assert outcome(fixed, BOUNDED["three answers"]) == outcome(fixed, None)
+        assert bad.outcome(bad.fixed, bad.BOUNDED["three answers"]) == bad.outcome(bad.fixed, None)
     assert sum("answered twice; the first answer counts" in line for line in lines) == 2
 
 
@@ -195,7 +177,7 @@ class Clock(LocalGrid):
 
 
 def clocked(seconds: float) -> Clock:
-    made = Clock(app(), CLIENTS)
+    made = Clock(app(), bad.CLIENTS)
     made.seconds, made.waited = {made.get_node_ids()[2]: seconds}, []
     return made
 
@@ -204,12 +186,13 @@ def clocked(seconds: float) -> Clock:
 def test_cli_7_flw_9_a_client_that_is_too_slow_is_a_missing_reply(seconds: float) -> None:
     slow, gone = clocked(seconds), clocked(1.0)
     gone.offline([gone.get_node_ids()[2]])
-    made = [fixed().start(grid, record(MODEL), num_rounds=2, timeout=60.0).arrays for grid in (slow, gone)]
+    made = [bad.fixed().start(grid, record(bad.MODEL), num_rounds=2, timeout=60.0).arrays for grid in (slow, gone)]
     assert {name: array.data for name, array in made[0].items()} == {name: array.data for name, array in made[1].items()}
     # All that waits, waits until the deadline, and so long a message lives.
     assert set(slow.waited) == {60.0}
     sums = [
-        GridPopulation(on, on.get_node_ids(), timeout=60.0).collect(range(CLIENTS), Model(), CLIP, 0) for on in (slow, gone)
+        GridPopulation(on, on.get_node_ids(), timeout=60.0).collect(range(bad.CLIENTS), Model(), bad.CLIP, 0)
+        for on in (slow, gone)
     ]
     assert torch.equal(sums[0].total, sums[1].total)
     assert set(slow.waited) == {60.0}
@@ -217,8 +200,8 @@ def test_cli_7_flw_9_a_client_that_is_too_slow_is_a_missing_reply(seconds: float
 
 def test_cli_8_an_array_of_another_size_is_refused_by_its_header_and_not_copied() -> None:
     huge = Array(np.zeros(2**23))
-    layout = Layout.of(record(MODEL))
-    replies = [ArrayRecord({**record(MODEL), "w": huge}), ArrayRecord({**record(MODEL), "more": huge})]
+    layout = Layout.of(record(bad.MODEL))
+    replies = [ArrayRecord({**record(bad.MODEL), "w": huge}), ArrayRecord({**record(bad.MODEL), "more": huge})]
     with traced() as memory:
         for reply in replies:
             with pytest.raises(ValueError, match=r"the model's float16 or float32 or float64 \(2, 3\)|which the model has not"):
@@ -228,20 +211,20 @@ def test_cli_8_an_array_of_another_size_is_refused_by_its_header_and_not_copied(
 
 
 def test_cli_8_answers_without_end_fill_neither_memory_nor_log() -> None:
-    strategy, federation = fixed(), Federation(CLIENTS, trained)
-    replies = federation.ask(strategy, MODEL)
+    strategy, federation = bad.fixed(), Federation(bad.CLIENTS, bad.trained)
+    replies = federation.ask(strategy, bad.MODEL)
     with traced() as memory, logged() as lines:
         arrays, _ = strategy.aggregate_train(1, itertools.chain(replies, itertools.repeat(replies[3], 10**5)))
         _, peak = memory()
-    assert b"".join(array.data for array in arrays.values()) == outcome(fixed, None)[0]
+    assert b"".join(array.data for array in arrays.values()) == bad.outcome(bad.fixed, None)[0]
     assert peak < 2**21
-    assert len(lines) <= 4 * CLIENTS + 2
+    assert len(lines) <= 4 * bad.CLIENTS + 2
 
 
 @pytest.mark.parametrize("fault", ["the server's own model", "a part of the server's own model, a little moved"])
 def test_cli_9_a_client_that_returns_the_servers_model_counts(fault: str) -> None:
     with logged() as lines:
-        moved = outcome(fixed, BOUNDED[fault])
+        moved = bad.outcome(bad.fixed, bad.BOUNDED[fault])
     assert moved[1]["released"] == 1
     assert not any("counted as nothing" in line for line in lines)
 
@@ -263,7 +246,7 @@ def test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_releas
 ) -> None:
     grid = Keys(training_app(lambda model, index: model, mods=[noising_mod, clipping_mod]), 5)
     grid.keys = keys
-    strategy = fixed(5, noise_at="clients", min_survivors=3, simulation_seed=None, keys_enforced=True)
+    strategy = bad.fixed(5, noise_at="clients", min_survivors=3, simulation_seed=None, keys_enforced=True)
     messages = list(strategy.configure_train(1, record({"w": np.zeros(4, np.float32)}), ConfigRecord(), grid))
     assert len(messages) == len(set(keys))
     arrays, told = strategy.aggregate_train(1, grid.send_and_receive(messages))
@@ -272,10 +255,10 @@ def test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_releas
 
 def test_cli_12_what_an_error_says_is_not_repeated_and_no_line_is_long_or_of_its_making() -> None:
     name = "x" * 10**6 + "\n\x1b[31mINFO: all is well"
-    bad = bad_replies.with_arrays(lambda arrays, draw: {**arrays, name: arrays["w"]})
+    spoilt = bad.with_arrays(lambda arrays, draw: {**arrays, name: arrays["w"]})
     with logged() as lines:
-        assert outcome(fixed, NOTHING["an error with a long story"])[1]["released"] == 1
-        assert outcome(fixed, bad)[1]["released"] == 1
+        assert bad.outcome(bad.fixed, bad.NOTHING["an error with a long story"])[1]["released"] == 1
+        assert bad.outcome(bad.fixed, spoilt)[1]["released"] == 1
     assert any("failed (error 2): see its log" in line for line in lines)
     assert not any("secret" in line or "all is well" in line for line in lines)
     assert all(len(line) < 400 and line.isprintable() for line in lines)

@@ -33,16 +33,9 @@ def settings(**changes: dict[str, Any]) -> configs.Config:
 
 
 def cooled(name: str = "fedavgm", **changes: Any) -> RunPlan:
-    participation = FixedEpochs(4, 2)
-    plan = RunPlan(
-        7,
-        participation,
-        5,
-        Mechanism(Identity(7), participation, 0.7),
-        clip_norm=0.5,
-        noise="simulation",
-        server=ServerOptimizer(name, 0.3, 0.8, cooldown=0.5, cooldown_to=0.1),
-    )
+    participation, server = FixedEpochs(4, 2), ServerOptimizer(name, 0.3, 0.8, cooldown=0.5, cooldown_to=0.1)
+    mechanism = Mechanism(Identity(7), participation, 0.7)
+    plan = RunPlan(7, participation, 5, mechanism, 0.5, noise="simulation", server=server, privacy_unit="example")
     return replace(plan, **changes)
 
 

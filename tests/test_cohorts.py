@@ -141,13 +141,15 @@ def test_a_new_start_keeps_groups_and_slots_and_tosses_new_coins() -> None:
         (parts.MinSeparation(3, 2), 20, 4, "need 7 participations"),
         (parts.SingleParticipation(), 4, 4, "need 16 clients"),
         (parts.FixedEpochs(2, 3), 7, 4, "the run has 7 rounds"),
+        (parts.MinSeparation(3, 2), 6, 0.5, "expected_cohort_size = 0.5: .* a whole number of at least 1"),
+        (parts.SingleParticipation(), 2, 2.7, "expected_cohort_size = 2.7"),
         (parts.FixedSizeSampling(4, 13), 6, 4, "population = 13"),
         (parts.TruncatedPoissonSampling(0.3, 4, 11), 6, 4, "population = 11"),
     ],
     ids=repr,
 )
 def test_what_the_clients_cannot_keep_is_refused_before_the_first_round(
-    pattern: parts.MinSeparation, rounds: int, size: int, message: str
+    pattern: parts.MinSeparation, rounds: int, size: float, message: str
 ) -> None:
     with pytest.raises(ParticipationError, match=message):
         require_feasible(pattern, rounds, CLIENTS, size)

@@ -22,7 +22,8 @@ from hubbub.errors import ConfigError, DataError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.strategies import Identity, toeplitz
-from hubbub.training import RunPlan
+from hubbub.training import Execution, RunPlan
+from hubbub.training.simulation.functional import FlatModel
 
 CLIENTS, ROUNDS = 60, 12
 SAMPLED = hubbub.PoissonSampling(0.2)
@@ -151,12 +152,19 @@ def test_the_examples_of_one_client_are_not_taken_for_a_list_of_clients(examples
     assert len(hubbub.SimulatedPopulation([pair], nn.functional.cross_entropy).clients) == 1
 
 
-def test_examples_are_tensors_and_are_computed_at_least_one_at_a_time() -> None:
-    inputs, targets = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(DataError, match=r"inputs: are a list; make a torch\.Tensor of them"):
-        hubbub.ExamplePopulation(inputs.tolist(), targets, nn.functional.cross_entropy)
-    with pytest.raises(ValueError, match="batch = 0: must be at least 1"):
-        hubbub.ExamplePopulation(inputs, targets, nn.functional.cross_entropy, batch=0)
+def test_of_what_no_run_can_train_on_the_reason_is_said() -> None:
+    inputs, targets, loss, broken = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64), nn.CrossEntropyLoss(), nn.Linear(3, 2)
+    nn.init.constant_(broken.bias, torch.nan)
+    for message, make in {
+        "model: has lazy layers without a shape": lambda: FlatModel(nn.LazyLinear(2)),
+        "model: has parameters that are not finite": lambda: FlatModel(broken),
+        "clients: is a int; give a list": lambda: hubbub.SimulatedPopulation(5, loss),
+        "plan = 5: must be 'auto'": lambda: Execution(plan=5),
+        "inputs: are a list; make a torch.Tensor of them": lambda: hubbub.ExamplePopulation(inputs.tolist(), targets, loss),
+        "batch = 0: must be at least 1": lambda: hubbub.ExamplePopulation(inputs, targets, loss, batch=0),
+    }.items():
+        with pytest.raises((ValueError, DataError), match=message):
+            make()
 
 
 @pytest.mark.parametrize("unit", ["patient", "", "clients", "Client"])

@@ -121,6 +121,7 @@ def test_shp_8_tied_weights_count_once_and_tensors_of_no_size_pass() -> None:
     second.weight = first.weight
     second.extra = nn.Parameter(torch.zeros(0, 4))
     model = nn.Sequential(first, second)
+    FlatModel(model).require_views()
     assert FlatModel(model).dim == 9 + 3 + 3
     x, y = torch.randn(4, 3), torch.zeros(4).long()
     total = SimulatedPopulation([(x, y)], F.cross_entropy, LocalTraining()).collect([0], model, 0.5, 0).open(None)

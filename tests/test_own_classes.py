@@ -15,9 +15,10 @@ from torch import nn
 from hubbub.errors import ConfigError, LedgerError, ParticipationError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism import participation as parts
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise.lattice import Lattice
-from hubbub.training import LatticeSum, PlainSum, RunPlan, RunStore, train
+from hubbub.training import ExamplePopulation, LatticeSum, PlainSum, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
 from small_runs import PLANS, SAMPLED, linear
 
@@ -126,7 +127,7 @@ def test_prt_9_prt_10_a_round_is_of_one_list_that_has_each_name_once(examples: i
         fine = [ok and (not fixed or listed == lists[0]) for ok, listed in zip(distinct, lists, strict=True)]
         first_bad = fine.index(False) if False in fine else 3
         population = Silent(*lists)
-        run = train(replace(plan(participation), expected_cohort_size=0.5), population, linear())
+        run = train(replace(plan(participation), expected_cohort_size=1), population, linear())
         done = 0
         try:
             for _ in range(3):
@@ -163,20 +164,34 @@ def test_a_participation_of_one_s_own_class_is_refused() -> None:
         Mechanism(Identity(6), Lenient(3, 2), 1.0)
 
 
-@pytest.mark.parametrize("part", ["trained", "frozen"])
+@pytest.mark.parametrize("part", ["trained", "frozen", "before"])
 def test_shp_10_a_population_that_trains_the_model_itself_is_refused_and_the_model_is_put_back(part: str) -> None:
     class InPlace(Silent):
+        def prepare(self, model: nn.Module, cohort: int) -> None:
+            with torch.no_grad():
+                model.weight.add_(part == "before")
+
         def collect(self, cohort, model, clip_norm, round_index, split=None):  # type: ignore[no-untyped-def]
             with torch.no_grad():
-                (model.weight if part == "trained" else model.fixed).add_(1.0)
+                (model.fixed if part == "frozen" else model.weight).add_(1.0)
             return super().collect(cohort, model, clip_norm, round_index)
 
     model = linear()
     model.fixed = nn.Parameter(torch.ones(2), requires_grad=False)
     before = model.weight.detach().clone()
-    with pytest.raises(ConfigError, match=r"model: was changed by InPlace\.collect, and by no release"):
+    with pytest.raises(ConfigError, match=r"model: was changed by InPlace\.(collect|prepare), and by no release"):
         next(train(PLANS["independent, everyone"], InPlace(NAMES), model))
     assert torch.equal(model.weight, before)
+
+
+def test_a_population_that_cannot_do_what_is_planned_is_refused_before_the_first_round() -> None:
+    population, everyone = Silent(NAMES), PLANS["independent, everyone"]
+    with pytest.raises(ConfigError, match="evaluation: a Silent measures nothing of its clients"):
+        next(train(replace(everyone, evaluation=PrivateEvaluation(1.0)), population, linear()))
+    examples = ExamplePopulation(torch.zeros(12, 3), torch.zeros(12).long(), nn.functional.cross_entropy)
+    with pytest.raises(ConfigError, match="privacy_unit = 'client': a ExamplePopulation clips single examples"):
+        next(train(everyone, examples, linear()))
+    assert not population.asked
 
 
 @pytest.mark.parametrize("change", ["trained", "half"])

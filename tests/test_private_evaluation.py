@@ -1,7 +1,6 @@
 """Private evaluation: numbers about clients that are bounded, noised, paid for and on record."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -242,12 +241,13 @@ def test_the_standard_error_is_that_of_the_noise(times: int) -> None:
     assert np.mean(errors, axis=0) == pytest.approx([0, 0], abs=5 / math.sqrt(times))
 
 
-def test_examples_are_measured_one_by_one() -> None:
+def test_examples_are_measured_one_by_one_and_between_rounds(tmp_path: Path) -> None:
     inputs, targets = torch.eye(2).repeat(200, 1), torch.arange(400) % 2
     population = hubbub.ExamplePopulation(inputs, targets, cross_entropy)
     model = nn.Linear(2, 2)
-    plan = replace(planned(PrivateEvaluation(1.0, every=1)).for_clients(400), privacy_unit="example")
-    result = next(hubbub.train(plan, population, model))
+    result = next(hubbub.train(planned(PrivateEvaluation(1.0, every=1)), population, model, hubbub.RunStore(tmp_path)))
+    assert read_run(tmp_path).promise.privacy_unit == "example"
+    assert result.seconds == pytest.approx(sum(result.phases.values()) - result.phases["evaluate"])
     exact = (model(inputs).argmax(1) == targets).float().mean().item()
     assert result.evaluation[0].value == pytest.approx(exact, abs=6 * result.evaluation[0].standard_error)
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import encrypted_runs
+from hubbub import training
 from hubbub.errors import ConfigError
 from hubbub.experiment.tracking import scalars
 from hubbub.mechanism.strategies import Identity
@@ -190,7 +192,7 @@ def test_cli_13_a_run_ends_as_it_does_without_the_unit_and_the_operator_alone_is
     targets[2] = 7
     population = {"clients": partial(SimulatedPopulation, held), "examples": partial(ExamplePopulation, inputs, targets)}
     units = population[name](F.cross_entropy)
-    results = list(train(PLANS["independent, everyone"], units, linear()))
+    results = list(train(everyone(units), units, linear()))
     assert len(results) == 6
     assert all(result.statistics["failed"] == 1 for result in results)
     assert not any("failed" in shown for shown in scalars(results[0]))
@@ -208,6 +210,10 @@ def population_of(make: str, loss: Callable[..., torch.Tensor]) -> ExamplePopula
     return SimulatedPopulation(data(), loss, LocalTraining(), execution=Execution(make))
 
 
+def everyone(units: training.Population) -> training.RunPlan:
+    return replace(PLANS["independent, everyone"], privacy_unit=units.privacy_unit)
+
+
 @pytest.mark.parametrize("make", ["one-by-one", "batched-4", "examples"])
 @pytest.mark.parametrize("wrong", ["model", "loss"])
 def test_cli_14_what_fails_for_every_unit_stops_before_the_first_round(make: str, wrong: str, tmp_path: Path) -> None:
@@ -217,7 +223,7 @@ def test_cli_14_what_fails_for_every_unit_stops_before_the_first_round(make: str
     loss, model = (F.cross_entropy, nn.Linear(4, 2)) if wrong == "model" else (shapeless, linear())
     units = population_of(make, loss)
     with pytest.raises(ConfigError, match=r"random examples of the form|does not run for many clients at once"):
-        next(train(PLANS["independent, everyone"], units, model, RunStore(tmp_path)))
+        next(train(everyone(units), units, model, RunStore(tmp_path)))
     assert '"begin"' not in (tmp_path / "ledger.jsonl").read_text()
 
 
@@ -255,7 +261,7 @@ def test_what_was_frozen_in_one_run_trains_in_the_next(make: str) -> None:
     units, model = population_of(make, F.cross_entropy), nn.Sequential(nn.Linear(3, 3), linear())
     for frozen in (True, False):
         model[0].requires_grad_(not frozen)
-        assert not any("failed" in result.statistics for result in train(PLANS["independent, everyone"], units, model))
+        assert not any("failed" in result.statistics for result in train(everyone(units), units, model))
 
 
 class RunningMean:

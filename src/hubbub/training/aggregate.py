@@ -107,6 +107,11 @@ class Population(ABC):
         return Ranks()
 
     @property
+    def privacy_unit(self) -> str:
+        """The unit whose contribution ``collect`` clips, ``"client"`` or ``"example"``."""
+        return "client"
+
+    @property
     def takes_split(self) -> bool:
         """Whether ``collect`` honours a ``split``, so that the clip norm can follow a quantile of the updates' norms."""
         return False
@@ -142,7 +147,7 @@ class Population(ABC):
 
 
 class LocalPopulation(Population):
-    """A population whose clients are computed in this process or by ranks, and are numbered from 0; a ``unit`` in messages."""
+    """A population whose clients, or examples, are computed in this process or by ranks, and are numbered from 0."""
 
     takes_split = True
 
@@ -154,6 +159,11 @@ class LocalPopulation(Population):
     def ranks(self) -> Ranks:
         """The processes that divide a cohort."""
         return self._ranks
+
+    @property
+    def privacy_unit(self) -> str:
+        """The unit whose contribution is clipped."""
+        return self._unit
 
     def inject(self, client: int, adversary: Adversary | None) -> None:
         """Let an adversary choose a client's update, in place of its computation; the same on every rank."""

@@ -174,6 +174,10 @@ def require_feasible(participation: Participation, rounds: int, clients: int, si
     """Refuse, before the first round, a pattern that this many clients cannot keep."""
     _require_counted(participation, clients)
     match participation:
+        case SingleParticipation() | MinSeparation() if size < 1 or size != int(size):
+            raise ParticipationError(
+                f"expected_cohort_size = {size:g}: is the size of each cohort of a pattern; take a whole number of at least 1"
+            )
         case SingleParticipation() if rounds * size > clients:
             raise ParticipationError(
                 f"pattern 'single': {rounds} rounds of {size:g} clients need {rounds * size:g} clients, there are {clients}"

@@ -124,7 +124,7 @@ def private_moments(
         expected_cohort_size=len(clients),
         mechanism=Mechanism(Identity(1), participation, noise_multiplier),
         clip_norm=_USUAL * math.sqrt(2 * units.channels) if clip_norm is None else positive("clip_norm", clip_norm),
-        privacy_unit=units.unit,
+        privacy_unit=units.privacy_unit,
         # Of a simulation: other noise than that of the run that trains.
         seed=int.from_bytes(derive(seed_key(seed), "moments")[:7]),
         settings={"statistics": _STATISTICS, **(settings or {})},
@@ -172,12 +172,11 @@ class _Units(LocalPopulation):
     takes_split = False
 
     def __init__(self, clients: Sequence[torch.Tensor] | torch.Tensor) -> None:
-        self.unit = "example" if isinstance(clients, torch.Tensor) else "client"
-        super().__init__(None, self.unit)
+        super().__init__(None, "example" if isinstance(clients, torch.Tensor) else "client")
         first = clients if isinstance(clients, torch.Tensor) else clients[0]
         _require_channels(first)
         self._clients, self.channels = clients, first.shape[1]
-        for number, inputs in enumerate(clients if self.unit == "client" else ()):
+        for number, inputs in enumerate(clients if self.privacy_unit == "client" else ()):
             _require_channels(inputs)
             if inputs.shape[1] != self.channels:
                 raise DataError(

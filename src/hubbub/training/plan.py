@@ -288,8 +288,8 @@ class Plan:
         mechanism_events(self.mechanism, rounds=0)
         _require_terms(self)
 
-    def for_clients(self, clients: int) -> RunPlan:
-        """The full plan for a number of clients.
+    def for_clients(self, clients: int, privacy_unit: str = "client") -> RunPlan:
+        """The full plan for a number of clients, or of examples if these are the unit.
 
         Raises:
             ConfigError: So few clients that no cohort has one; or as for :class:`RunPlan`.
@@ -310,7 +310,7 @@ class Plan:
                 )
         # Every field of this plan is one of the full plan.
         own = {part.name: getattr(self, part.name) for part in fields(Plan)} | {"expected_cohort_size": size}
-        return RunPlan(rounds=rounds, participation=participation, further=further, **own)
+        return RunPlan(rounds=rounds, participation=participation, further=further, privacy_unit=privacy_unit, **own)
 
 
 def _require_terms(plan: RunPlan | Plan) -> None:

@@ -106,8 +106,9 @@ def train(
             the promise depends, has changed since the run began.
         LedgerError: The folder holds another run, or its record is damaged or was rolled back.
         RunFolderError: The folder is damaged, or another process works in it.
-        ConfigError: The model has buffers or no trainable parameter; the noise in the population's sums is not what the plan
-            promises; or the clip norm moves and the population counts no indicators.
+        ConfigError: The model has buffers or no trainable parameter; the noise in the population's sums or the unit that it
+            clips is not what the plan promises; the clip norm moves and the population counts no indicators; an evaluation is
+            planned and it measures nothing; or it changes the model.
         SumNotOpenedError: Three rounds in a row were aborted; the run can be resumed.
         RankError: Another process that shares the run failed, ended or has another plan or model; the run can be resumed.
 
@@ -134,7 +135,15 @@ def train(
             )
     clients = _listed(population)
     if isinstance(plan, Plan):
-        plan = plan.for_clients(len(clients))
+        plan = plan.for_clients(len(clients), population.privacy_unit)
+    elif plan.mechanism and (plan.privacy_unit, population.privacy_unit) == ("client", "example"):
+        raise ConfigError(
+            f"privacy_unit = 'client': a {type(population).__name__} clips single examples, and the plan promises to hide all "
+            "data of a client; say privacy_unit='example', or take a population that clips clients"
+        )
+    if plan.evaluation and type(population).measure is Population.measure:
+        # Refuses, before any cost.
+        population.measure((), model)
     if plan.clip_norms.further and not population.takes_split:
         raise ConfigError(
             f"clip_norm: adaptive clipping needs each client's indicator in the sum, and {type(population).__name__} takes no "
@@ -149,7 +158,9 @@ def train(
         noisy = population.noise_in_sums
         run = RunState.start(plan, model, store, clients=clients, head=head, noise_in_sums=noisy, ranks=ranks)
         # By the expected size, which is public: the size of a real cohort must not decide how updates are computed.
+        run.require_same_model("before its first round")
         population.prepare(model, math.ceil(plan.expected_cohort_size))
+        run.require_same_model(f"by {type(population).__name__}.prepare")
         of_run = Evaluations.of(run.path.ledger, clients=len(clients), seed=plan.seed, store=store) if ranks.leads else None
         with of_run or nullcontext() as evaluations:
             yield from _rounds(run, population, clients, evaluations)
@@ -200,6 +211,7 @@ def _rounds(
         clock.end("persist")
         epsilon, head = ranks.lead(lambda: (path.ledger.spent(plan.delta).epsilon, path.ledger.head))
         clock.end("account")
+        seconds = clock.total
         found = ranks.lead(lambda: evaluations.after(round_index, population, listed, run.model.module) if evaluations else ())  # noqa: B023
         run.require_same_model(f"by {type(population).__name__}.measure")
         if found:
@@ -209,7 +221,7 @@ def _rounds(
             clients=len(cohort),
             epsilon=epsilon,
             head=head,
-            seconds=clock.total,
+            seconds=seconds,
             statistics=total.statistics,
             released=fault is None,
             fault="" if fault is None else str(fault),

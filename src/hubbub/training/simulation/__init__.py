@@ -61,7 +61,7 @@ def clients_at_once(plan: str) -> int | None:
     """
     if plan == AUTO:
         return None
-    found = _FORM.fullmatch(plan)
+    found = _FORM.fullmatch(plan) if isinstance(plan, str) else None
     clients = int(found[1] or 1) if found else 0
     if not found or (found[1] and not 2 <= clients <= MOST_AT_ONCE):
         raise ConfigError(

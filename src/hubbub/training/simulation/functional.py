@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from hubbub.errors import ConfigError
@@ -40,6 +41,8 @@ class FlatModel:
         self.module = module
         self._parameters = require_trainable(module)
         first = self._parameters[0]
+        if not all(bool(torch.isfinite(p).all()) for p in self._parameters):
+            raise ConfigError("model: has parameters that are not finite; begin with another one")
         self.dim = sum(p.numel() for p in self._parameters)
         self.vector = torch.empty(self.dim, dtype=first.dtype, device=first.device)
         self.gradient = torch.zeros_like(self.vector)
@@ -56,7 +59,7 @@ class FlatModel:
         """Refuse a model whose parameters were replaced and are no longer views of the vector."""
         start = self.vector.data_ptr()
         for parameter in self._parameters:
-            if parameter.data_ptr() != start or parameter.dtype != self.vector.dtype:
+            if parameter.numel() and (parameter.data_ptr() != start or parameter.dtype != self.vector.dtype):
                 raise ConfigError(
                     "model: its parameters were replaced during the run (by .to(), .half() or the like); convert a copy instead"
                 )
@@ -66,8 +69,10 @@ class FlatModel:
 def require_trainable(module: nn.Module) -> list[nn.Parameter]:
     """The trainable parameters of a module; one that cannot be trained privately is refused."""
     refuse_buffers(module)
+    if any(is_lazy(p) for p in module.parameters()):
+        raise ConfigError("model: has lazy layers without a shape; call it on an example first")
     parameters = [p for p in module.parameters() if p.requires_grad]
-    if not parameters:
+    if not any(p.numel() for p in parameters):
         raise ConfigError("model: has no trainable parameter; set requires_grad on those to be trained")
     if any(hasattr(p, "full_tensor") for p in parameters):
         raise ConfigError(

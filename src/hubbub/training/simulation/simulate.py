@@ -1,7 +1,7 @@
 """A population in this process: any unmodified module, clients in stacks or one by one, on one core or several."""
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Sized
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -327,8 +327,9 @@ class SimulatedPopulation(LocalPopulation):
 
 def _require_examples(clients: Sequence[object], execution: Execution) -> None:
     """Refuse what is no list of pairs of tensors of one length; and several forms, if clients share a stack or a memory."""
-    if not len(clients):
-        raise DataError("clients: the list is empty")
+    if not isinstance(clients, Sized) or not len(clients):
+        what = "the list is empty" if isinstance(clients, Sized) else f"is a {type(clients).__name__}"
+        raise DataError(f"clients: {what}; give a list of the pairs (inputs, targets)")
     alone, known = execution.plan == "one-by-one", None
     for i, pair in enumerate(clients):
         # Such as the tensors of one client, whose rows would pass for clients.
