@@ -47,6 +47,7 @@ def trained(plan: RunPlan, store: RunStore | None = None, stop: int | None = Non
 
 def test_a_learning_rate_falls_in_a_straight_line_over_the_last_rounds() -> None:
     server = ServerOptimizer(cooldown=0.25, cooldown_to=0.05)
+    assert ServerOptimizer(cooldown=0.07).rate(92, rounds=100) == 1.0
     rates = [server.rate(t, 2000) for t in range(2000)]
     assert rates[:1500] == [1.0] * 1500
     assert rates[-1] == pytest.approx(0.05)

@@ -71,7 +71,10 @@ def test_a_run_keeps_what_it_says_of_single_clients_apart_and_marks_it_private(t
     run = build(settings())
     with safe_open(tmp_path / "run" / "model.safetensors", "pt") as trained:
         run.model.load_state_dict({name: trained.get_tensor(name) for name in trained.keys()})  # noqa: SIM118 # no mapping
+    next(run.model.children()).eval()
+    modes = [part.training for part in run.model.modules()]
     alone = [evaluate(run.model, examples, F.cross_entropy)[1] for examples in run.examples]
+    assert [part.training for part in run.model.modules()] == modes
     assert told["clients"] == 20
     assert told["accuracy"]["mean"] == pytest.approx(sum(alone) / 20)
     assert told["accuracy"]["worst_tenth"] == pytest.approx(sum(sorted(alone)[:2]) / 2)

@@ -255,6 +255,12 @@ def test_a_clip_norm_that_moved_is_found_again_from_the_releases(tmp_path: Path)
     again = replace(moving, mechanism=moving.mechanism, clip_norm=AdaptiveClipping(results[-1].clip_norm))
     gone_on(tmp_path / "one", tmp_path / "three", moving, again)
     assert not continuity(tmp_path / "three")
+    # With the plan of before it begins at the last value, and resumes so.
+    store = RunStore(tmp_path / "one")
+    last = moving.clip_norms.following(results[-1].clip_norm, store.parse_release(5, store.release_content(5)))
+    for _ in range(2):
+        gone_on(tmp_path / "one", tmp_path / "four", moving, moving, rounds=2)
+    assert read_run(tmp_path / "four").promise.settings["adaptive_clipping"]["initial_clip_norm"] == last
 
 
 def test_an_interrupted_one_goes_on_without_the_folder_of_the_finished_one(tmp_path: Path) -> None:

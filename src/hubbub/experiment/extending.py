@@ -51,9 +51,9 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
             raise RunFolderError(f"{folder}: does not verify ({check.name}: {check.detail}); see hubbub verify {folder}")
     plan = _plan(before, recorded, following)
     require_alike(recorded, plan, following)
-    answer = final_state(recorded, plan, following, module)
+    extends, start, _ = final_state(recorded, plan, following, module)
     _require_model(folder, recorded, module)
-    return answer
+    return extends, start
 
 
 def extension(folder: Path) -> configs.Layer:

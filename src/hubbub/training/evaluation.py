@@ -90,7 +90,7 @@ def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int =
     """Mean loss and accuracy of a classifier on public examples; of sequences, over all places that are not padded.
 
     Args:
-        model: It is put into evaluation mode meanwhile, and back.
+        model: It is put into evaluation mode meanwhile, and each of its modules back into the mode that it had.
         examples: Inputs and targets; of sequences, targets ``(examples, length)`` with −100 where padded.
         loss: Mean loss of a batch from the module's output and the targets.
         batch_size: The most examples that pass through the model at once.
@@ -140,7 +140,7 @@ def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_
     integer("batch_size", batch_size, at_least=1)
     right, counted, lost = (np.zeros(len(clients)) for _ in range(3))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    was_training = model.training
+    modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
@@ -154,7 +154,8 @@ def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_
                     counted[client] += number
                     lost[client] += float(loss(output, wanted)) * number if number else 0.0
     finally:
-        model.train(was_training)
+        for module, mode in modes:
+            module.training = mode
     counted = np.maximum(counted, 1)
     return right / counted, lost / counted
 

@@ -70,7 +70,8 @@ class ServerOptimizer:
 
     def rate(self, round_index: int, rounds: int) -> float:
         """The learning rate of a round of a run, over that of the first."""
-        falling = math.ceil(self.cooldown * rounds)
+        # 0.07 * 100 is above 7.
+        falling = math.ceil(round(self.cooldown * rounds, 9))
         passed = round_index + 1 - (rounds - falling)
         return 1.0 if passed <= 0 else 1 - (1 - self.cooldown_to) * min(passed / falling, 1.0)
 

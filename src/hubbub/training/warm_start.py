@@ -23,6 +23,7 @@ from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.multi_run import costs_of_ended_runs
 from hubbub.ledger.promise import Extends, Promise
+from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.plan import RunPlan
 from hubbub.training.rounds import server_step
 from hubbub.training.run_folder import RunStore
@@ -76,8 +77,10 @@ def rounds_after(recorded: Recorded, checkpoint: Checkpoint | None) -> list[int]
     return [t for t, entry in enumerate(recorded.history.rounds) if entry.release is not None and t >= done]
 
 
-def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: nn.Module) -> tuple[Extends, Start]:
+def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: nn.Module) -> tuple[Extends, Start, RunPlan]:
     """The final state of a finished run, recomputed from its releases by its ``plan``; its model is written into ``module``.
+
+    Also the following plan, whose adaptive clip norm begins at the last value unless it is given another than ``plan`` has.
 
     The state of the server's optimizer is dropped if the plan of the following run names another optimizer.
     """
@@ -118,7 +121,13 @@ def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: n
     vector = model.vector.detach().clone()
     state = optimizer_state(optimizer, model.vector) if following.server.name == plan.server.name else {}
     extends = Extends(recorded.chain.hashes[0], recorded.chain.head, model_digest(vector), optimizer_digest(state))
-    return extends, Start(vector, state, finished=True)
+    return extends, Start(vector, state, finished=True), _moved(plan, following, clip_norm)
+
+
+def _moved(plan: RunPlan, following: RunPlan, clip_norm: float | None) -> RunPlan:
+    if clip_norm is None or not isinstance(following.clip_norm, AdaptiveClipping) or following.clip_norm != plan.clip_norm:
+        return following
+    return replace(following, clip_norm=replace(following.clip_norm, initial_clip_norm=clip_norm))
 
 
 def extending(following: RunPlan, extends: Extends) -> RunPlan:
@@ -160,7 +169,8 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
     Args:
         finished: The folder of the finished run.
         plan: Its plan.
-        following: The plan of the new run; its ``earlier`` is empty, or all of :func:`charged_with`.
+        following: The plan of the new run; its ``earlier`` is empty, or all of :func:`charged_with`. The adaptive clip norm of
+            ``plan`` begins at its last value, another one as it says.
         model: A module of the same kind; the final model is written into it.
         into: The folder of the new run.
 
@@ -191,14 +201,15 @@ def extended(finished: RunStore, plan: RunPlan, following: RunPlan, model: nn.Mo
         extends = promise.terms.extends
         if extends is None:
             raise RunFolderError(f"{into.folder}: holds a run that began by itself; choose another folder")
-        return extending(replace(following, earlier=promise.earlier), extends)
+        began = promise.settings.get("adaptive_clipping", {}).get("initial_clip_norm")
+        return extending(replace(_moved(plan, following, began), earlier=promise.earlier), extends)
     require_new(finished.folder, into.folder)
     recorded = read_run(finished.folder)
     require_alike(recorded, plan, following)
     charged = charged_with(finished.folder, into.folder)
     if following.earlier and (missing := [run for run in charged if run not in following.earlier]):
         raise ConfigError(f"earlier: the run of ledger {missing[0].first[:16]} is not among them; give all of charged_with()")
-    extends, start = final_state(recorded, plan, following, model)
+    extends, start, following = final_state(recorded, plan, following, model)
     answer = extending(replace(following, earlier=following.earlier or charged), extends)
     with into.locked():
         start.write(into.folder)
