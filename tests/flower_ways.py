@@ -13,11 +13,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from encrypted_ways import seeing_parties
-from hubbub import flower
+from hubbub import Mechanism, flower
 from hubbub._util import files
 from hubbub.flower.population import GridPopulation
 from hubbub.flower.strategies import PrivateStrategy
-from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import toeplitz
 from hubbub.secagg import key_files

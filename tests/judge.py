@@ -23,12 +23,11 @@ from typing import Any
 import numpy as np
 
 from cohort_file import cohorts
+from hubbub import AdaptiveClipping, FixedEpochs, MinSeparation
 from hubbub.errors import HubbubError
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.noise import SecureSource
 from hubbub.noise.lattice import Lattice
-from hubbub.training.clipping import AdaptiveClipping
 from simulated_disk import Disk
 from ways import DIM, Way
 from witness import Again, Asked, Case, Gave, Met, Opened, Published, Shared, Started, go, records, same

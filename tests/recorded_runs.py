@@ -15,6 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 from cohort_file import bound
+from hubbub import Mechanism, RunStore, verify
 from hubbub.accounting.runs import RunCharge
 from hubbub.cli import main
 from hubbub.ledger.chain import Chain, read_chain
@@ -22,13 +23,10 @@ from hubbub.ledger.history import History
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.multi_run import run_charges
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling
 from hubbub.mechanism.strategies import Identity, strategy_arrays, toeplitz
 from hubbub.mechanism.strategies.strategy import Strategy
-from hubbub.training import RunStore
 from hubbub.training.run_folder.record import read_run
-from hubbub.verification import verify
 
 ROUNDS = 8
 BANDED = toeplitz.square_root(ROUNDS, 3)

@@ -8,10 +8,9 @@ from typing import get_args
 import pytest
 
 from conftest import oracle
-from hubbub import accounting
+from hubbub import Mechanism, accounting
 from hubbub.accounting import events
 from hubbub.errors import ConfigError
-from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PARTICIPATIONS
 from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 from small_runs import PATTERNS, SAMPLED

@@ -16,12 +16,12 @@ import encrypted_runs
 import small_runs
 from encrypted_runs import encrypted, terms
 from flower_arms import Entries, Federation, Model
+from hubbub import Mechanism, verify
 from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
 from hubbub.flower import GridPopulation
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
-from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise.lattice import Lattice
@@ -29,7 +29,6 @@ from hubbub.testing import check_population
 from hubbub.training import LatticeSum, LocalTraining, PlainSum, RunPlan, RunStore, SimulatedPopulation, train
 from hubbub.training.aggregate import Population
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
-from hubbub.verification import verify
 from recorded_runs import invoke, trained
 from replays import simulated
 from small_runs import linear, until

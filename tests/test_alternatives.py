@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hubbub import factorization
-from hubbub.accounting import calibrate
+from hubbub import CyclicPoissonSampling, FixedSizeSampling, PoissonSampling, calibrate, factorization
 from hubbub.errors import ConfigError
 from hubbub.experiment import alternatives as module
 from hubbub.experiment import config as configs
@@ -20,7 +19,6 @@ from hubbub.experiment.build import build
 from hubbub.experiment.cohort_sizes import CohortSize, cohort_sizes, proposed, round_counts
 from hubbub.experiment.config import Config
 from hubbub.experiment.planner import planned, strategy_word, workload_of
-from hubbub.mechanism.participation import CyclicPoissonSampling, FixedSizeSampling, PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import prefix_sum

@@ -21,7 +21,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from flower_arms import SEED, Federation, averaging, record
 from flower_defects import logged
-from hubbub import accounting, factorization
+from hubbub import AdaptiveClipping, accounting, factorization
 from hubbub.errors import BudgetError, HubbubError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP, Paillier, clipping_mod, compat, noising_mod
 from hubbub.ledger.chain import read_chain
@@ -35,7 +35,6 @@ from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import require_room
 from hubbub.secagg.paillier import PublicKey
 from hubbub.training import ExamplePopulation, RunPlan, RunStore, SimulatedPopulation, clip, private_gradients, train
-from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.encryption import Encryption
 from hubbub.training.run_folder.record import read_run
 from malformed.contents import canonical, chained

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import factorization
+from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization
 from hubbub._util.checks import Array
 from hubbub.factorization.banded import BandedError
 from hubbub.factorization.certificate import lower_bound
 from hubbub.mechanism import utility, workloads
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import banded
 from hubbub.mechanism.strategies.banded import Banded
 from hubbub.mechanism.workloads import Workload

@@ -7,11 +7,10 @@ from hypothesis import strategies as draws
 from scipy import optimize as scipy_optimize
 
 from conftest import oracle
-from hubbub import factorization
+from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization
 from hubbub.factorization import banded_inverse as numerics
 from hubbub.factorization import toeplitz as search
 from hubbub.mechanism import utility, workloads
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import banded_inverse, matrices
 from hubbub.mechanism.strategies.banded_inverse import BandedInverse
 from hubbub.testing import check_strategy

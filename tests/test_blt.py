@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import factorization
+from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization
 from hubbub.factorization import blt as search
 from hubbub.factorization.blt import squared_error_with_momentum
 from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import utility, workloads
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import blt, matrices
 from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
 from hubbub.testing import check_strategy

@@ -8,13 +8,12 @@ import pytest
 from scipy.linalg import solve_triangular
 
 from conftest import oracle
-from hubbub import factorization
+from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization
 from hubbub.errors import ConfigError
 from hubbub.factorization import families
 from hubbub.factorization.bounds import classes_of, lower_bound
 from hubbub.factorization.diagonal import Effort, alone, maximize
 from hubbub.factorization.families import DESCRIPTIONS, Family
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity

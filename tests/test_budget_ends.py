@@ -14,15 +14,13 @@ from torch import nn
 
 from conftest import raising
 from flower_arms import Federation, averaging
-from hubbub import accounting
+from hubbub import Mechanism, PoissonSampling, accounting
 from hubbub.accounting import Gaussian, PoissonSampled, composition
 from hubbub.accounting.composition import epsilon_once as remembered
 from hubbub.errors import BudgetError
 from hubbub.flower import DPFedAvgFixed
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.training import RunPlan, RunStore, train
 from recorded_runs import hubbub

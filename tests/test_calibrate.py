@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub import accounting
+from hubbub import MinSeparation, accounting
 from hubbub._util.roots import Grid, Line, first
 from hubbub.accounting import events
 from hubbub.accounting.composition import epsilon as epsilon_of
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, gaussian
-from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Identity, toeplitz
 
 RELATION = "add-or-remove-one"

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub import FixedEpochs, Mechanism
 from hubbub.accounting.statement import RunFacts
 from hubbub.errors import LedgerError
 from hubbub.experiment import config as configs
 from hubbub.experiment.planner import planned
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import FixedEpochs
 from hubbub.mechanism.strategies import Identity
 from hubbub.training import ExamplePopulation, RunPlan, RunStore, ServerOptimizer, train
 from hubbub.training.simulation.functional import FlatModel

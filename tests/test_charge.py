@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hubbub import accounting, factorization
+from hubbub import Mechanism, accounting, factorization
 from hubbub._util.checks import Array
 from hubbub.accounting.events import RELATIONS, BallsInBins, FixedSizeSampled, Gaussian, PoissonSampled, TruncatedPoissonSampled
 from hubbub.accounting.events_of_mechanism import default_relation, mechanism_events, stated_relation
 from hubbub.errors import ConfigError
-from hubbub.mechanism import Mechanism
 from hubbub.mechanism import participation as parts
 from hubbub.mechanism import strategies as forms
 from hubbub.mechanism.sensitivity import of_matrix

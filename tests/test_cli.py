@@ -13,11 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from conftest import oracle
-from hubbub import accounting
+from hubbub import Mechanism, PoissonSampling, accounting
 from hubbub.errors import ConfigError
 from hubbub.experiment import config
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.models import Mlp
 from recorded_runs import answer, invoke, require_ends

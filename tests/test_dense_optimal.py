@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import factorization
+from hubbub import FixedEpochs, SingleParticipation, factorization
 from hubbub.mechanism import utility
-from hubbub.mechanism.participation import FixedEpochs, SingleParticipation
 from hubbub.mechanism.strategies import dense, matrices
 from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity, check_strategy

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hubbub import accounting
-from hubbub.accounting import calibrate
+from hubbub import accounting, calibrate, verify
 from hubbub.accounting.runs import RunCharge
 from hubbub.errors import BudgetError, ConfigError, LedgerError
 from hubbub.ledger.actual_cost import spent
@@ -19,7 +18,6 @@ from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import Participation, PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.training.run_folder.record import read_run
-from hubbub.verification import verify
 from malformed import CONFIG
 from recorded_runs import BAND, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, charges, hubbub, interrupted_at, recorded, rewritten
 from refusals import refused

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from conftest import oracle
-from hubbub.accounting import guarantee
+from hubbub import MinSeparation, guarantee
 from hubbub.errors import HubbubError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
-from hubbub.mechanism.participation import MinSeparation
 from hubbub.report.page import page
 from hubbub.report.summary import summary
 from hubbub.secagg import key_files, threshold

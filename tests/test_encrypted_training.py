@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from encrypted_runs import BITS, CLIP, DIM, ROUNDS, encrypted, plan, terms
+from hubbub import Mechanism, RunStore, train
 from hubbub.errors import ConfigError, NoiseExhaustedError, RunFolderError, SumNotOpenedError
 from hubbub.ledger.chain import read_chain
-from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 from hubbub.noise import NoiseStream, SecureSource
 from hubbub.noise.lattice import Lattice
 from hubbub.secagg.aggregator import Aggregator
-from hubbub.training import RunStore, train
 from hubbub.training.encrypted import HolderNoise
 from hubbub.training.encryption import Encryption
 from small_runs import CLIENTS, linear, population, until

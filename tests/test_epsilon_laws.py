@@ -20,7 +20,7 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 import hockey_stick
-from hubbub import accounting
+from hubbub import AdaptiveClipping, accounting
 from hubbub.accounting import (
     RELATIONS,
     BallsInBins,
@@ -41,7 +41,6 @@ from hubbub.mechanism import participation as parts
 from hubbub.mechanism.sensitivity import of_matrix
 from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, Strategy, blt, toeplitz
 from hubbub.testing import brute_force_sensitivity
-from hubbub.training.clipping import AdaptiveClipping
 from small_runs import Foreign
 
 # A point: epsilon as stated, the delta that it is stated for, and the true delta at an epsilon.

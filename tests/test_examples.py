@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub import AdaptiveClipping, Mechanism, PoissonSampling, SingleParticipation
 from hubbub.errors import ConfigError, ParticipationError
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import PoissonSampling, SingleParticipation
 from hubbub.mechanism.strategies import Identity
 from hubbub.noise.lattice import Lattice
 from hubbub.testing import check_population
 from hubbub.training import ReleasePath, RunPlan, ServerOptimizer, train
-from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.per_example import Chosen, ExampleGradients, ExamplePopulation, private_gradients
 from odd_modules import MODULES, Counts, Forks, Mixes, made
 

@@ -13,12 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import hubbub as package
-from hubbub import accounting
+from hubbub import RunStore, accounting, verify
 from hubbub._util import strict_json
 from hubbub.experiment.config import resolve
-from hubbub.training import RunStore
 from hubbub.training.run_folder.record import read_run
-from hubbub.verification import verify
 from malformed import CONFIG, Line
 from recorded_runs import answer, hubbub, interrupted_at, rebound
 from refusals import refused

@@ -19,6 +19,7 @@ from torch import nn
 
 import recorded_runs
 from dying import Dying
+from hubbub import AdaptiveClipping, verify
 from hubbub._util import strict_json
 from hubbub.cli.runs import close
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
@@ -32,12 +33,10 @@ from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.noise import SecureSource
 from hubbub.training import LatticeSum, RunPlan, RunStore, ServerOptimizer, extended, train
-from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import Segments
 from hubbub.training.simulation.functional import FlatModel
 from hubbub.training.warm_start import extending
-from hubbub.verification import verify
 from small_runs import flat
 from ways import CLIENTS, COHORT, RandomSums, zeros
 

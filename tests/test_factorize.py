@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import factorization
+from hubbub import MinSeparation, SingleParticipation, factorization
 from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.errors import DataError
 from hubbub.factorization import published, strategy_file
 from hubbub.factorization.families import DESCRIPTIONS
 from hubbub.mechanism import sensitivity, utility
-from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 from hubbub.mechanism.workloads import Workload, prefix_sum
 from recorded_runs import answer, invoke
 from refusals import refused

@@ -23,9 +23,8 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub import training
+from hubbub import Mechanism, training
 from hubbub.errors import NoiseExhaustedError
-from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
 from hubbub.noise import NoiseSource, NoiseStream, SecureSource, SimulationSource, sources

@@ -12,14 +12,13 @@ from flwr.serverapp.strategy import FedAvg
 
 from dying import Dying
 from flower_arms import Federation
+from hubbub import Mechanism, MinSeparation
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP
 from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import ServerState
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import toeplitz
 from hubbub.training.aggregate import LatticeSum
 from hubbub.training.release import ReleasePath

@@ -14,14 +14,13 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from safetensors.numpy import save
 
+from hubbub import Mechanism, MinSeparation
 from hubbub._util import strict_json
 from hubbub.errors import SumNotOpenedError
 from hubbub.flower.holder_messages import opened
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.secagg_server import GridHolders
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import strategy_arrays, toeplitz
 from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice

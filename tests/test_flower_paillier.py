@@ -17,14 +17,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from conftest import raising
-from hubbub import flower
-from hubbub.accounting import guarantee
+from hubbub import Mechanism, MinSeparation, PoissonSampling, flower, guarantee
 from hubbub.errors import ConfigError, KeyFileError, LedgerError, RunFolderError, SumNotOpenedError
 from hubbub.flower.secagg_server import GridHolders
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation, PoissonSampling
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.secagg import key_files
 from paillier_nodes import dealt, owner, shares_in

@@ -12,12 +12,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import hubbub
+from hubbub import FixedEpochs, Mechanism, MinSeparation, PoissonSampling
 from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, Paillier, clipping_mod, separation_mod
 from hubbub.flower.separation import FOLDER, separation_config
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling
 from hubbub.mechanism.strategies import Identity, toeplitz
 from paillier_nodes import dealt
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save
 
 from conftest import raising
 from flower_arms import Federation, separated
-from hubbub.accounting import guarantee
+from hubbub import guarantee, verify
 from hubbub.errors import BudgetError, ConfigError, LedgerError, RunFolderError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, compat
 from hubbub.flower.state import _digest
@@ -26,7 +26,6 @@ from hubbub.mechanism.participation import FixedSizeSampling, PoissonSampling, e
 from hubbub.mechanism.strategies import Identity
 from hubbub.training import HeadHook
 from hubbub.training.run_folder.state import metadata
-from hubbub.verification import verify
 from recorded_runs import require_noticed, unproved
 
 DIM = 40

@@ -14,10 +14,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import local_jobs
-from hubbub import factorization
+from hubbub import Mechanism, MinSeparation, SingleParticipation, factorization, verify
 from hubbub.experiment import config as configs
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.mechanism.workloads import prefix_sum
 from hubbub.models import CifarCnn, Cnn, Mlp
@@ -28,7 +26,6 @@ from hubbub.training.per_example import Chosen, ExampleGradients
 from hubbub.training.simulation.local import OneByOne
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
-from hubbub.verification import verify
 from local_jobs import IMAGES, SENTENCES, Lstm, jobs
 from recorded_runs import interrupted_at, invoke
 

@@ -20,16 +20,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
 
+from hubbub import Mechanism, PoissonSampling, verify
 from hubbub._util import strict_json
 from hubbub.errors import ConfigError, KeyFileError, LedgerError
 from hubbub.ledger.chain import read_chain
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import HeadHook, Plan, RoundResult, RunStore, SimulatedPopulation, head_hook, train
 from hubbub.training.run_folder.record import read_run
-from hubbub.verification import verify
 from recorded_runs import hubbub
 from release_paths import ROUNDS, plan, silent
 from simulated_disk import NOTHING, Disk, Image, Killed

@@ -9,8 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from hubbub.accounting import guarantee
-from hubbub.mechanism import Mechanism
+from hubbub import Mechanism, guarantee
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Identity
 

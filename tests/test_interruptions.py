@@ -21,10 +21,9 @@ import pytest
 import torch
 from torch import nn
 
+from hubbub import Mechanism, MinSeparation, SingleParticipation
 from hubbub.errors import HubbubError, LedgerError, RunFolderError
 from hubbub.ledger.chain import read_chain
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, toeplitz
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.noise import SecureSource

@@ -18,13 +18,12 @@ import pytest
 import torch
 
 from conftest import CORRELATED
+from hubbub import CyclicPoissonSampling, FixedSizeSampling, PoissonSampling, RunStore, TruncatedPoissonSampling
 from hubbub._util.prf import KEY_BYTES, bits, derive, fresh_key, seed_key
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism.participation import CyclicPoissonSampling, FixedSizeSampling, PoissonSampling, TruncatedPoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.noise import SecureSource
-from hubbub.training import RunStore
 from hubbub.training.cohorts import CohortKeys, draw
 from recorded_runs import hubbub
 from release_paths import CLIP, ROUNDS, locked, opened, plan, some_rounds, total

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from cohort_file import cohorts, name_of
+from hubbub import Mechanism, MinSeparation, TruncatedPoissonSampling
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
 from hubbub.mechanism import participation as parts
-from hubbub.mechanism.participation import MinSeparation, TruncatedPoissonSampling
 from hubbub.mechanism.strategies import Identity
 
 SECRET = bytes(range(32))

@@ -9,18 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hubbub import RunStore, accounting, verify
+from hubbub import PoissonSampling, RunStore, SingleParticipation, accounting, load, verify
 from hubbub.errors import BudgetError, ConfigError, DataError, LedgerError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
-from hubbub.experiment.engine.finished import load
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.experiment.extending import require_same
 from hubbub.experiment.planner import planned
 from hubbub.experiment.sweep.grid import CELLS, Cell
 from hubbub.experiment.sweep.results import choice, found
 from hubbub.ledger.multi_run import compose_runs
-from hubbub.mechanism.participation import PoissonSampling, SingleParticipation
 from hubbub.noise.sources import SimulationSource
 from hubbub.training.moments import Moments, private_moments, read_moments
 from hubbub.training.run_folder import NORMALIZATION

@@ -24,18 +24,16 @@ from bad_replies import BOUNDED, LIES, NO_BIT, NOTHING
 from encrypted_runs import encrypted, terms
 from encrypted_runs import plan as encrypted_plan
 from flower_arms import averaging, record, training_app
+from hubbub import AdaptiveClipping, Mechanism, MinSeparation, PoissonSampling
 from hubbub.audit.neighbours import Influence, influence
 from hubbub.flower import DPFedAvgFixed, GridPopulation, LocalGrid, MatrixFactorizationDP
 from hubbub.flower.messages import NORM_BIT
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation, PoissonSampling
 from hubbub.mechanism.sensitivity import of_sets
 from hubbub.mechanism.strategies import BandedInverse, BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.training import RunPlan, RunStore, release, train
-from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.run_folder import store
 from replays import CLIENTS, DIM, VECTORS, Replayed, Transcript, crafted, fixed, simulated, single_examples
 from small_runs import linear

@@ -10,17 +10,15 @@ from flwr.serverapp.strategy import FedAvgM
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hubbub import Mechanism, MinSeparation, verify
 from hubbub._util.prf import sealed, unsealed
 from hubbub.errors import RunFolderError
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import blt, toeplitz
 from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, ReleasePath, RunStore
-from hubbub.verification import verify
 
 DIM, ROUNDS, KEY = 50, 40, bytes(range(32))
 STRATEGIES: list[Strategy] = [

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hockey_stick import shares_law
-from hubbub import accounting
+from hubbub import accounting, verify
 from hubbub._util.prf import derive, seed_key
 from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.renyi import added_delta, distance
@@ -27,7 +27,6 @@ from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
 from hubbub.training import LatticeSum, ReleasePath, RunStore, train
-from hubbub.verification import verify
 from recorded_runs import history_of, hubbub, read_back
 from release_paths import CLIENTS, CLIP, DIM, PATTERN, ROUNDS, locked, opened, plan, silent
 

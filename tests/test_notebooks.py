@@ -15,10 +15,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from hubbub import accounting
+from hubbub import Mechanism, MinSeparation, accounting
 from hubbub.accounting.guarantee import unprotected
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Identity
 
 ROOT = Path(__file__).parent.parent

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hubbub import factorization
+from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization
 from hubbub.accounting import calibrate, group_epsilon, guarantee
 from hubbub.errors import ConfigError
 from hubbub.factorization import FAMILIES, Optimized, published, strategy_file
 from hubbub.factorization.families import Family, answer_of
 from hubbub.mechanism import Mechanism, sensitivity, utility
 from hubbub.mechanism.gaussian import denoising, heterogeneous
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Dense, Described, Identity
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity, check_strategy

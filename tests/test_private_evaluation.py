@@ -12,14 +12,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import hubbub
-from hubbub import MinSeparation, PoissonSampling, SingleParticipation
+from hubbub import Mechanism, MinSeparation, PoissonSampling, SingleParticipation
 from hubbub.accounting import Gaussian, PoissonSampled, epsilon
 from hubbub.errors import BudgetError, ConfigError, LedgerError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.private_evaluation import Histogram, Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.mechanism.strategies import Identity

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from hubbub import accounting
+from hubbub import Mechanism, accounting
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
 from hubbub.experiment.engine import folder as engine_folder
 from hubbub.ledger.chain import read_chain
-from hubbub.mechanism import Mechanism
 from hubbub.mechanism import participation as parts
 from hubbub.mechanism.strategies import BandedToeplitz, Identity
 from hubbub.training import evaluate

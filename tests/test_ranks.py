@@ -23,7 +23,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 import hubbub
 from conftest import raising
-from hubbub import training
+from hubbub import AdaptiveClipping, training
 from hubbub.cli.training import How, launched
 from hubbub.cli.training import train as begin
 from hubbub.errors import ConfigError, LedgerError, RankError
@@ -37,7 +37,6 @@ from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource
 from hubbub.training.aggregate import LatticeSum
-from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import server_step
 from hubbub.training.run_folder.state import model_digest

@@ -17,11 +17,10 @@ import pytest
 import torch
 from torch import nn
 
+from hubbub import Mechanism, MinSeparation, PoissonSampling
 from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, ParticipationError, RunFolderError
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation, PoissonSampling
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
 from hubbub.noise import NoiseStream

@@ -11,15 +11,13 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
+from hubbub import Mechanism, MinSeparation, PoissonSampling, verify
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import end_run
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation, PoissonSampling
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import ReleasePath, RunStore, train
-from hubbub.verification import verify
 from release_paths import CLIENTS, CLIP, DIM, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, some_rounds, total
 
 

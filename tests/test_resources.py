@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from conftest import raising
-from hubbub import factorization
+from hubbub import FixedEpochs, Mechanism, MinSeparation, PoissonSampling, factorization
 from hubbub._util import strict_json
 from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.errors import ConfigError, DataError, HubbubError, RunFolderError
 from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, PoissonSampling
 from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.noise import NoiseStream

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import factorization, report
+from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization, report
 from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.accounting.wording import describe
 from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism import Mechanism, strategies, utility, workloads
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.sensitivity import bands_of
 from hubbub.mechanism.strategies.strategy import progress
 from hubbub.testing import ContractError, brute_force_sensitivity, check_strategy

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from hubbub import Mechanism, MinSeparation
 from hubbub._util.prf import bits, derive
 from hubbub.errors import NoiseExhaustedError
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, Strategy, toeplitz
 from hubbub.mechanism.strategies.strategy import progress
 from hubbub.mechanism.utility import noising_matrix

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from hubbub import accounting
+from hubbub import Mechanism, PoissonSampling, accounting
 from hubbub.accounting import PoissonSampled
 from hubbub.accounting.selection import selection_epsilon
 from hubbub.cli import main, sweeping
@@ -21,8 +21,6 @@ from hubbub.experiment.planner import planned
 from hubbub.experiment.sweep import grid as grids
 from hubbub.experiment.sweep.grid import Cell, SweepRecord, begin, cells_of, grid_of, locked, read_record
 from hubbub.experiment.sweep.results import Begun, CellSummary, Choice, PointSummary, SweepSummary, choice, page, write
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.training.run_folder.record import read_run
 from recorded_runs import promise_of, recorded

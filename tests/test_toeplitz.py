@@ -9,12 +9,11 @@ from hypothesis import strategies as draws
 from scipy import optimize as scipy_optimize
 
 from conftest import oracle
-from hubbub import factorization
+from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization
 from hubbub.factorization import normalized_toeplitz as normalized_numerics
 from hubbub.factorization import toeplitz as search
 from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import workloads
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Banded, Dense, Semiseparable, matrices, toeplitz
 from hubbub.mechanism.strategies.toeplitz import BandedToeplitz, NormalizedToeplitz
 from hubbub.testing import brute_force_sensitivity, check_strategy

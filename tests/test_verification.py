@@ -16,16 +16,14 @@ import torch
 from safetensors.numpy import save
 
 from cohort_file import block, blocks, bound, joined
-from hubbub import accounting
+from hubbub import Plan, PoissonSampling, RunStore, SimulatedPopulation, accounting, train
 from hubbub._util import strict_json
 from hubbub.errors import RunFolderError
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain, record_hash
 from hubbub.ledger.ledger import add_record
 from hubbub.mechanism import Mechanism, gaussian
-from hubbub.mechanism.participation import PoissonSampling
 from hubbub.mechanism.strategies import Identity
-from hubbub.training import Plan, RunStore, SimulatedPopulation, train
 from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verdict, verify
 from recorded_runs import answer, hubbub, invoke, require_noticed, rewritten, trained, unproved

@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 import torch
 
+from hubbub import Mechanism, SingleParticipation
 from hubbub._util import strict_json
 from hubbub.datasets import cifar10, mnist
 from hubbub.errors import DataError, HubbubError, KeyFileError, LedgerError, RunFolderError
 from hubbub.factorization import Optimized, strategy_file
 from hubbub.ledger.promise import SCHEMA, Promise
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import SingleParticipation
 from hubbub.mechanism.strategies import Dense, Identity, dense
 from hubbub.mechanism.workloads import prefix_sum
 from hubbub.secagg import key_files

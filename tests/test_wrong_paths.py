@@ -12,16 +12,15 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 
 import paillier_nodes
+from hubbub import RunStore, SingleParticipation
 from hubbub._util import files, strict_json
 from hubbub.errors import RunFolderError
 from hubbub.experiment import config
 from hubbub.factorization import Optimized, strategy_file
 from hubbub.flower.holders import HolderFolder
 from hubbub.ledger.chain import Chain, read_chain
-from hubbub.mechanism.participation import SingleParticipation
 from hubbub.mechanism.strategies import Dense, dense
 from hubbub.mechanism.workloads import prefix_sum
-from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.state import Checkpoint
 from malformed.contents import sha256
 from malformed.place import becoming

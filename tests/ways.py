@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub import ExamplePopulation, Mechanism
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling
 from hubbub.mechanism.strategies import BinaryTree, Identity, banded_inverse, blt, dense, toeplitz
 from hubbub.mechanism.strategies.strategy import Strategy
@@ -26,7 +26,6 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
 from hubbub.training.clipping import AdaptiveClipping, Clipping, CountSplit
-from hubbub.training.per_example import ExamplePopulation
 
 if TYPE_CHECKING:
     from witness import Witness

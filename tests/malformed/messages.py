@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 import paillier_nodes
+from hubbub import Mechanism, MinSeparation
 from hubbub._util import strict_json
 from hubbub.flower.arrays import Layout, difference
 from hubbub.flower.holder_messages import agreement_of
@@ -19,8 +20,6 @@ from hubbub.flower.holders import HolderFolder
 from hubbub.flower.options import Options
 from hubbub.flower.state import ServerState
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.strategies import Identity
 from hubbub.noise.lattice import Lattice
 from hubbub.secagg import packing, threshold
