@@ -112,9 +112,6 @@ def by_hand(releases: Sequence[torch.Tensor | None], rule: AdaptiveClipping, z: 
     return found
 
 
-# --- the clip norm ---
-
-
 @pytest.mark.parametrize("start", [0.01, 100.0])
 def test_ada_1_from_a_hundred_times_too_low_or_too_high_the_clip_norm_reaches_the_quantile(start: float) -> None:
     """With the rate of the published algorithm, within 20 % in 60 rounds; noise moves it by some 2 in 100 there."""
@@ -163,9 +160,6 @@ def test_the_model_learns_from_the_updates_part_of_the_release_alone() -> None:
     torch.testing.assert_close(learnt.double(), expected, rtol=0, atol=1e-5)
 
 
-# --- noise ---
-
-
 @pytest.mark.parametrize("noise", ["secure", "simulation"])
 def test_a_release_is_the_sum_and_the_stated_noise(noise: str) -> None:
     torch.manual_seed(0)
@@ -198,9 +192,6 @@ def test_ada_5_a_round_costs_what_one_with_a_fixed_clip_norm_costs() -> None:
     assert "adaptive_clipping" not in fixed.settings
 
 
-# --- interruptions ---
-
-
 @pytest.mark.parametrize("keep_releases", [True, False])
 @pytest.mark.parametrize("stopped", [1, 5, 6, 9])
 def test_a_resumed_run_has_the_clip_norms_of_one_that_was_never_interrupted(
@@ -215,9 +206,6 @@ def test_a_resumed_run_has_the_clip_norms_of_one_that_was_never_interrupted(
     found += [result.clip_norm for result in train(plan(), vectors(), again, store)]
     assert found == expected
     torch.testing.assert_close(again.state_dict(), whole.state_dict(), rtol=0, atol=0)
-
-
-# --- refusals ---
 
 
 def test_ada_6_correlated_noise_is_refused_with_the_way_round_it() -> None:
@@ -264,9 +252,6 @@ def settings(**changes: dict[str, object]) -> configs.Config:
     return configs.resolve(SETTINGS, changes)
 
 
-# --- hostile clients ---
-
-
 def hostile(lattice: bool) -> SimulatedPopulation:
     """Examples that make updates huge, infinite, not a number, tiny and zero; one client has none."""
     generator = torch.Generator().manual_seed(2)
@@ -310,9 +295,6 @@ def test_ada_4_no_client_moves_the_joint_sum_by_more_than_the_noise_is_scaled_to
         assert whole.lattice.radius * whole.lattice.step <= SPLIT.joint_norm(clip_norm)
 
 
-# --- encrypted sums ---
-
-
 @pytest.mark.parametrize("noise_by", ["server", "holders", "clients"])
 def test_an_encrypted_count_moves_the_clip_norm_as_one_in_the_clear(noise_by: str, tmp_path: Path) -> None:
     how, rule = terms(noise_by), AdaptiveClipping(0.01, 0.9, 1.0)
@@ -329,9 +311,6 @@ def test_an_encrypted_count_moves_the_clip_norm_as_one_in_the_clear(noise_by: st
         expected = norms.following(expected, release)
     # No update is as short as a hundredth: the clip norm grows.
     assert results[-1].clip_norm > 2 * results[0].clip_norm
-
-
-# --- commands ---
 
 
 @pytest.mark.parametrize("engine", ["process", "flower"])

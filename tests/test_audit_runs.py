@@ -94,9 +94,6 @@ def failed(found: Audit) -> set[str]:
     return {check.name for check in found.checks if not check.passed} | {one.what for one in found.comparisons if not one.holds}
 
 
-# --- right systems ---
-
-
 # Of plans that differ by a strategy or a relation alone, the short form tries one.
 LONG = {"tree, rotation", "full tree, everyone", "independent, truncated", "replaced units"}
 
@@ -163,9 +160,6 @@ def test_nothing_is_found_where_the_unit_is_an_example() -> None:
     plan = plan_of(Identity(12), patterns.PoissonSampling(0.3), 18.0, privacy_unit="example")
     found = audit(plan, lambda _: examples, small_model(), honest=examples, effort=Effort(canaries=30, runs=3), seed=1)
     assert found.holds, found.faults
-
-
-# --- broken twins ---
 
 
 def noise(monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -295,9 +289,6 @@ def test_cohorts_that_break_the_pattern_are_found(monkeypatch: pytest.MonkeyPatc
     assert {"clients that break the participation pattern", "largest mu of a canary's rounds"} <= failed(found)
 
 
-# --- what cannot be audited ---
-
-
 def test_a_run_without_a_promise_and_a_round_without_a_release_are_refused() -> None:
     bare = RunPlan(6, patterns.PoissonSampling(0.5), 6.0)
     with pytest.raises(ConfigError, match="nothing to audit"):
@@ -340,9 +331,6 @@ def test_clients_are_themselves_again_after_an_audit_and_the_model_is_as_it_was(
     torch.testing.assert_close(*sums, atol=0, rtol=0)
 
 
-# --- the parts ---
-
-
 def test_directions_of_canaries_are_orthonormal_and_reach_all_coordinates() -> None:
     planted = plant(range(50), 210, 12, canaries=20, unclipped=0.5, rng=np.random.default_rng(0))
     rows = np.stack([planted.direction(i) for i in range(20)])
@@ -377,9 +365,6 @@ def test_noise_is_told_from_itself() -> None:
     assert names == [{"largest correlation of two rounds"}, {"largest correlation within rounds"}, {"size of the noise"}]
     # Of too few numbers nothing can be told but their size.
     assert [check.name for check in check_noise([right[:4, :6]])] == ["size of the noise"]
-
-
-# --- the command ---
 
 
 def test_the_command_writes_its_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,9 +148,6 @@ def forged(whole: Path, into: Path, *path: str | int, text: str) -> Path:
     return folder
 
 
-# --- no noise ---
-
-
 @pytest.mark.parametrize("kind", ["process", "flower", "examples", "paillier"])
 def test_num_2_a_run_without_noise_says_so_in_its_ledger_its_report_and_its_statement(kind: str) -> None:
     file = written(kind, "privacy", "mode", '"none"')
@@ -185,9 +182,6 @@ def test_num_2_noise_of_zero_is_refused_in_place_of_a_run_without_any(door: str)
 def test_num_2_settings_with_noise_of_zero_say_how_to_run_without_any() -> None:
     for kind in KINDS:
         refused(["train", str(written(kind, "privacy", "noise_multiplier", "0.0")), "--out", "new"], 'mode = "none"')
-
-
-# --- clip norms ---
 
 
 def _mod(mods: list[Any], config: dict[str, Any]) -> Door:
@@ -286,9 +280,6 @@ def test_num_4_a_federation_is_warned_of_it_too() -> None:
         assert any("is not below 1/clients" in line for line in lines) == warned
 
 
-# --- next to no noise ---
-
-
 def test_num_5_noise_far_too_small_is_answered_in_little_memory() -> None:
     """In a process of its own: in a quarter of a gigabyte beyond what it has loaded."""
     script = """
@@ -354,9 +345,6 @@ def test_num_6_settings_that_no_round_meets_say_what_the_first_one_costs() -> No
         file = str(written(kind, "privacy", "stop_epsilon", "1e-9"))
         refused(["train", file, "--out", "new"], "privacy.stop_epsilon = 1e-09", "the first round alone costs")
     assert not Path("new").exists()
-
-
-# --- room on the lattice ---
 
 
 def test_num_12_sums_are_refused_where_they_would_not_be_exact_and_no_sooner() -> None:
@@ -527,9 +515,6 @@ def test_num_1_num_3_num_4_no_ledger_states_a_number_that_is_none(whole: Path, t
             reads()
     refused(["account", str(folder)], "ledger.jsonl")
     assert hubbub("verify", folder) in (1, 2)
-
-
-# --- a learning rate that breaks the model ---
 
 
 @pytest.mark.parametrize("rate", [1e39, math.inf, math.nan])

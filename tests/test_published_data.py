@@ -107,9 +107,6 @@ def test_what_comes_damaged_from_the_network_is_not_kept(home: Path, monkeypatch
     assert not [path for path in home.rglob("*") if path.is_file()]
 
 
-# --- CIFAR-10 ---
-
-
 def test_a_file_of_another_data_set_or_far_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published, "_LARGEST", 1000)
     for name, load, fault in (
@@ -219,9 +216,6 @@ def test_images_in_jpeg_files_are_decoded_once_and_dealt_by_their_split(home: Pa
     # Another file is not taken for this one.
     np.savez(tmp_path / "cifar10.npz", **{**arrays, "labels": labels[::-1].copy()})
     assert cifar10.load(str(tmp_path)).train_targets.tolist() == labels[::-1][~split].tolist()
-
-
-# --- Shakespeare ---
 
 
 SCENE = """\
