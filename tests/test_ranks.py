@@ -82,7 +82,7 @@ def bits(ranks: Ranks, kind: str, noise: str, adaptive: bool = False) -> list[An
         model = nn.Linear(4, 2)
         clip = AdaptiveClipping(0.5) if adaptive else 0.5
         mechanism = hubbub.Mechanism(strategy, participation, 1.0)
-        plan = training.RunPlan(ROUNDS, participation, 6, mechanism=mechanism, clip_norm=clip, seed=3, noise=noise)  # type: ignore[arg-type]
+        plan = training.Plan(mechanism, clip, 1e-5, expected_cohort_size=6, seed=3, noise=noise)  # type: ignore[arg-type]
         for result in training.train(plan, population(ranks, kind, lattice=noise == "secure"), model):
             weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
             found.append((weights, result.epsilon, result.clients, result.statistics["train_loss"]))
