@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from conftest import oracle
-from hubbub import FixedEpochs, SingleParticipation, factorization
+from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization
 from hubbub.mechanism import utility
+from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import dense, matrices
 from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity, check_strategy
@@ -94,3 +95,14 @@ def test_a_tall_strategy_becomes_a_streamable_one_with_its_sensitivity_and_the_e
     assert strategy.sensitivity(ONCE).value == pytest.approx(np.linalg.norm(C, axis=0).max(), rel=1e-12)
     expected = np.square(A.matrix() @ np.linalg.pinv(C)).sum(axis=1)
     np.testing.assert_allclose(utility.squared_errors(A, strategy), expected, rtol=1e-9)
+
+
+def test_an_exact_sensitivity_that_vectors_reach_and_no_signs_do_keeps_the_contract() -> None:
+    class Stated(dense.Dense):
+        def sensitivity(self, participation: object) -> Sensitivity:
+            return Sensitivity(4.2**0.5, True, "three vectors at 120 degrees")
+
+    gram = 1.4 * np.eye(3) - 0.4
+    C = np.tril(np.linalg.cholesky(gram[::-1, ::-1])[::-1, ::-1].T)
+    assert brute_force_sensitivity(C, MinSeparation(1, 3)) < 4.2**0.5 - 0.1
+    check_strategy(Stated(C), [MinSeparation(1, 3)])

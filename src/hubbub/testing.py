@@ -12,6 +12,7 @@ from torch import nn
 from hubbub._util.checks import Array
 from hubbub.errors import HubbubError
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Pattern, SingleParticipation, every_round
+from hubbub.mechanism.sensitivity import is_balanced
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.mechanism.utility import require_inverse, require_no_look_ahead
@@ -34,7 +35,7 @@ def check_strategy(strategy: Strategy, patterns: Sequence[Pattern] | None = None
 
     From unit vectors, its steps must give a noising matrix N with N·C = I. No row may need a later round, and a row past
     the last must be refused. Steps must not carry more rows than ``memory_rows`` states, if the strategy has it. Stated
-    sensitivities must not be below brute force, and exact ones not above it.
+    sensitivities must not be below brute force, and exact ones not above it where signs decide.
 
     Args:
         strategy: The strategy; up to about 500 rounds this takes seconds.
@@ -89,6 +90,9 @@ def _check_sensitivity(strategy: Strategy, C: Array, pattern: Pattern) -> None:
     if stated.value < truth * (1 - 1e-9):
         raise ContractError(f"{pattern}: states a sensitivity of {stated.value}, brute force finds {truth}")
     everything = _count(strategy.rounds, pattern) <= _MOST_SETS and strategy.rounds <= _MOST_SIGNS
+    X = C.T @ C
+    # Else vectors may move further than any signs.
+    everything = everything and is_balanced(np.where(np.abs(X) < 1e-12 * X.max(), 0.0, X))
     if stated.exact and everything and stated.value > truth * (1 + 1e-9):
         raise ContractError(f"{pattern}: states {stated.value} as exact, brute force finds {truth}")
 
@@ -105,7 +109,8 @@ def brute_force_sensitivity(C: Array, pattern: Pattern, *, most_sets: int | None
         most_sets: How many sets are tried, in order; by default all.
 
     Returns:
-        A lower bound on the sensitivity, which it equals if all sets and all signs are tried.
+        A lower bound on the sensitivity, which it equals if all sets and all signs are tried and in each set some signs make
+        all inner products of columns of C at least 0; else a client's vectors may move C·x further than any signs do.
 
     Example:
         >>> from hubbub.mechanism.participation import MinSeparation
