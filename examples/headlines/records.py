@@ -77,7 +77,7 @@ BUFFERS = {"privacy.strategy": "blt", "privacy.bands": None}
 TASKS = (
     Task(
         CENTRAL, "DP-SGD, Poisson", "mnist.toml",
-        {1.0: {"training.rounds": 100}, 2.5: {}, 8.0: {}},
+        {1.0: {"training.rounds": 100}, 2.0: {}, 2.5: {}, 3.0: {}, 8.0: {}},
         {2.5: f"98.7 % at epsilon 3, {TRAMER_BONEH}"},
     ),
     Task(
@@ -95,13 +95,14 @@ TASKS = (
         {1.0: {"privacy.clip_norm": 0.02}, 2.0: {}, 8.0: {"privacy.clip_norm": 0.06, "training.learning_rate": 0.1}},
     ),
     Task(
-        "Fashion-MNIST, each image a unit", "DP-SGD, Poisson", "fashion_mnist.toml", {3.0: {}},
+        "Fashion-MNIST, each image a unit", "DP-SGD, Poisson", "fashion_mnist.toml", {1.0: {}, 2.0: {}, 3.0: {}, 8.0: {}},
         {3.0: f"89.7 %, {TRAMER_BONEH}"},
     ),
     Task(
-        "CIFAR-10, each image a unit", "DP-SGD, Poisson", "cifar10.toml", dict.fromkeys((1.0, 3.0, 8.0), LOSSLESS),
+        "CIFAR-10, each image a unit", "DP-SGD, Poisson", "cifar10.toml", dict.fromkeys((1.0, 2.0, 3.0, 8.0), LOSSLESS),
         {3.0: f"67.0 %, {TRAMER_BONEH}"},
     ),
+    Task("CIFAR-10, each image a unit", "banded, cyclic Poisson", "cifar10_cyclic.toml", {3.0: LOSSLESS}),
     Task(
         "CIFAR-10, each image a unit", "DP-SGD, Poisson, on patches", "cifar10_patches.toml",
         {
@@ -115,7 +116,7 @@ TASKS = (
         {math.inf: {**LOSSLESS, "training.learning_rate": 0.001, "training.rounds": 200}},
     ),
     Task(
-        "CIFAR-10 (lossy copy), each image a unit", "DP-SGD, Poisson", "cifar10.toml", {1.0: {}, 3.0: {}, 8.0: {}},
+        "CIFAR-10 (lossy copy), each image a unit", "DP-SGD, Poisson", "cifar10.toml", {1.0: {}, 2.0: {}, 3.0: {}, 8.0: {}},
         {3.0: f"67.0 % on the lossless images, {TRAMER_BONEH}"},
     ),
     Task("CIFAR-10 (lossy copy), each image a unit", "banded, cyclic Poisson", "cifar10_cyclic.toml", {3.0: {}}),

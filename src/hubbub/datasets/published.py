@@ -48,7 +48,8 @@ def what(path: Path) -> str:
 def read(file: Path) -> bytes:
     """The content of a file; of one that is too large to be published its beginning, which has another digest."""
     with file.open("rb") as opened:
-        return opened.read(_LARGEST)
+        # Memory for all that may be read is taken at once.
+        return opened.read(min(_LARGEST, os.fstat(opened.fileno()).st_size))
 
 
 @contextmanager
