@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -324,7 +325,10 @@ def test_a_shorter_audit_is_held_against_what_so_many_rounds_cost(monkeypatch: p
 def test_clients_are_themselves_again_after_an_audit_and_the_model_is_as_it_was() -> None:
     mine, model = clients(), small_model()
     before = [p.detach().clone() for p in model.parameters()]
-    audit(PLANS["independent, separated"](), lambda _: mine, model, honest=mine, effort=Effort(canaries=20, runs=1), seed=1)
+    with patch.object(mine, "collect", wraps=mine.collect) as collect:
+        audit(PLANS["independent, separated"](), lambda _: mine, model, honest=mine, effort=Effort(canaries=20, runs=1), seed=1)
+    # In each round the others once in the clear, and all once for the sum.
+    assert collect.call_count == 2 * ROUNDS
     for now, then in zip(model.parameters(), before, strict=True):
         torch.testing.assert_close(now.detach(), then, atol=0, rtol=0)
     sums = [which.collect(range(CLIENTS), model, 0.5, 3).open(None) for which in (mine, clients())]

@@ -128,9 +128,6 @@ def epsilon(folder: Path) -> float:
     return spent(run.promise, run.history).guarantee.epsilon
 
 
-# --- what both cost together ---
-
-
 def test_acc_12_what_goes_on_states_both_mechanisms_together(one: Path, two: Path, tmp_path: Path) -> None:
     mus = [p.promise().after(p.rounds, 1e-5).gdp_mu for p in (FIRST, SECOND)]
     both = gaussian.epsilon(1e-5, 1 / math.hypot(*mus))
@@ -170,9 +167,6 @@ def test_the_code_of_the_page_on_more_rounds_runs_within_its_total(
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(code, "extending.md", "exec"), {})  # noqa: S102 # our own page
     assert re.search(r"^4 epsilon (3\.99\d|4\.000)$", capsys.readouterr().out, re.MULTILINE)
-
-
-# --- branches ---
 
 
 def test_acc_12_what_went_on_before_is_charged_to_what_goes_on_now(one: Path, two: Path, tmp_path: Path) -> None:
@@ -221,9 +215,6 @@ def test_acc_12_a_branch_that_was_deleted_is_not_begun_again_as_if_it_had_never_
     with pytest.raises(RunFolderError, match=r"was extended in .*two, of which nothing is left"):
         gone_on(one, two)
     assert not two.exists()
-
-
-# --- what it begins with ---
 
 
 @pytest.mark.parametrize("server", ["fedavg", "fedavgm", "fedadam"])
@@ -288,9 +279,6 @@ def test_a_closed_run_goes_on_by_keys_of_its_own(tmp_path: Path) -> None:
     gone_on(tmp_path / "two", tmp_path / "three", SECOND, SECOND)
     close(tmp_path / "two", early=False)
     assert not continuity(tmp_path / "three")
-
-
-# --- noise ---
 
 
 def test_rng_5_the_noise_that_follows_is_of_other_keys(one: Path, two: Path, tmp_path: Path) -> None:
@@ -376,9 +364,6 @@ def test_a_file_that_does_not_say_which_runs_belong_together_is_refused(one: Pat
     (one / "segments.json").write_bytes(content)
     with pytest.raises(RunFolderError, match=r"segments\.json"):
         gone_on(one, tmp_path / "two")
-
-
-# --- attacks ---
 
 
 def other_model(path: Path) -> None:
@@ -486,9 +471,6 @@ def test_a_checkpoint_of_another_model_in_the_finished_run_is_seen_by_verify(one
     manifest["sha256"] = hashlib.sha256(kept.read_bytes()).hexdigest()
     (one / "state/checkpoint.json").write_bytes(strict_json.canonical(manifest))
     assert "holds another model than the one that this run began with" in continuity(two)
-
-
-# --- kills ---
 
 
 def told(watched: Dying, real: Callable[..., Any], arguments: Sequence[Any], answer: Any) -> None:

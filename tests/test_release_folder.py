@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 from hubbub import Mechanism, MinSeparation, PoissonSampling, verify
-from hubbub.errors import LedgerError, RunFolderError
+from hubbub.errors import LedgerError, ParticipationError, RunFolderError
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.ledger import end_run
 from hubbub.ledger.promise import Promise
@@ -73,6 +74,22 @@ def test_a_model_that_a_refused_try_left_begins_no_run(tmp_path: Path) -> None:
         next(train(plan(Identity(ROUNDS)), silent(), nn.Linear(3, 2), store, head="0" * 64))
     next(train(plan(Identity(ROUNDS)), silent(), model, store))
     assert torch.equal(load((tmp_path / "state/initial.safetensors").read_bytes())["model"][:6], given)
+
+
+def test_prt_10_another_list_of_clients_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
+    def listed(clients: Sequence[str | int]) -> ReleasePath:
+        return ReleasePath(PROMISE, DIM, clients=CLIENTS, store=locked(tmp_path), listed=clients)
+
+    names = [f"client {number}" for number in range(CLIENTS)]
+    first = listed(range(CLIENTS))
+    first.start()
+    first.begin([3], total(), CLIP)
+    before = contents(tmp_path)
+    for others in (names, range(1, CLIENTS + 1), [*range(1, CLIENTS), 0]):
+        with pytest.raises(ParticipationError, match="began with other clients"):
+            listed(others)
+    assert contents(tmp_path) == before
+    listed([str(number) for number in range(CLIENTS)]).start()
 
 
 def test_cra_9_a_folder_without_its_ledger_stays_as_it_is(tmp_path: Path) -> None:

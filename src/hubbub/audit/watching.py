@@ -181,7 +181,6 @@ class _Observer(Population):
     ) -> Sum:
         self.clip_norm = clip_norm
         others = [client for client in cohort if str(client) not in self._number]
-        known = self.honest.collect(others, model, clip_norm, round_index, split).open(None).cpu().numpy()
         total = self.population.collect(cohort, model, clip_norm, round_index, split)
         coarse = total.lattice if total.lattice and total.lattice.bits < MOST_BITS else None
         if coarse and isinstance(self.honest, SimulatedPopulation):

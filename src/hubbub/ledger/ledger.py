@@ -183,21 +183,32 @@ class Ledger:
             sampler: A fingerprint of how keys become noise on this machine.
             ranks: The number of processes that share the rounds from now on.
             clients: All clients in their order, where the promise counts on one list that stays.
+        """
+        digest, number = None if key is None else self.digest("key", key), len(self.history.epochs)
+        body = {"kind": "epoch", "epoch": number, "first_row": first_row, "key": digest, "sampler": sampler}
+        shared = {"ranks": ranks} if ranks > 1 else {}
+        listed = {} if clients is None else {"listed": self._list_digest(clients)}
+        self._append({**body, **shared, **listed})
+
+    def require_same_clients(self, clients: Sequence[Hashable]) -> None:
+        """Refuse a list of clients other than that of the incarnations before.
 
         Raises:
-            ParticipationError: The clients or their order differ from those of the incarnations before.
+            ParticipationError: The clients or their order differ.
         """
-        digest, before = None if key is None else self.digest("key", key), self.history.epochs
-        body = {"kind": "epoch", "epoch": len(before), "first_row": first_row, "key": digest, "sampler": sampler}
-        shared = {"ranks": ranks} if ranks > 1 else {}
-        listed = {} if clients is None else {"listed": self.digest("clients", strict_json.canonical(_names(clients)))}
-        if clients is not None and before and before[-1].listed != listed["listed"]:
+        if self.history.epochs and self.history.epochs[-1].listed != self._list_digest(clients):
             raise ParticipationError(
                 f"{self.chain.path}: the run began with other clients than the {len(clients)} that are listed now, or with the "
                 "same in another order, and what it promises counts on one list that stays: resume with the clients of before, "
                 "or start a new run"
             )
-        self._append({**body, **shared, **listed})
+
+    def _list_digest(self, clients: Sequence[Hashable]) -> str:
+        """The HMAC of the names of all clients, as texts, as cohorts have them; of numbers from 0 that of how many."""
+        numbered = isinstance(clients, range) and clients == range(len(clients))
+        names = [] if numbered else list(map(str, clients))
+        numbered = numbered or all(name == str(place) for place, name in enumerate(names))
+        return self.digest("clients", strict_json.canonical(len(clients) if numbered else names))
 
     def begin(self, round_index: int, cohort: Sequence[Hashable], digest: str, clip_norm: float | None = None) -> Ticket:
         """Record the cost of a round. When this returns, the record is on disk.
@@ -450,14 +461,6 @@ class Ledger:
                 f"{where}the ledger was written for another promise: {', '.join(differences)}{more}; resume with the settings "
                 "of before, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
             )
-
-
-def _names(clients: Sequence[Hashable]) -> list[str] | int:
-    """The names of all clients as texts, as cohorts have them; of clients that are numbered from 0 their number."""
-    if isinstance(clients, range) and clients == range(len(clients)):
-        return len(clients)
-    names = list(map(str, clients))
-    return len(names) if all(name == str(place) for place, name in enumerate(names)) else names
 
 
 def key_digest(secret: bytes, key: bytes) -> str:

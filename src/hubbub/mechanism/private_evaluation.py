@@ -294,10 +294,10 @@ class PrivateEvaluation:
         middle of the bounds, or empty bins, with a standard error of half of the bounds, or more than 1.
         """
         stddev = self.noise_multiplier * self.norm
+        if release[-1] < max(0.5, 2 * stddev):
+            release, stddev = np.zeros(self.dim), 1.0
         # At least one client, so that quotients stay finite.
         count = max(float(release[-1]), 1.0)
-        if release[-1] < max(0.5, 2 * stddev):
-            release, count, stddev = np.zeros(self.dim), 1.0, 1.0
         # Behind the last block stands the count.
         *blocks, _ = np.split(release, np.cumsum([one.dim for one in self.statistics]))
         return tuple(one.estimate(block, count, stddev) for one, block in zip(self.statistics, blocks, strict=True))

@@ -98,6 +98,7 @@ class ReleasePath:
         listed: All clients in their order, where the promise counts on one list that stays; the ledger binds it.
 
     Raises:
+        ParticipationError: The clients are listed otherwise than before.
         LedgerError: The folder holds another run; or its record is damaged, rolled back or closed.
         RunFolderError: A key or a release is missing, or is not this run's; or the disk has no room for the noise.
         ConfigError: More clients or noise than the lattice has room for; or noise in sums is promised and not guaranteed, or
@@ -366,6 +367,8 @@ class ReleasePath:
                 store.save_strategy(strategy_arrays(mechanism.strategy) if mechanism else {})
         secret = store.secret() if store and self._secure else fresh_key() if self._secure else derive(seed_key(seed), "run")
         self._ledger = Ledger(promise, secret, store.ledger_path if store else None, head=head)
+        if self._listed is not None:
+            self.ledger.require_same_clients(self._listed)
         if store and self.ledger.history.forgets:
             store.keep_releases = False
         self._cohort_keys = CohortKeys(derive(secret, "cohorts"), derive(secret, "cohorts"))
@@ -402,7 +405,6 @@ class ReleasePath:
         """Settle the round in progress of the last incarnation, and begin a new one with its own key.
 
         Raises:
-            ParticipationError: The clients are listed otherwise than before.
             LedgerError: The run is closed, or a required hook did not take the heads of its rounds.
             RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
         """

@@ -157,8 +157,8 @@ def train(
     with store.locked() if store else nullcontext():
         noisy = population.noise_in_sums
         run = RunState.start(plan, model, store, clients=clients, head=head, noise_in_sums=noisy, ranks=ranks)
-        # By the expected size, which is public: the size of a real cohort must not decide how updates are computed.
         run.require_same_model("before its first round")
+        # By the expected size, which is public: the size of a real cohort must not decide how updates are computed.
         population.prepare(model, math.ceil(plan.expected_cohort_size))
         run.require_same_model(f"by {type(population).__name__}.prepare")
         of_run = Evaluations.of(run.path.ledger, clients=len(clients), seed=plan.seed, store=store) if ranks.leads else None

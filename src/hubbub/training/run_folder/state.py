@@ -197,13 +197,10 @@ def begins_with(extends: Extends | None, start: Start) -> str:
 def take_up(extends: Extends | None, vector: torch.Tensor, optimizer: torch.optim.Optimizer, folder: Path | None) -> None:
     """Load the initial state of a run from its folder; a new run writes it there first."""
     begun = folder is not None and any(os.path.lexists(folder / name) for name in ("ledger.jsonl", "state/keys/epoch-0"))
-    start, where = (
-        Start.read(folder) if folder and os.path.lexists(folder / START) else None,
-        folder / START if folder else "model",
-    )
+    found = Start.read(folder) if folder and os.path.lexists(folder / START) else None
     # What a try that was refused left behind is nobody's start.
-    kept = start is not None and (begun or start.finished or bool(start.optimizer))
-    start = start if start and kept else Start(vector, {})
+    kept = found is not None and (begun or found.finished or bool(found.optimizer))
+    start, where = found if found and kept else Start(vector, {}), folder / START if folder else "model"
     try:
         if why := begins_with(extends, start):
             by_itself = "" if extends else ", or begin by yourself in another one"
