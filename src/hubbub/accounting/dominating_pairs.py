@@ -237,8 +237,8 @@ def _moves(event: Event, relation: NeighboringRelation) -> tuple[float, int]:
             return factor * max(sensitivities), 1
         case BallsInBins(_, bins, rounds):
             return factor, math.ceil(rounds / bins)
-        case TreeAggregation(_, rounds, min_separation, max_participations):
-            return factor, _squared_sensitivity(rounds, min_separation, max_participations)
+        case TreeAggregation():
+            return factor, _squared_sensitivity(event.rounds, event.min_separation, event.max_participations)
         case DiscreteGaussianShares():
             raise ValueError(f"{event}: a sum of discrete Gaussians is no Gaussian, and has no mu")
 
