@@ -14,9 +14,9 @@ from hubbub._util import files
 from hubbub._util.checks import open_unit, rounds_count, scale
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.accounting.statement import RunFacts, zcdp_standing
-from hubbub.cli.factorize import PATTERN_FLAGS, pattern_of, require_output
+from hubbub.cli.factorize import PATTERN_FLAGS, pattern_of
 from hubbub.cli.flags import number, whole
-from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, say
+from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, require_output, say
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import strategy_name
 from hubbub.factorization import FAMILIES
@@ -25,13 +25,7 @@ from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism import gaussian as releases
 from hubbub.mechanism.gaussian.closed_forms import Calibration, shown, why_not_proved
-from hubbub.mechanism.participation import (
-    MinSeparation,
-    Participation,
-    RandomParticipation,
-    SingleParticipation,
-    every_round,
-)
+from hubbub.mechanism.participation import MinSeparation, Participation, RandomParticipation, SingleParticipation, every_round
 from hubbub.mechanism.strategies import Columns, Strategy
 from hubbub.mechanism.workloads import prefix_sum
 
@@ -45,11 +39,11 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "matrix": str,
     "column-norm-squared": number,
 }
-# The flags of random cohorts, which are the fields of each kind.
-_COHORT_FLAGS = tuple(dict.fromkeys(field.name for kind in get_args(RandomParticipation) for field in fields(kind)))
-_COHORTS: dict[frozenset[str], Callable[..., RandomParticipation]] = {
-    frozenset(field.name for field in fields(kind)): kind for kind in get_args(RandomParticipation)
+# The flags of each kind of random cohorts, which are its fields.
+_COHORTS: dict[tuple[str, ...], Callable[..., RandomParticipation]] = {
+    tuple(field.name for field in fields(kind)): kind for kind in get_args(RandomParticipation)
 }
+_COHORT_FLAGS = tuple(dict.fromkeys(name for names in _COHORTS for name in names))
 _PARTS = ("strategy", "bands", "buffers", "column_norm_squared", "matrix")
 _STATED = ("delta", "neighboring_relation", "accountant")
 
@@ -236,16 +230,12 @@ def _participation(flags: Flags, rounds: int) -> Participation | None:
         raise ConfigError(f"{_as_flags(pattern)} and {_as_flags(random)}: say one of them; they do not combine")
     if not random:
         return pattern_of(rounds, pattern) if pattern else None
-    names = frozenset(random)
-    if names in _COHORTS:
-        return _COHORTS[names](**random)
-
-    def ordered(kind: frozenset[str]) -> str:
-        return _as_flags(name for name in _COHORT_FLAGS if name in kind)
-
-    if missing := [ordered(kind - names) for kind in _COHORTS if names < kind]:
+    for names, kind in _COHORTS.items():
+        if random.keys() == set(names):
+            return kind(**random)
+    if missing := [_as_flags(name for name in names if name not in random) for names in _COHORTS if random.keys() < set(names)]:
         raise ConfigError(f"{_as_flags(random)}: random cohorts need {' or '.join(missing)}, too")
-    known = ", ".join(map(ordered, _COHORTS))
+    known = ", ".join(map(_as_flags, _COHORTS))
     raise ConfigError(f"{_as_flags(random)}: together name no kind of random cohorts; write {known}")
 
 
@@ -272,12 +262,9 @@ def gaussian(epsilon: float, delta: float, sensitivity: float, *, plot: Path | N
         calibrations = [
             {
                 "name": name,
-                "noise_multiplier": answer and answer.noise_multiplier,
-                "attained_delta": answer and answer.attained_delta,
+                **{key: getattr(answer, key, None) for key in ("noise_multiplier", "attained_delta", "holds", "source")},
                 "relative_to_analytic": answer and answer.noise_multiplier / least,
-                "holds": answer and answer.holds,
                 "refused": refused,
-                "source": answer and answer.source,
             }
             for name, (answer, refused) in found.items()
         ]

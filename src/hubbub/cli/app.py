@@ -16,17 +16,14 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from hubbub import cli
 from hubbub._util import __version__
 from hubbub.cli import mechanism_commands, run_commands
 from hubbub.cli.flags import AsJson
 from hubbub.cli.output import console, printable, say
+from hubbub.errors import ConfigError, HubbubError, RankError
 
-app = typer.Typer(
-    name="hubbub",
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
+app = typer.Typer(name="hubbub", rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 _flower = typer.Typer(help="Private federations on Flower.", rich_markup_mode="rich")
 
@@ -55,9 +52,7 @@ _Folder = Annotated[
 def _keygen(output: _Folder, bits: _KeyBits = 3072, as_json: AsJson = False) -> None:
     """Write a private key, for one owner who is not the server, and its public key."""
     _require_gmpy2()
-    from hubbub.cli import paillier
-
-    paillier.keygen(output, bits, as_json=as_json)
+    cli.paillier.keygen(output, bits, as_json=as_json)
 
 
 @_paillier.command("shares")
@@ -71,9 +66,7 @@ def _shares(
 ) -> None:
     """Write a threshold key: any t of the n holders decrypt together, fewer learn nothing."""
     _require_gmpy2()
-    from hubbub.cli import paillier
-
-    paillier.shares(output, holders, threshold, min_contributions, bits, as_json=as_json)
+    cli.paillier.shares(output, holders, threshold, min_contributions, bits, as_json=as_json)
 
 
 @_paillier.command("bench")
@@ -87,15 +80,11 @@ def _bench(
 ) -> None:
     """Time encryption, arithmetic and decryption, ours and phe's, in nine plots."""
     _require_gmpy2()
-    from hubbub.cli import paillier
-
-    paillier.bench(output, bits, sizes, as_json=as_json)
+    cli.paillier.bench(output, bits, sizes, as_json=as_json)
 
 
 def _require_gmpy2() -> None:
     """Refuse in one line if the extra is not installed."""
-    from hubbub.errors import ConfigError
-
     try:
         import hubbub.secagg  # noqa: F401
     except ImportError as error:
@@ -117,9 +106,7 @@ for _panel, _commands in _PANELS.items():
 @app.command(rich_help_panel=_MORE)
 def doctor(as_json: AsJson = False) -> int:
     """Check this machine: versions, device, randomness, disk, encryption."""
-    from hubbub.cli.doctor import check
-
-    return check(as_json=as_json)
+    return cli.doctor.check(as_json=as_json)
 
 
 app.add_typer(_flower, name="flower", rich_help_panel=_MORE)
@@ -172,8 +159,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except MemoryError:
         _stop("not enough memory; plan fewer rounds, parameters or bands")
     except Exception as error:
-        from hubbub.errors import HubbubError, RankError
-
         rank = os.environ.get("RANK", "0")
         if rank != "0" and isinstance(error, RankError) and (error.rank, error.gone, rank) != (0, True, "1"):
             # Rank 0 says what is wrong; if it is gone, rank 1 does. The exit status is that of who ends first.

@@ -14,7 +14,7 @@ import numpy as np
 from hubbub._util import files
 from hubbub._util.checks import Array, integer, one_of, rounds_count
 from hubbub.accounting.wording import cohort_words
-from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, printable, say
+from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, printable, require_output, say
 from hubbub.errors import ConfigError, DataError, HubbubError
 from hubbub.factorization import FAMILIES, published, strategy_file
 from hubbub.factorization.bounds import lower_bound
@@ -107,18 +107,6 @@ def pattern_of(rounds: int, flags: Mapping[str, int]) -> Participation:
     return MinSeparation(b, flags.get("max_participations", math.ceil(rounds / b)))
 
 
-def require_output(flag: str, path: Path | None, suffix: str = "") -> None:
-    """Refuse a file that cannot be written, before anything is computed."""
-    if path is None:
-        return
-    if suffix and path.suffix != suffix:
-        raise ConfigError(f"{flag} {path}: must end in {suffix}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"{flag} {path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise ConfigError(f"{flag} {path}: is a folder; name a file in it")
-
-
 def _require_picture(plot: Path | None, rounds: int) -> None:
     require_output("--plot", plot, ".png")
     if plot is not None and rounds > _MOST_DENSE:
@@ -126,22 +114,17 @@ def _require_picture(plot: Path | None, rounds: int) -> None:
 
 
 def factorize(
-    family: Family,
-    flags: Mapping[str, Any],
-    b_matrix: str | None,
-    bands: int | None,
-    *,
-    output: Path | None,
-    plot: Path | None,
-    as_json: bool,
-    command: str,
+    name: str, flags: Mapping[str, Any], *, output: Path | None, plot: Path | None, as_json: bool, command: str
 ) -> None:
-    """Compute a strategy or check one from a file, print its error, write and draw it.
+    """Compute a strategy of a family or check one from a file, print its error, write and draw it.
 
-    With a ``matrix`` of ``family`` the strategy is read from that file; ``b_matrix`` is the file of B, published with it, and
+    With a ``matrix`` among the flags the strategy is read from that file; ``b_matrix`` is the file of B, published with it, and
     ``bands`` the most bands that it may have. The written file states the ``command``.
     """
-    setting, stored, checks = _stated(family.matrix, flags, b_matrix, bands)
+    matrix, bands = flags.get("matrix"), flags.get("bands")
+    one_of("FAMILY", name, DESCRIPTIONS)
+    family = Family(name, bands if matrix is None else None, flags.get("buffers"), flags.get("objective"), matrix)
+    setting, stored, checks = _stated(matrix, flags)
     require_output("--output", output, strategy_file.SUFFIX)
     _require_picture(plot, setting.workload.rounds)
     started = time.process_time()
@@ -149,7 +132,7 @@ def factorize(
         if stored is None:
             answer = answer_of(family, setting.workload, setting.participation)
         else:
-            answer = _computed_again(str(family.matrix), setting, stored)
+            answer = _computed_again(str(matrix), setting, stored)
             checks["stated error"] = f"the same, to {_SAME:g}"
     seconds = time.process_time() - started
     if output is not None:
@@ -188,10 +171,9 @@ def factorize(
         print_table(f"{family.name}: {DESCRIPTIONS[family.name]}", _rows(setting, answer, facts))
 
 
-def _stated(
-    matrix: str | None, flags: Mapping[str, Any], b_matrix: str | None, bands: int | None
-) -> tuple[Setting, Optimized[Strategy] | None, dict[str, str]]:
+def _stated(matrix: str | None, flags: Mapping[str, Any]) -> tuple[Setting, Optimized[Strategy] | None, dict[str, str]]:
     """The setting of the flags or of a strategy file, the answer of that file for its own setting, and what was checked."""
+    b_matrix, bands = flags.get("b_matrix"), flags.get("bands")
     if matrix is None:
         if b_matrix is not None:
             raise ConfigError(f"--b-matrix {b_matrix}: belongs to --matrix, the file of C")
@@ -327,12 +309,11 @@ def _all_compared(
                 if not many:
                     roots = setting.root_errors(answer.strategy)
                     errors = {"mean": math.sqrt(float((roots**2).mean())), "max": float(roots.max())}
+                    curves[family.name] = roots
                 exact, kept = answer.strategy.sensitivity(setting.participation).exact, memory_rows(answer.strategy)
             except (HubbubError, ValueError) as error:
                 left_out[family.name] = printable(" ".join(str(error).split()), _LONGEST)
                 continue
-            if not many:
-                curves[family.name] = roots
             rows.append(
                 {
                     "family": family.name,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hubbub import cli
 from hubbub.cli import flags
 from hubbub.errors import ConfigError
 
@@ -59,18 +60,14 @@ def account(
 
     Without flags on participation, each client may join every round; compare and factorize take one round of each client.
     """
-    from hubbub.cli import accounts
-
     given = _given(context)
     if not runs:
-        accounts.account(given, as_json=as_json, in_full=in_full)
+        cli.accounts.account(given, as_json=as_json, in_full=in_full)
         return
-    from hubbub.cli.runs import account_runs
-
     if others := sorted(given.keys() - {"runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full"}):
         flag = others[0].replace("_", "-")
         raise ConfigError(f"--{flag}: describes a mechanism; the ledgers of runs state theirs, leave it out")
-    account_runs(runs, given, as_json=as_json, in_full=in_full)
+    cli.runs.account_runs(runs, given, as_json=as_json, in_full=in_full)
 
 
 def calibrate(
@@ -104,9 +101,7 @@ def calibrate(
 
     To choose a mechanism, see 'hubbub plan'.
     """
-    from hubbub.cli import accounts
-
-    accounts.account(_given(context), as_json=as_json)
+    cli.accounts.account(_given(context), as_json=as_json)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
@@ -144,22 +139,8 @@ def factorize(
 
     A matrix from a file is verified before use; --bands is then the most diagonals that it may have.
     """
-    from hubbub._util.checks import one_of
-    from hubbub.cli import factorize as command
-    from hubbub.factorization.families import DESCRIPTIONS, Family
-
-    one_of("FAMILY", family, DESCRIPTIONS)
-    read = matrix is not None
-    command.factorize(
-        Family(family, None if read else bands, buffers, objective, matrix),  # type: ignore[arg-type] # it checks
-        _given(context),
-        b_matrix,
-        bands if read else None,
-        output=output,
-        plot=plot,
-        as_json=as_json,
-        command=" ".join(["hubbub", *sys.argv[1:]]),
-    )
+    command = " ".join(["hubbub", *sys.argv[1:]])
+    cli.factorize.factorize(family, _given(context), output=output, plot=plot, as_json=as_json, command=command)
 
 
 def compare(
@@ -184,10 +165,8 @@ def compare(
 
     Without flags on participation, each client joins one round; account and calibrate take every round.
     """
-    from hubbub.cli import factorize as command
-
     options = {"bands": bands, "buffers": buffers, "objective": objective}
-    command.compare(command.setting_of(_given(context)), options, only, plot=plot, as_json=as_json)
+    cli.factorize.compare(cli.factorize.setting_of(_given(context)), options, only, plot=plot, as_json=as_json)
 
 
 def gaussian(
@@ -201,9 +180,7 @@ def gaussian(
     as_json: flags.AsJson = False,
 ) -> None:
     """The noise of one Gaussian release by every calibration, and the delta that each attains."""
-    from hubbub.cli import accounts
-
-    accounts.gaussian(epsilon, delta, sensitivity, plot=plot, as_json=as_json)
+    cli.accounts.gaussian(epsilon, delta, sensitivity, plot=plot, as_json=as_json)
 
 
 # In the order of the help.

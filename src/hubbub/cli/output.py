@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hubbub._util import strict_json
+from hubbub.errors import ConfigError
 
 if TYPE_CHECKING:
     from hubbub.accounting.statement import PrivacyGuarantee
@@ -108,6 +110,18 @@ def print_columns(table: Table, at_least: int = 0) -> None:
         screen.print(table)
     for line in captured.get().splitlines():
         screen.print(line.rstrip())
+
+
+def require_output(flag: str, path: Path | None, suffix: str = "") -> None:
+    """Refuse a file that cannot be written, before anything is computed."""
+    if path is None:
+        return
+    if suffix and path.suffix != suffix:
+        raise ConfigError(f"{flag} {path}: must end in {suffix}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{flag} {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"{flag} {path}: is a folder; name a file in it")
 
 
 def promised_words(promised: "PrivacyGuarantee", units: int) -> Iterator[str]:

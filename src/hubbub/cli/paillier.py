@@ -130,15 +130,14 @@ _TOGETHER = 16
 
 @dataclass(frozen=True)
 class _Subject:
-    """One implementation: how many numbers it takes ``together``, and its operations on lists of numbers and their ciphertexts.
+    """One implementation: how many numbers it takes ``together``, and what encrypts and decrypts them.
 
-    ``apply`` takes an operator, ciphertexts, and either as many more or one constant.
+    Ciphertexts take operators, with either as many more or one constant.
     """
 
     name: str
     together: int
     encrypt: Callable[[list[int]], Any]
-    apply: Callable[[Callable[[Any, Any], Any], Any, Any], Any]
     decrypt: Callable[[Any], list[int]]
 
 
@@ -214,7 +213,7 @@ def _once(subject: _Subject, operation: str, size: int, key_bits: int) -> tuple[
     operand = subject.encrypt([constant] * subject.together) if operation == OPERATIONS[0] else constant
     ready = time.process_time()
     symbol = operator.mul if operation == OPERATIONS[2] else operator.add
-    result = subject.apply(symbol, encrypted, operand)
+    result = symbol(encrypted, operand)
     applied = time.process_time()
     answers = subject.decrypt(result)
     ended = time.process_time()
@@ -228,19 +227,19 @@ def _subjects(key_bits: int) -> list[_Subject]:
     """Ours, and phe's if it is installed, with one key."""
     p, q = prime_pair(key_bits)
     private = PrivateKey.from_primes(p, q)
-    found = [_Subject("hubbub", _TOGETHER, private.public_key.encrypt, lambda symbol, a, b: symbol(a, b), private.decrypt)]
+    found = [_Subject("hubbub", _TOGETHER, private.public_key.encrypt, private.decrypt)]
     # The first call makes a table.
     private.public_key.encrypt(0)
     if _phe_version():
         phe = importlib.import_module("phe")
         theirs = phe.PaillierPublicKey(p * q)
         opened = phe.PaillierPrivateKey(theirs, p, q)
+        # An array applies an operator to each of its entries.
         found.append(
             _Subject(
                 "phe",
                 2,
-                lambda numbers: [theirs.encrypt(number) for number in numbers],
-                lambda symbol, a, b: [symbol(x, y) for x, y in zip(a, b if isinstance(b, list) else [b] * len(a), strict=True)],
+                lambda numbers: np.array([theirs.encrypt(number) for number in numbers], dtype=object),
                 lambda encrypted: [opened.decrypt(x) for x in encrypted],
             )
         )

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from hubbub._util import files
 from hubbub.accounting import rounded_up
 from hubbub.cli.accounts import guarantee_rows
-from hubbub.cli.factorize import require_output
 from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, printable, promised_words, say
 from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
@@ -68,7 +67,6 @@ def plan(
     for flag, given in (("--thorough", thorough), ("--plot", plot)):
         if given and not compare:
             raise ConfigError(f"{flag} with --no-alternatives: concerns alternatives; leave one of them out")
-    require_output("--plot", plot, ".png")
     layer, named = configs.load(file), configs.overrides(assignments)
     if line := configs.replaced(layer, named, str(file)):
         say(console(stderr=as_json), line)

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from hubbub import cli
 from hubbub._util.files import write_atomic
 from hubbub.cli import flags
-from hubbub.cli.output import console, print_json, say
+from hubbub.cli.output import console, print_json, require_output, say
 from hubbub.errors import ConfigError
 
 
@@ -59,10 +60,8 @@ def train(
     as_json: flags.AsJson = False,
 ) -> None:
     """Train by a config file."""
-    from hubbub.cli import training
-
-    how = training.How(engine, plan, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
-    training.train(config, assignments or [], out, how)
+    how = cli.training.How(engine, plan, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
+    cli.training.train(config, assignments or [], out, how)
 
 
 def resume(
@@ -78,16 +77,13 @@ def resume(
     as_json: flags.AsJson = False,
 ) -> None:
     """Resume an interrupted run."""
-    from hubbub.cli import training
-
-    how = training.How(engine, None, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
-    training.resume(run, head, how)
+    how = cli.training.How(engine, None, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
+    cli.training.resume(run, head, how)
 
 
 def extend(
     run: Annotated[
-        Path,
-        typer.Argument(help="The folder of a finished run; only a note is added to it.", autocompletion=flags.runs),
+        Path, typer.Argument(help="The folder of a finished run; only a note is added to it.", autocompletion=flags.runs)
     ],
     rounds: flags.Rounds,
     assignments: flags.Assignments = None,
@@ -103,10 +99,8 @@ def extend(
     as_json: flags.AsJson = False,
 ) -> None:
     """Train more rounds from the model of a finished run (a warm start); the privacy cost counts both."""
-    from hubbub.cli import training
-
-    how = training.How(engine, None, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
-    training.extend(run, rounds, assignments or [], out, head, how)
+    how = cli.training.How(engine, None, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
+    cli.training.extend(run, rounds, assignments or [], out, head, how)
 
 
 def sweep(
@@ -128,10 +122,8 @@ def sweep(
     as_json: flags.AsJson = False,
 ) -> None:
     """Train over a grid of settings, and state the privacy cost of choosing among the runs; the same command again resumes."""
-    from hubbub.cli import sweeping
-
-    asked = sweeping.Asked(grid or [], seeds, assignments or [], output, 1 if jobs is None else jobs, allow_import, as_json)
-    sweeping.sweep(config, asked)
+    asked = cli.sweeping.Asked(grid or [], seeds, assignments or [], output, 1 if jobs is None else jobs, allow_import, as_json)
+    cli.sweeping.sweep(config, asked)
 
 
 def close(
@@ -139,16 +131,11 @@ def close(
     early: Annotated[bool, typer.Option("--early", help="End the run although rounds are left.")] = False,
 ) -> None:
     """End a run permanently and destroy its keys."""
-    from hubbub.cli import runs
-
-    runs.close(run, early=early)
+    cli.runs.close(run, early=early)
 
 
 def verify(
-    run: Annotated[
-        Path,
-        typer.Argument(help="The folder of a run, or a published one.", autocompletion=flags.runs),
-    ],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or a published one.", autocompletion=flags.runs)],
     head: flags.Head = None,
     heads: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The ledger heads that a head hook received, one a line.")
@@ -180,9 +167,7 @@ def verify(
 
 def ledger(run: flags.Run, as_json: flags.AsJson = False) -> None:
     """The record of a run: cohort, release and state of each round, and the epsilon spent."""
-    from hubbub.cli import runs
-
-    runs.ledger(run, as_json=as_json)
+    cli.runs.ledger(run, as_json=as_json)
 
 
 _MOST_RUNS = 40
@@ -205,7 +190,6 @@ def report(
 
     report.md and report.png in a run's folder stay as its training wrote them.
     """
-    from hubbub.cli.factorize import require_output
     from hubbub.report.audit import AUDIT, read_audit, with_audit
     from hubbub.report.page import page
     from hubbub.report.summary import summary
@@ -258,13 +242,12 @@ def publish(
     ] = None,
 ) -> None:
     """Write a folder to publish: model, guarantee, card and report; refuses a simulation."""
-    from hubbub.experiment.engine.finished import ALSO_PUBLISHED, PUBLISHED
     from hubbub.experiment.engine.finished import publish as published
     from hubbub.ledger.chain import read_chain
     from hubbub.training.run_folder.record import ledger_of
 
     found = published(run, output, head, sign_with=sign_with)
-    names = [*PUBLISHED, *(name for name in ALSO_PUBLISHED if (output / name).exists())]
+    names = sorted(path.name for path in output.iterdir())
     last = read_chain(ledger_of(run)).head
     say(
         console(),
@@ -288,9 +271,8 @@ def plan(
     as_json: flags.AsJson = False,
 ) -> None:
     """The privacy, noise and cost of a run before it starts, its alternatives, and a recommendation."""
-    from hubbub.cli import planning
-
-    planning.plan(
+    require_output("--plot", plot, ".png")
+    cli.planning.plan(
         config,
         assignments or [],
         compare=alternatives if neighbours is None else neighbours,
@@ -315,10 +297,11 @@ def audit(
 ) -> int:
     """Attack a run with canaries among its clients; status 1 if that proves a broken guarantee."""
     from hubbub.audit import Effort
-    from hubbub.cli import auditing
 
     effort = Effort(canaries, runs, rounds)
-    return auditing.audit(config, assignments or [], effort, engine=engine, out=out, allow_import=allow_import, as_json=as_json)
+    return cli.auditing.audit(
+        config, assignments or [], effort, engine=engine, out=out, allow_import=allow_import, as_json=as_json
+    )
 
 
 # In the order of the help.

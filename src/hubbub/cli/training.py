@@ -28,9 +28,10 @@ from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.experiment import engine
+from hubbub.experiment import engine, tracking
 from hubbub.experiment.build import build, client_side, data_of
 from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.experiment.extending import extension
 from hubbub.experiment.planner import noise_for_earlier_runs
 from hubbub.experiment.settings import require_engine
 from hubbub.ledger.actual_cost import spent
@@ -105,8 +106,6 @@ class How:
         for extra, wanted in self._trackers().items():
             if not str(wanted):
                 raise ConfigError(f"--{extra} = '': name where to")
-            from hubbub.experiment import tracking
-
             tracking.require(extra)
         if self.tensorboard is not None:
             place = next((at for at in (self.tensorboard, *self.tensorboard.parents) if os.path.lexists(at)), Path())
@@ -123,8 +122,6 @@ class How:
         if not (named := self._trackers()):
             yield lambda _: None
             return
-        from hubbub.experiment import tracking
-
         stack = ExitStack()
         try:
             writers: dict[str, tracking.Write] = {}
@@ -275,8 +272,6 @@ def resume(folder: Path, head: str | None, how: How) -> None:
 
 def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | None, head: str | None, how: How) -> None:
     """Train more rounds from the model of a finished run, in a new folder."""
-    from hubbub.experiment.extending import extension
-
     named = configs.overrides(assignments)
     if "rounds" in named.get("training", {}):
         raise ConfigError("--set training.rounds: is given by --rounds; leave it out")

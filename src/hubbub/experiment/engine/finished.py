@@ -128,14 +128,10 @@ def _model_content(folder: Path, recorded: Recorded) -> bytes:
 
 # Markup of Markdown, to be escaped in a name.
 _MARKUP, _ESCAPED = re.compile(r"([\\`*_{}\[\]<>()#!|&~])"), r"\\\1"
-PUBLISHED = ("model.safetensors", "guarantee.json", "README.md", "report.html", PUBLICATION)
-# Beside it what the model's inputs are normalized by, if they are, and a signature.
-MOMENTS = "normalization.safetensors"
-ALSO_PUBLISHED = (MOMENTS, SIGNATURE)
-
-
+# What the model's inputs are normalized by, if they are.
+_MOMENTS = "normalization.safetensors"
 _OF_MOMENTS = (
-    f"| `{MOMENTS}` | mean and variance of each channel, released with noise and counted: the model takes inputs less the "
+    f"| `{_MOMENTS}` | mean and variance of each channel, released with noise and counted: the model takes inputs less the "
     "mean, over the root of the variance |"
 )
 
@@ -172,7 +168,7 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
     if (released := configs.of_run(run).get("data", {}).get("normalization")) is not None:
         require_release(released)
         moments = read_moments(Path(released))
-        contents[MOMENTS] = save({"mean": moments.mean, "variance": moments.variance})
+        contents[_MOMENTS] = save({"mean": moments.mean, "variance": moments.variance})
     record = {"kind": "publish", "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}}
     with store.locked():
         chain = add_record(store.ledger_path, record)
