@@ -209,10 +209,10 @@ def stated_numbers(messages: RoundMessages, replies: Iterable[Message]) -> list[
 
 
 def single_arrays(content: RecordDict) -> ArrayRecord:
-    """The only array record of a reply."""
+    """The only array record of a message."""
     records = records_of(content, ArrayRecord)
     if len(records) != 1:
-        raise ValueError(f"has {len(records)} ArrayRecords, a reply has one")
+        raise ValueError(f"has {len(records)} ArrayRecords, there must be one, the model's")
     return records[0]
 
 

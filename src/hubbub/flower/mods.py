@@ -17,7 +17,7 @@ from hubbub._util.checks import finite, lattice_bits, positive, scale, shown
 from hubbub._util.prf import fresh_key
 from hubbub.flower import messages
 from hubbub.flower.arrays import Layout, Views, difference, native
-from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV, NORM_BIT, is_training, norm_bit
+from hubbub.flower.messages import CLIP_NORM, COUNT_SCALE, ENABLED, NOISE_STDDEV, NORM_BIT, is_training, norm_bit, single_arrays
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise.lattice import Lattice
 from hubbub.training.clipping import clip, with_indicator
@@ -171,16 +171,16 @@ def clipping_mod(msg: Message, context: Context, call_next: App) -> Message:
         if request.noise_stddev is not None:
             # A noising_mod around this one removes the key.
             raise ValueError(f"{NOISE_STDDEV} is asked for, and no noising_mod stands before this mod; {_ORDER}")
-        sent = Sent(_arrays(msg.content)[1])
+        sent = Sent(single_arrays(msg.content))
     except (KeyError, TypeError, ValueError) as error:
         return refusal(msg, "clipping_mod", error)
     reply = call_next(msg, context)
     if reply.has_error():
         return reply
     try:
-        name, trained = _arrays(reply.content)
+        trained = single_arrays(reply.content)
         clipped, within = sent.clipped(trained, request.clip_norm)
-        content = RecordDict({**reply.content, name: clipped})
+        content = RecordDict({name: clipped if record is trained else record for name, record in reply.content.items()})
         if request.counted:
             label, metrics = next(iter(content.metric_records.items()), (_free(content), MetricRecord()))
             content[label] = MetricRecord({**metrics, NORM_BIT: within_by_all(within, norm_bit(content))})
@@ -217,8 +217,7 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
         return call_next(msg, context)
     try:
         request = Request.of(config)
-        name, arrays = _arrays(msg.content)
-        sent = Sent(arrays)
+        sent, (name,) = Sent(single_arrays(msg.content)), msg.content.array_records
     except (KeyError, TypeError, ValueError) as error:
         return refusal(msg, "noising_mod", error)
     # The key tells an inner mod that no noise will be added, so it is removed; from a copy, since a grid may send the same
@@ -232,7 +231,7 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
         return reply
     try:
         bit = norm_bit(reply.content) if request.counted else None
-        hidden, count = sent.hidden(_arrays(reply.content)[1], request, bit)
+        hidden, count = sent.hidden(single_arrays(reply.content), request, bit)
     except (TypeError, ValueError) as error:
         return refusal(msg, "noising_mod", error)
     metrics = MetricRecord({"num-examples": 1} if count is None else {"num-examples": 1, NORM_BIT: count})
@@ -291,13 +290,6 @@ def timer_mod(min_seconds: float, *, clock: Callable[[], float] = time.time) -> 
 
 def _config(content: RecordDict) -> tuple[str, ConfigRecord]:
     return next(iter(content.config_records.items()), ("config", ConfigRecord()))
-
-
-def _arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
-    found = list(content.array_records.items())
-    if len(found) != 1:
-        raise ValueError(f"there are {len(found)} ArrayRecords, {[name for name, _ in found]}: there must be one, the model's")
-    return found[0]
 
 
 def _free(content: RecordDict) -> str:

@@ -222,11 +222,6 @@ class Options:
             case patterns.SingleParticipation() | patterns.FixedEpochs() | MinSeparation():
                 if self.num_sampled_clients is None:
                     raise ConfigError("num_sampled_clients: is missing; say how many clients are asked in a round")
-        if self.noise_at == "clients" and type(mechanism.strategy) is not Identity:
-            raise ConfigError(
-                f"noise_at = 'clients': {type(mechanism.strategy).__name__} correlates the noise of rounds, which clients "
-                "cannot; add it at the server"
-            )
         self._require_enforced(mechanism.participation, mechanism.rounds)
 
     def _require_enforced(self, pattern: Participation, rounds: int) -> None:

@@ -271,7 +271,9 @@ def kept_agreement(folder: Path | None, make: Callable[[str], Agreement], *, rou
 class EncryptedGridPopulation(Population):
     """A :class:`.GridPopulation` of clients whose app has ``mods=[encrypting_mod]``: the server reads no single update."""
 
-    def __init__(self, population: GridPopulation, holders: GridHolders, *, lattice_bits: int, mechanism: Mechanism) -> None:
+    def __init__(
+        self, population: GridPopulation, holders: GridHolders, *, lattice_bits: int, mechanism: Mechanism | None
+    ) -> None:
         self._population, self._holders = population, holders
         self._lattice_bits, self._mechanism = lattice_bits, mechanism
 
@@ -283,7 +285,7 @@ class EncryptedGridPopulation(Population):
     @property
     def noise_in_sums(self) -> bool:
         """Whether the sums contain their noise already, from holders or clients."""
-        return bool(self._holders.agreement.noising_holders) or self._mechanism.shares is not None
+        return bool(self._holders.agreement.noising_holders or (self._mechanism and self._mechanism.shares))
 
     def inject(self, client: Hashable, adversary: Adversary | None) -> None:
         """Let an adversary choose what a client encrypts; see :meth:`.Population.inject`."""
