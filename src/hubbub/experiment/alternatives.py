@@ -16,7 +16,7 @@ import numpy as np
 
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.errors import ConfigError, HubbubError
-from hubbub.experiment.config import Config, Layer, ParticipationConfig, layer_of, resolve
+from hubbub.experiment.config import Config, Layer, ParticipationConfig, layer_of, merge, resolve
 from hubbub.experiment.estimates import MOST_ROUNDS, deviation, noise_levels
 from hubbub.experiment.planner import planned, strategy_word, workload_of
 from hubbub.experiment.settings import encryption_of
@@ -268,26 +268,19 @@ def _changed(config: Config, family: Family, cohorts: Layer, stated: PrivacyGuar
     random = cohorts.get("privacy", {}).get("sampling") in ("poisson", "fixed-size")
     own = not cohorts and family.name == "identity"
     mode = config.privacy.mode if own else "dp-fedavg" if random else "dp-ftrl"
-    wanted: Layer = {
-        "training": dict(cohorts.get("training", {})),
-        "privacy": {
-            "mode": mode,
-            "strategy": family.name,
-            "bands": family.bands,
-            "buffers": family.buffers,
-            "matrix": None,
-            "objective": config.privacy.objective if "objective" in FAMILIES[family.name].options else None,
-            **({} if config.privacy.epsilon is not None else {"epsilon": stated.epsilon}),
-            **({"neighboring_relation": stated.neighboring_relation} if cohorts else {}),
-            **cohorts.get("privacy", {}),
-        },
-        "participation": dict(cohorts.get("participation", {})),
+    privacy = {
+        "mode": mode,
+        "strategy": family.name,
+        "bands": family.bands,
+        "buffers": family.buffers,
+        "matrix": None,
+        "objective": config.privacy.objective if "objective" in FAMILIES[family.name].options else None,
+        **({} if config.privacy.epsilon is not None else {"epsilon": stated.epsilon}),
+        **({"neighboring_relation": stated.neighboring_relation} if cohorts else {}),
     }
-    now = asdict(config)
-    layer = {
-        section: {key: value for key, value in keys.items() if value != now[section][key]} for section, keys in wanted.items()
-    }
-    return {section: keys for section, keys in layer.items() if keys}
+    now, wanted = asdict(config), merge({"privacy": privacy}, cohorts)
+    layer = {name: {key: value for key, value in keys.items() if value != now[name][key]} for name, keys in wanted.items()}
+    return {name: keys for name, keys in layer.items() if keys}
 
 
 def assignments(changes: Layer) -> list[str]:

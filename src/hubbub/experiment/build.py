@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,18 +16,18 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import DATASETS, MODELS, PRIVATELY, Config, DataConfig
+from hubbub.experiment.extending import require_same, start_from
 from hubbub.experiment.planner import everyone, made, path_of, planned, require_release
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.promise import Extends
-from hubbub.training import Execution, LocalTraining, RunPlan, RunStore, SimulatedPopulation
+from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, RunStore, SimulatedPopulation
+from hubbub.training.encryption import Encryption
+from hubbub.training.moments import private_moments, read_moments
 from hubbub.training.ranks import Ranks
+from hubbub.training.run_folder.state import Start
 from hubbub.training.simulation.functional import FlatModel
-
-if TYPE_CHECKING:
-    from hubbub.training import ExamplePopulation
-    from hubbub.training.encryption import Encryption
-    from hubbub.training.run_folder.state import Start
+from hubbub.training.warm_start import extending
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class ClientSide:
     """The part of a run that its clients know: their data, and the model before the first round."""
 
     dataset: Dataset
-    population: "SimulatedPopulation | ExamplePopulation"
+    population: SimulatedPopulation | ExamplePopulation
     model: nn.Module
     examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
@@ -46,19 +46,12 @@ class Run(ClientSide):
 
     config: Config
     plan: RunPlan
-    start: "Start | None" = None
+    start: Start | None = None
 
     @property
-    def encryption(self) -> "Encryption | None":
+    def encryption(self) -> Encryption | None:
         """The terms of encrypted sums; ``None`` if updates are not encrypted."""
         return encryption_of(self.config, self.plan.expected_cohort_size)
-
-
-def clients_of(population: "SimulatedPopulation | ExamplePopulation") -> SimulatedPopulation:
-    """A population as clients that train."""
-    if not isinstance(population, SimulatedPopulation):
-        raise ConfigError('privacy.unit = "example": no client trains here; say unit = "client"')
-    return population
 
 
 def build(
@@ -77,8 +70,6 @@ def build(
     """
     require_allowed(config, allow_import=allow_import)
     if config.training.extends is not None and extends is None:
-        from hubbub.experiment.extending import require_same
-
         require_same(config)
     side = client_side(config, allow_import=allow_import, ranks=ranks)
     plan = planned(config, len(side.population.clients), allow_import=allow_import, earlier=earlier)
@@ -88,12 +79,8 @@ def build(
         )
     start = None
     if config.training.extends is not None and extends is None:
-        from hubbub.experiment.extending import start_from
-
         extends, start = start_from(config, plan, side.model, len(side.population.clients))
     if extends is not None:
-        from hubbub.training.warm_start import extending
-
         plan = extending(plan, extends)
     return Run(**vars(side), config=config, plan=plan, start=start)
 
@@ -120,8 +107,6 @@ def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
         else:
             dataset = with_scattering(dataset, folder, mirrored=data.features == "mirrored-scattering")
     if data.normalization not in (None, PRIVATELY):
-        from hubbub.training.moments import read_moments
-
         require_release(data.normalization)
         moments = read_moments(Path(data.normalization).expanduser(), partial(_require_alike, config))
         train, test = (moments.normalized(inputs) for inputs in (dataset.train_inputs, dataset.test_inputs))
@@ -157,8 +142,6 @@ def _inputs(config: Config) -> dict[str, object]:
 def with_moments(run: Run, folder: Path, *, allow_import: bool = False, ranks: Ranks | None = None) -> Run:
     """A run on normalized inputs, whose means and variances it releases first, as a run in a folder of its own."""
     config, privacy = run.config, run.config.privacy
-    from hubbub.training.moments import private_moments
-
     private_moments(
         run.dataset.train_inputs if privacy.unit == "example" else [inputs for inputs, _ in run.examples],
         RunStore(folder),
@@ -196,26 +179,14 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
             training.device,  # type: ignore[arg-type] # checked by the config
             training.precision,  # type: ignore[arg-type] # as above
         )
-        local = LocalTraining(
-            epochs=training.local_epochs,
-            batch_size=training.batch_size,
-            learning_rate=training.learning_rate,
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-            steps=training.local_steps,
-            proximal=training.proximal,
-            schedule=training.schedule,  # type: ignore[arg-type] # checked by the config
-            schedule_rounds=training.schedule_rounds,
-            final_learning_rate=training.final_learning_rate,
-        )
+        alike = {part.name: getattr(training, part.name) for part in fields(LocalTraining) if hasattr(training, part.name)}
+        local = LocalTraining(epochs=training.local_epochs, steps=training.local_steps, **alike)
     except ValueError as error:
         raise ConfigError(f"training.{error}") from error
     if execution.device == "cuda" and ranks and ranks.size > 1:
         # Of several GPUs of a machine each rank has its own.
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)) % torch.cuda.device_count())
     if config.privacy.unit == "example":
-        from hubbub.training import ExamplePopulation
-
         everything = dataset.train_inputs.to(execution.device), dataset.train_targets.to(execution.device)
         examples_of = ExamplePopulation(*everything, F.cross_entropy, lattice=lattice, seed=training.seed, ranks=ranks)
         return ClientSide(dataset, examples_of, model)

@@ -16,12 +16,7 @@ from hubbub.experiment.config import Config, Layer, layer_of, resolve
 from hubbub.experiment.estimates import MOST_ROUNDS, deviation, noise_levels
 from hubbub.experiment.planner import planned, strategy_word
 from hubbub.factorization import FAMILIES
-from hubbub.mechanism.participation import (
-    CyclicPoissonSampling,
-    FixedSizeSampling,
-    PoissonSampling,
-    TruncatedPoissonSampling,
-)
+from hubbub.mechanism.participation import CyclicPoissonSampling, FixedSizeSampling, PoissonSampling, TruncatedPoissonSampling
 from hubbub.mechanism.workloads import prefix_sum
 from hubbub.training.plan import RunPlan
 

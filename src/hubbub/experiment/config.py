@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_args, get_type_hints
 
 import tomli_w
 from pydantic import AfterValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
@@ -135,28 +135,33 @@ Fraction = Annotated[float, _rule(_within, words="from 0 to 1")]
 PositiveFraction = Annotated[float, _rule(_within, above=0.0, words="above 0 and at most 1")]
 
 
-def _strict(section: str) -> ConfigDict:
-    """A section of the file: nothing but what it lists, and no value turned into one of another type."""
-    return ConfigDict(title=section, extra="forbid", strict=True)
-
-
 _Section = TypeVar("_Section")
 
 
-def _in_words(kind: type[_Section]) -> type[_Section]:
-    """The class of a section, whose values are refused by their settings' names in place of pydantic's report."""
-    checked: Callable[..., None] = kind.__init__
+@dataclass_transform(frozen_default=True)
+def _section(name: str) -> Callable[[type[_Section]], type[_Section]]:
+    """A section of the file: nothing but what it lists, and no value turned into one of another type.
 
-    @wraps(checked)
-    def init(self: _Section, /, **keys: Any) -> None:
-        keys = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items()}
-        try:
-            checked(self, **keys)
-        except ValidationError as error:
-            raise _refusal(type(self), keys, error.errors()[0]) from None
+    Values are refused by their settings' names in place of pydantic's report.
+    """
 
-    kind.__init__ = init  # type: ignore[assignment,method-assign] # no longer that of object
-    return kind
+    def made(plain: type[_Section]) -> type[_Section]:
+        config = ConfigDict(title=name, extra="forbid", strict=True)
+        kind = cast("type[_Section]", dataclass(plain, frozen=True, config=config))
+        checked: Callable[..., None] = kind.__init__
+
+        @wraps(checked)
+        def init(self: _Section, /, **keys: Any) -> None:
+            keys = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items()}
+            try:
+                checked(self, **keys)
+            except ValidationError as error:
+                raise _refusal(kind, name, keys, error.errors()[0]) from None
+
+        kind.__init__ = init  # type: ignore[assignment,method-assign] # no longer that of object
+        return kind
+
+    return made
 
 
 def _require_usual(section: str, made: Any, names: Iterable[str], without: str) -> None:
@@ -166,8 +171,7 @@ def _require_usual(section: str, made: Any, names: Iterable[str], without: str) 
             raise ConfigError(f"{section}.{name} = {value!r}: does nothing without {without}; say that, or leave it out")
 
 
-@_in_words
-@dataclass(frozen=True, config=_strict("training"))
+@_section("training")
 class TrainingConfig:
     """``[training]``: what is computed, by which ``engine``.
 
@@ -224,8 +228,7 @@ class TrainingConfig:
         return self
 
 
-@_in_words
-@dataclass(frozen=True, config=_strict("privacy"))
+@_section("privacy")
 class PrivacyConfig:
     """``[privacy]``: the guarantee. Give ``noise_multiplier``, or ``epsilon`` for the least noise that meets it."""
 
@@ -252,8 +255,7 @@ class PrivacyConfig:
     earlier_runs: Texts | None = None
 
 
-@_in_words
-@dataclass(frozen=True, config=_strict("participation"))
+@_section("participation")
 class ParticipationConfig:
     """``[participation]``: a participation pattern and its numbers, or the numbers of random cohorts."""
 
@@ -267,8 +269,7 @@ class ParticipationConfig:
     bins: Positive | None = None
 
 
-@_in_words
-@dataclass(frozen=True, config=_strict("data"))
+@_section("data")
 class DataConfig:
     """``[data]``: the data set, and its partition into clients."""
 
@@ -290,16 +291,14 @@ class DataConfig:
         return self
 
 
-@_in_words
-@dataclass(frozen=True, config=_strict("model"))
+@_section("model")
 class ModelConfig:
     """``[model]``: the module that is trained."""
 
     name: Annotated[str, _rule(_named, MODELS)] = "mlp"
 
 
-@_in_words
-@dataclass(frozen=True, config=_strict("secagg"))
+@_section("secagg")
 class SecaggConfig:
     """``[secagg]``: encrypted sums; short form ``secagg = "paillier"`` before all sections."""
 
@@ -323,8 +322,7 @@ class SecaggConfig:
         return self
 
 
-@_in_words
-@dataclass(frozen=True, config=_strict("evaluation"))
+@_section("evaluation")
 class EvaluationConfig:
     """``[evaluation]``: private evaluations of the clients; each number is between 0 and its bound, and epsilon counts them."""
 
@@ -348,8 +346,7 @@ class EvaluationConfig:
         return self
 
 
-@_in_words
-@dataclass(frozen=True, config=_strict("heads"))
+@_section("heads")
 class HeadsConfig:
     """``[heads]``: a hook that gets the head of each round, so that a rollback of the folder is detected."""
 
@@ -369,8 +366,7 @@ class HeadsConfig:
         return self
 
 
-@_in_words
-@dataclass(frozen=True, config=_strict(""))
+@_section("")
 class Config:
     """All settings of a run, one field for each section of the TOML file; docs/settings.md describes each key."""
 
@@ -572,11 +568,10 @@ def dump(config: Config, header: str = "") -> str:
     return header + tomli_w.dumps({section: keys for section, keys in layer_of(config).items() if keys})
 
 
-def _refusal(kind: type, keys: Mapping[str, Any], first: Mapping[str, Any]) -> ConfigError:
+def _refusal(kind: type, section: str, keys: Mapping[str, Any], first: Mapping[str, Any]) -> ConfigError:
     """The first fault that pydantic found in the values of a section, or in the sections of a config."""
     if first["type"] == "value_error":
         return ConfigError(str(first["ctx"]["error"]))
-    section = kind.__pydantic_config__.get("title")  # type: ignore[attr-defined] # pydantic sets it
     hints, (key, *places) = get_type_hints(kind), first["loc"]
     name = f"{section}.{key}" if section else key
     if key not in hints:

@@ -15,7 +15,6 @@ from hubbub.experiment import config as configs
 from hubbub.experiment.config import Config
 from hubbub.experiment.settings import clipping_of, server_of
 from hubbub.ledger.actual_cost import Recorded
-from hubbub.ledger.multi_run import costs_of_ended_runs
 from hubbub.ledger.promise import Extends
 from hubbub.training import RunPlan, RunStore
 from hubbub.training.clipping import ClipNorms
@@ -40,7 +39,6 @@ def start_from(config: Config, following: RunPlan, module: nn.Module, clients: i
     """The final state of the run that ``training.extends`` names; its model is written into ``module`` as well."""
     folder = Path(str(config.training.extends)).expanduser()
     recorded = read_run(folder)
-    costs_of_ended_runs([recorded])
     before = configs.resolve(configs.of_run(folder))
     _require_recorded(recorded, following, config, folder)
     had = recorded.promise.terms.clients

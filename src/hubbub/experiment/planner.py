@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hubbub.accounting.calibrate import calibrate
 from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, stated_relation
@@ -25,6 +25,8 @@ from hubbub.experiment.settings import (
     server_of,
 )
 from hubbub.factorization.families import Family, strategy_of
+from hubbub.ledger.actual_cost import Recorded
+from hubbub.ledger.multi_run import costs_of_ended_runs
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.participation import Participation, PoissonSampling, RandomParticipation, SingleParticipation
@@ -32,11 +34,8 @@ from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity, Strategy
 from hubbub.mechanism.workloads import Workload
 from hubbub.training.cohorts import require_feasible
+from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
-
-if TYPE_CHECKING:
-    from hubbub.ledger.actual_cost import Recorded
-    from hubbub.training.encryption import Encryption
 
 # Noise is said to be large for the sake of earlier runs if it is more than this many times what it would be without them.
 _MANY_TIMES = 3.0
@@ -83,19 +82,8 @@ def planned(
     if privacy.mode != "none":
         strategy = _strategy(config, participation, allow_import)
         mechanism = _mechanism(config, strategy, participation, earlier, shares, evaluation)
-    encrypted: dict[str, Any] = {}
-    if encryption:
-        encrypted = {"setting": encryption.setting(hidden=mechanism is not None)}
-    if encryption and mechanism:
-        encrypted |= {
-            "lattice_bits": encryption.lattice_bits,
-            "noise_by": "holders" if encryption.noise_by == "holders" else "server",
-            "further": encryption.further(),
-        }
-    unhidden = encryption.not_covered() if encryption and mechanism else ()
+    hiding = encryption if mechanism else None
     plan = RunPlan(
-        **encrypted,
-        not_covered=(*unhidden, _FAIRNESS_IS_EXACT) if training.fairness else unhidden,
         rounds=training.rounds,
         participation=participation,
         expected_cohort_size=expected,
@@ -109,6 +97,11 @@ def planned(
         noise=privacy.noise,  # type: ignore[arg-type] # checked by the config
         settings=_settings(config, encryption, earlier),
         earlier=earlier,
+        lattice_bits=hiding.lattice_bits if hiding else RunPlan.lattice_bits,
+        noise_by="holders" if hiding and hiding.noise_rows else "server",
+        setting=encryption.setting(hidden=mechanism is not None) if encryption else "",
+        further=hiding.further() if hiding else (),
+        not_covered=(*(hiding.not_covered() if hiding else ()), *([_FAIRNESS_IS_EXACT] if training.fairness else ())),
         privacy_unit=privacy.unit,
         evaluation=evaluation,
     )
@@ -148,7 +141,7 @@ def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *ar
         raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error})") from error
 
 
-def require_release(normalization: str) -> "Recorded":
+def require_release(normalization: str) -> Recorded:
     """The run that released means and variances, by the setting that names its folder."""
     from hubbub.training.run_folder.record import read_run
 
@@ -170,7 +163,7 @@ def _released(normalization: str, earlier: tuple[RunCharge, ...]) -> str:
     return hashes[0]
 
 
-def _settings(config: Config, encryption: "Encryption | None", earlier: tuple[RunCharge, ...]) -> dict[str, Any]:
+def _settings(config: Config, encryption: Encryption | None, earlier: tuple[RunCharge, ...]) -> dict[str, Any]:
     """The settings that decide a client's update; all others are in the plan, or change nothing."""
     settings = {
         "training.validation": config.training.validation,
@@ -202,7 +195,6 @@ def _earlier(config: Config, participation: Participation) -> tuple[RunCharge, .
     if not named and data.normalization is None:
         return ()
     # Loads torch, which nothing else here needs.
-    from hubbub.ledger.multi_run import costs_of_ended_runs
     from hubbub.training.run_folder.record import read_run
 
     folders = [Path(folder).expanduser() for folder in named]

@@ -3,7 +3,6 @@
 import importlib.util
 import math
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING
 
 from hubbub.accounting.calibrate import calibrate
 from hubbub.errors import ConfigError
@@ -25,10 +24,8 @@ from hubbub.mechanism.participation import (
 )
 from hubbub.mechanism.private_evaluation import Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.training.clipping import AdaptiveClipping, Clipping
+from hubbub.training.encryption import Encryption
 from hubbub.training.plan import ServerOptimizer
-
-if TYPE_CHECKING:
-    from hubbub.training.encryption import Encryption
 
 # The default share of private evaluations in the ρ of the budget.
 _SHARE = 0.05
@@ -232,7 +229,7 @@ def require_engine(config: Config) -> None:
         raise ConfigError("training.engine = 'flower': Flower is not installed; pip install 'hubbub[flower]'")
 
 
-def encryption_of(config: Config, expected: float) -> "Encryption | None":
+def encryption_of(config: Config, expected: float) -> Encryption | None:
     """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted."""
     secagg = config.secagg
     if secagg.scheme == "none":
@@ -245,7 +242,6 @@ def encryption_of(config: Config, expected: float) -> "Encryption | None":
     fewest = math.floor(expected)
     if secagg.min_contributions > fewest:
         raise ConfigError(f"secagg.min_contributions = {secagg.min_contributions}: cohorts have {fewest}; ask for fewer")
-    threshold = secagg.threshold or (secagg.holders if secagg.noise_by == "holders" else secagg.holders // 2 + 1)
     survivors = secagg.min_survivors or (fewest if secagg.noise_by == "clients" else None)
     if survivors is not None and survivors > fewest:
         raise ConfigError(f"secagg.min_survivors = {survivors}: cohorts have {fewest}; ask for fewer")
@@ -253,16 +249,10 @@ def encryption_of(config: Config, expected: float) -> "Encryption | None":
         raise ConfigError(f'secagg.clip = {secagg.clip}: is for privacy.mode = "none"; here privacy.clip_norm bounds updates')
     if secagg.noise_by != "server" and config.privacy.mode == "none":
         raise ConfigError(f'secagg.noise_by = {secagg.noise_by!r}: with privacy.mode = "none" there is no noise; leave it out')
-    from hubbub.training.encryption import Encryption
-
-    return Encryption(
-        key_bits=secagg.key_bits,
-        bits=secagg.bits,
-        holders=secagg.holders,
-        threshold=threshold,
-        noise_by=secagg.noise_by,  # type: ignore[arg-type] # checked by the config
-        min_contributions=max(secagg.min_contributions, survivors or 1),
-        min_survivors=survivors,
-        clip=secagg.clip,
-        in_process=config.training.engine == "process",
-    )
+    terms = {
+        **{part.name: getattr(secagg, part.name) for part in fields(Encryption) if hasattr(secagg, part.name)},
+        "threshold": secagg.threshold or (secagg.holders if secagg.noise_by == "holders" else secagg.holders // 2 + 1),
+        "min_contributions": max(secagg.min_contributions, survivors or 1),
+        "min_survivors": survivors,
+    }
+    return Encryption(**terms, in_process=config.training.engine == "process")

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
@@ -19,7 +19,7 @@ from hubbub._util.checks import integer
 from hubbub.accounting import rounded_up
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.experiment.build import ClientSide, build, client_side, clients_of
+from hubbub.experiment.build import ClientSide, build, client_side
 from hubbub.experiment.engine.apps import RUN_APP, write_run_app
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.flower.local_grid import LocalGrid
@@ -27,6 +27,7 @@ from hubbub.flower.messages import addressed
 from hubbub.flower.mods import noising_mod
 from hubbub.flower.options import promises
 from hubbub.flower.population import ROUND_INDEX, GridPopulation, load, trained
+from hubbub.training import SimulatedPopulation
 
 if TYPE_CHECKING:
     # Of encrypted runs alone.
@@ -64,7 +65,9 @@ def client_app(config_file: Path) -> ClientApp:
         (told,) = message.content.config_records.values()
         load(side.model, arrays)
         round_index = integer(ROUND_INDEX, told[ROUND_INDEX], at_least=0)
-        vector, loss = clients_of(side.population).train_client(_partition(context), side.model, round_index)
+        # On Flower no unit is an example.
+        clients = cast(SimulatedPopulation, side.population)
+        vector, loss = clients.train_client(_partition(context), side.model, round_index)
         return Message(trained(side.model, vector, loss), reply_to=message)
 
     @app.evaluate()

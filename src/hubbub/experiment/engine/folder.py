@@ -25,20 +25,17 @@ from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.ledger import add_record
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism.participation import (
-    PATTERN_WORDS,
-    BallsInBinsSampling,
-    FixedEpochs,
-    sampling_word,
-)
+from hubbub.mechanism.participation import PATTERN_WORDS, BallsInBinsSampling, FixedEpochs, sampling_word
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
+from hubbub.training.head_hook import HeadHook
 from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder import NORMALIZATION
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from hubbub.training.run_folder.state import CHECKPOINT
+from hubbub.training.warm_start import register, require_new
 
 # Computed from clients' updates: for the operator alone.
 PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fraction", "train_loss")
@@ -129,16 +126,12 @@ class RunInFolder:
 
     def _write_start(self) -> None:
         if self.run.start:
-            from hubbub.training.warm_start import require_new
-
             require_new(self._extended, self.folder)
             self.run.start.write(self.folder)
 
     def _register(self) -> None:
         """Record in the finished run's folder that this run extends it, before the first round."""
         if self.run.start:
-            from hubbub.training.warm_start import register
-
             register(self._extended, self.folder, [run.first for run in self.run.plan.earlier])
 
     @property
@@ -150,8 +143,6 @@ class RunInFolder:
         """The ledger, releases and checkpoints in the folder."""
         training, heads, hook = self.run.config.training, self.run.config.heads, None
         if (given := heads.url if heads.command is None else heads.command) is not None:
-            from hubbub.training.head_hook import HeadHook
-
             hook = HeadHook(given, key=heads.key, required=heads.required)
         return RunStore(self.folder, keep_releases=training.keep_releases, free_share=training.free_disk, head_hook=hook)
 
@@ -276,48 +267,37 @@ def resolved(run: Run) -> configs.Config:
     config, plan, terms = configs.absolute(run.config, Path.cwd()), run.plan, run.encryption
     pattern = PATTERN_WORDS.get(type(plan.participation))
     of_cohorts = {key: value for key, value in asdict(plan.participation).items() if hasattr(configs.ParticipationConfig, key)}
-    privacy = replace(
-        config.privacy,
-        epsilon=None,
-        noise_multiplier=None,
-        sampling=config.privacy.sampling if pattern else sampling_word(plan.participation),
-    )
+    sampling = config.privacy.sampling if pattern else sampling_word(plan.participation)
+    privacy: dict[str, Any] = {"epsilon": None, "noise_multiplier": None, "sampling": sampling}
     if plan.mechanism is not None:
-        strategy, name = plan.mechanism.strategy, strategy_word(config)
-        privacy = replace(
-            privacy,
-            noise_multiplier=plan.mechanism.noise_multiplier,
-            strategy=name,
-            # Of a file that holds the same strategy, the file says it.
-            bands=getattr(strategy, "bands", None) if name in FAMILIES and "bands" in FAMILIES[name].options else None,
-            neighboring_relation=plan.promised.neighboring_relation,
-        )
+        name = strategy_word(config)
+        # Of a file that holds the same strategy, the file says it.
+        banded = name in FAMILIES and "bands" in FAMILIES[name].options
+        privacy |= {
+            "noise_multiplier": plan.mechanism.noise_multiplier,
+            "strategy": name,
+            "bands": getattr(plan.mechanism.strategy, "bands", None) if banded else None,
+            "neighboring_relation": plan.promised.neighboring_relation,
+        }
     if isinstance(plan.clip_norm, AdaptiveClipping) and plan.clip_norms.split is not None:
-        privacy = replace(
-            privacy,
-            target_quantile=plan.clip_norm.target_quantile,
-            clip_norm_learning_rate=plan.clip_norm.clip_norm_learning_rate,
-            clip_count_stddev=plan.clip_norms.split.count_stddev,
-        )
+        privacy |= {key: getattr(plan.clip_norm, key) for key in ("target_quantile", "clip_norm_learning_rate")}
+        privacy["clip_count_stddev"] = plan.clip_norms.split.count_stddev
     size = None if isinstance(plan.participation, FixedEpochs | BallsInBinsSampling) else int(plan.expected_cohort_size)
     # A resumed run then has the same last bits as one that was never interrupted. On Flower each client is on its own, whatever
     # an audit found fastest for its honest sums.
     chosen = config.training.plan
     if isinstance(run.population, SimulatedPopulation) and config.training.engine == "process":
         chosen = run.population.plan
-    training = replace(config.training, cohort_size=size, plan=chosen)
-    secagg = config.secagg
-    if terms is not None:
-        secagg = replace(secagg, **{key: getattr(terms, key) for key in ("threshold", "min_contributions", "min_survivors")})
+    of_keys = ("threshold", "min_contributions", "min_survivors") if terms else ()
     # A share refers to the budget, which these settings no longer have.
-    measured, evaluation = run.plan.evaluation, config.evaluation
-    if measured is not None:
-        evaluation = replace(evaluation, share=None, noise_multiplier=measured.noise_multiplier)
+    evaluation = config.evaluation
+    if plan.evaluation is not None:
+        evaluation = replace(evaluation, share=None, noise_multiplier=plan.evaluation.noise_multiplier)
     return replace(
         config,
-        training=training,
-        privacy=privacy,
+        training=replace(config.training, cohort_size=size, plan=chosen),
+        privacy=replace(config.privacy, **privacy),
         participation=configs.ParticipationConfig(pattern=pattern, **of_cohorts),
-        secagg=secagg,
+        secagg=replace(config.secagg, **{key: getattr(terms, key) for key in of_keys}),
         evaluation=evaluation,
     )

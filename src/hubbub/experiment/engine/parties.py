@@ -3,18 +3,19 @@
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hubbub._util import files
 from hubbub._util.prf import derive, seed_for, seed_key
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.experiment.build import Run, clients_of
+from hubbub.experiment.build import Run
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.experiment.estimates import agreed
 from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from hubbub.secagg.threshold import KeyShare, ThresholdKey
+from hubbub.training import SimulatedPopulation
 from hubbub.training.encrypted import EncryptedPopulation, HolderNoise
 from hubbub.training.encryption import Encryption
 from hubbub.training.simulation.functional import FlatModel
@@ -44,7 +45,7 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
             else:
                 noise.append(HolderNoise(plan.mechanism, agreement.size, _holders_folder(begun) / str(i + 1)))
     return EncryptedPopulation(
-        clients_of(run.population),
+        cast(SimulatedPopulation, run.population),
         agreement,
         holders,
         public if isinstance(public, ThresholdKey) else None,
@@ -155,8 +156,6 @@ def encrypted(
     from hubbub.flower.secagg_server import EncryptedGridPopulation, GridHolders, kept_agreement
 
     run = begun.run
-    if run.plan.mechanism is None:
-        raise ConfigError("privacy.mode = 'none' with secagg and training.engine = 'flower': say engine = 'process'")
     found = key_files.read_public(public)
     _require_terms(found, terms, public)
     if terms.noise_rows and begun.rounds_measured and not (begun.folder / "state" / "agreement.json").exists():
