@@ -62,7 +62,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         asked.append(arguments)
         return 0.0
 
-    for name in ("_epsilon", "_delta", "_rdp_epsilon"):
+    for name in ("_epsilon", "_delta", "rdp_epsilon"):
         monkeypatch.setattr(accounting.composition, name, spy)
     yield
     assert asked == []

@@ -95,7 +95,7 @@ def test_acc_10_the_round_that_would_exceed_a_federations_budget_is_not_begun() 
         assert strategy.guarantee().epsilon <= stop
 
 
-PARTS = {"tight": ("hubbub.accounting.pld.epsilon", "tight"), "rdp": ("hubbub.accounting.composition._rdp_epsilon", "rdp")}
+PARTS = {"tight": ("hubbub.accounting.pld.epsilon", "tight"), "rdp": ("hubbub.accounting.composition.rdp_epsilon", "rdp")}
 POISSON = Mechanism(Identity(3), PoissonSampling(0.5), 1.0)
 
 

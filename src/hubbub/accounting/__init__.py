@@ -1,8 +1,5 @@
 """What a run costs in privacy: events, their composition, guarantees and what they say, and calibration."""
 
-from typing import TYPE_CHECKING
-
-from hubbub._util import lazily
 from hubbub.accounting.calibrate import (
     calibrate,
     calibrate_cohort_size,
@@ -12,6 +9,14 @@ from hubbub.accounting.calibrate import (
     calibrate_sampling_probability,
 )
 from hubbub.accounting.composition import ACCOUNTANTS, delta, epsilon
+from hubbub.accounting.conversions import (
+    bun_steinke_epsilon_from_zcdp,
+    delta_from_rdp,
+    delta_from_zcdp,
+    epsilon_from_rdp,
+    epsilon_from_zcdp,
+    split_noise_multiplier,
+)
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -25,23 +30,13 @@ from hubbub.accounting.events import (
     TreeAggregation,
     TruncatedPoissonSampled,
 )
+from hubbub.accounting.groups import group_epsilon, group_events, group_noise_multiplier
 from hubbub.accounting.guarantee import PrivacyGuarantee, Restated, guarantee, rounded_up, unprotected
+from hubbub.accounting.renyi import rdp
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import RunFacts
+from hubbub.accounting.trade_offs import gdp_mu, trade_off
 from hubbub.accounting.wording import Assumption
-
-if TYPE_CHECKING:
-    from hubbub.accounting.conversions import (
-        bun_steinke_epsilon_from_zcdp,
-        delta_from_rdp,
-        delta_from_zcdp,
-        epsilon_from_rdp,
-        epsilon_from_zcdp,
-        split_noise_multiplier,
-    )
-    from hubbub.accounting.groups import group_epsilon, group_events, group_noise_multiplier
-    from hubbub.accounting.renyi import rdp
-    from hubbub.accounting.trade_offs import gdp_mu, trade_off
 
 __all__ = [
     "ACCOUNTANTS",
@@ -85,21 +80,3 @@ __all__ = [
     "trade_off",
     "unprotected",
 ]
-
-# A run whose accountant composes distributions loads no divergences.
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "conversions": (
-            "bun_steinke_epsilon_from_zcdp",
-            "delta_from_rdp",
-            "delta_from_zcdp",
-            "epsilon_from_rdp",
-            "epsilon_from_zcdp",
-            "split_noise_multiplier",
-        ),
-        "groups": ("group_epsilon", "group_events", "group_noise_multiplier"),
-        "renyi": ("rdp",),
-        "trade_offs": ("gdp_mu", "trade_off"),
-    },
-)

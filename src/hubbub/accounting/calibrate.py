@@ -456,13 +456,8 @@ def calibrate(
     unit = mechanism_events(trial, trial.rounds)
     times = 0 if evaluation is None else evaluation.times(strategy.rounds)
     measured = (evaluation.mechanism(times), times) if evaluation and times else None
-    if prior or evaluation:
-        before = _before(prior, measured, budget, privacy_unit)
-        z = calibrate(
-            strategy, participation, epsilon=epsilon, delta=delta, neighboring_relation=budget.relation, accountant=accountant
-        ).noise_multiplier
-    else:
-        before, z = (), _least_noise(trial, unit, budget)
+    before = _before(prior, measured, budget, privacy_unit) if prior or evaluation else ()
+    z = _least_noise(trial, unit, budget)
 
     def stated(z: float) -> float:
         made = Mechanism(strategy, participation, z, shares)

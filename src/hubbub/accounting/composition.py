@@ -25,6 +25,7 @@ from hubbub.accounting.events import (
     counted,
     require_relation,
 )
+from hubbub.accounting.renyi import rdp_delta, rdp_epsilon, shares_zcdp_rho
 from hubbub.errors import BudgetError
 from hubbub.mechanism import gaussian
 
@@ -77,10 +78,11 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
         4.8866
     """
     given = open_unit("delta", delta)
-    rounds, relation = _asked(events, neighboring_relation, accountant)
+    one_of("accountant", accountant, ACCOUNTANTS)
+    rounds, relation = counted(events), require_relation(neighboring_relation)
     if not rounds:
         return 0.0
-    answer = _rdp_epsilon if accountant == "rdp" else _epsilon
+    answer = rdp_epsilon if accountant == "rdp" or by_divergences(rounds) else _epsilon
     return _require_bound("epsilon", answer(rounds, given, relation))
 
 
@@ -97,13 +99,11 @@ def epsilon_once(events: tuple[tuple[Event, int], ...], delta: float, neighborin
 
 
 def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> float:
-    if by_divergences(events):
-        return _rdp_epsilon(events, delta, relation)
     plain = unamplified_epsilon(events, delta, relation)
     if one_gaussian(events) or plain == 0:
         return plain
     if delta < _LEAST_DELTA or _hopeless(events, relation):
-        return min(plain, _rdp_epsilon(events, delta, relation))
+        return min(plain, rdp_epsilon(events, delta, relation))
     forth, back = _laws(events, relation)
     # max() would lose a NaN.
     answer = _require_bound("epsilon", pld.epsilon(forth, delta))
@@ -111,7 +111,7 @@ def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> flo
         answer = max(answer, _require_bound("epsilon", pld.epsilon(back, delta, enough=answer)))
     if answer > _LARGE_EPSILON and not any(isinstance(event, TruncatedPoissonSampled) for event, _ in events):
         # Truncated cohorts are blends of dozens of laws, for which it would take seconds.
-        answer = min(answer, _rdp_epsilon(events, delta, relation))
+        answer = min(answer, rdp_epsilon(events, delta, relation))
     return min(plain, answer)
 
 
@@ -133,21 +133,20 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
         '0.020924'
     """
     eps = non_negative("epsilon", epsilon)
-    rounds, relation = _asked(events, neighboring_relation, accountant)
+    one_of("accountant", accountant, ACCOUNTANTS)
+    rounds, relation = counted(events), require_relation(neighboring_relation)
     if not rounds:
         return 0.0
-    answer = _rdp_delta if accountant == "rdp" else _delta
+    answer = rdp_delta if accountant == "rdp" or by_divergences(rounds) else _delta
     return _require_bound("delta", answer(rounds, eps, relation))
 
 
 def _delta(events: Events, eps: float, relation: NeighboringRelation) -> float:
-    if by_divergences(events):
-        return _rdp_delta(events, eps, relation)
     plain = unamplified_delta(events, eps, relation)
     if one_gaussian(events) or plain < _LEAST_DELTA:
         return plain
     if _hopeless(events, relation):
-        return min(plain, _rdp_delta(events, eps, relation))
+        return min(plain, rdp_delta(events, eps, relation))
     forth, back = _laws(events, relation)
     # max() would lose a NaN.
     answer = _require_bound("delta", pld.delta(forth, eps))
@@ -155,11 +154,6 @@ def _delta(events: Events, eps: float, relation: NeighboringRelation) -> float:
         answer = max(answer, _require_bound("delta", pld.delta(back, eps)))
     # The true delta is never 0: a value that underflows counts as the least normal float.
     return max(min(plain, answer), sys.float_info.min)
-
-
-def _asked(events: Events, neighboring_relation: str, accountant: str) -> tuple[list[tuple[Event, int]], NeighboringRelation]:
-    one_of("accountant", accountant, ACCOUNTANTS)
-    return counted(events), require_relation(neighboring_relation)
 
 
 def _require_bound(name: str, answer: float) -> float:
@@ -170,21 +164,6 @@ def _require_bound(name: str, answer: float) -> float:
             "and report this with the settings"
         )
     return answer
-
-
-# Few runs need divergences, and the others do not load them.
-
-
-def _rdp_epsilon(events: Events, delta: float, relation: NeighboringRelation) -> float:
-    from hubbub.accounting.renyi import rdp_epsilon
-
-    return rdp_epsilon(events, delta, relation)
-
-
-def _rdp_delta(events: Events, epsilon: float, relation: NeighboringRelation) -> float:
-    from hubbub.accounting.renyi import rdp_delta
-
-    return rdp_delta(events, epsilon, relation)
 
 
 def _hopeless(events: Events, relation: NeighboringRelation) -> bool:
@@ -246,10 +225,7 @@ def unamplified_zcdp_rho(events: Events, neighboring_relation: NeighboringRelati
     """ρ of zero-concentrated DP, without amplification by sampling, rounded up: μ²/2 of Gaussians."""
     own, others = _apart(events)
     rho = _mu_squared(others, neighboring_relation) / 2
-    if own:
-        from hubbub.accounting.renyi import shares_zcdp_rho
-
-        rho += sum(count * Fraction(no_lower(shares_zcdp_rho(event, neighboring_relation))) for event, count in own)
+    rho += sum(count * Fraction(no_lower(shares_zcdp_rho(event, neighboring_relation))) for event, count in own)
     return least_float(rho)
 
 
@@ -272,7 +248,7 @@ def unamplified_epsilon(events: Events, delta: float, neighboring_relation: Neig
     if mu > _MOST_MU:
         return math.inf
     if own:
-        return _rdp_epsilon([*own, *_as_event(mu, neighboring_relation)], delta, neighboring_relation)
+        return rdp_epsilon([*own, *_as_event(mu, neighboring_relation)], delta, neighboring_relation)
     return gaussian.epsilon(delta, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu else 0.0
 
 
@@ -289,7 +265,7 @@ def unamplified_delta(events: Events, epsilon: float, neighboring_relation: Neig
     if mu > _MOST_MU:
         return 1.0
     if own:
-        return _rdp_delta([*own, *_as_event(mu, neighboring_relation)], epsilon, neighboring_relation)
+        return rdp_delta([*own, *_as_event(mu, neighboring_relation)], epsilon, neighboring_relation)
     return gaussian.delta(epsilon, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu else 0.0
 
 

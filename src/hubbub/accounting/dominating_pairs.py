@@ -26,6 +26,7 @@ import numpy as np
 from scipy.special import betainc, betaincc, ndtr
 
 from hubbub._util.checks import Array
+from hubbub.accounting import balls_in_bins
 from hubbub.accounting.events import (
     BallsInBins,
     DiscreteGaussianShares,
@@ -195,7 +196,7 @@ def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, Lo
     """The laws of the loss with the record against without, and the reverse; equal where the two are symmetric."""
     match event:
         case Gaussian(z):
-            return _both(_one(Pair(1.0, (2 if relation == "replace-one" else 1) / z, 0.0)))
+            return _back_and_forth(Pair(1.0, (2 if relation == "replace-one" else 1) / z, 0.0), symmetric=True)
         case PoissonSampled(z, q):
             return _poisson(q, 1 / z, relation)
         case FixedSizeSampled(z):
@@ -206,11 +207,9 @@ def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, Lo
             return directions(as_gaussian(event), relation)
         case MixtureOfGaussians(z, sensitivities, probabilities):
             shifts = tuple(sensitivity / z for sensitivity in sensitivities)
-            mixed = MixturePair(probabilities, shifts, mirrored=relation == "replace-one")
-            return _both(_one(mixed)) if mixed.mirrored else (_one(mixed), _one(replace(mixed, reverse=True)))
+            mirrored = relation == "replace-one"
+            return _back_and_forth(MixturePair(probabilities, shifts, mirrored), symmetric=mirrored)
         case BallsInBins():
-            from hubbub.accounting import balls_in_bins
-
             return balls_in_bins.directions(event, relation)
         case DiscreteGaussianShares():
             raise ValueError(f"{event}: has no law of loss that is known, only Rényi divergences; use accountant = 'rdp'")
@@ -243,28 +242,24 @@ def _moves(event: Event, relation: NeighboringRelation) -> tuple[float, int]:
             raise ValueError(f"{event}: a sum of discrete Gaussians is no Gaussian, and has no mu")
 
 
-def _one(pair: LossPair) -> Law:
-    return Law(pair, pair)
-
-
-def _both(law: LossLaw) -> tuple[LossLaw, LossLaw]:
-    return law, law
+def _back_and_forth(pair: LossPair, *, symmetric: bool = False) -> tuple[LossLaw, LossLaw]:
+    """The laws of a pair and of its reverse, which is the same law where the two are symmetric."""
+    reverse = pair if symmetric else replace(pair, reverse=True)
+    return Law(pair, pair), Law(reverse, reverse)
 
 
 def _poisson(q: float, shift: float, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
-    if relation == "replace-one":
-        return _both(_one(Pair(q, shift, -shift)))
-    pair = Pair(q, shift, 0.0)
-    return _one(pair), _one(replace(pair, reverse=True))
+    replaced = relation == "replace-one"
+    return _back_and_forth(Pair(q, shift, -shift if replaced else 0.0), symmetric=replaced)
 
 
 def _fixed_size(q: float, shift: float, relation: NeighboringRelation) -> tuple[LossLaw, LossLaw]:
     displaced = Pair(q, 2 * shift, 0.0)
     match relation:
         case "add-or-remove-one":
-            return _one(displaced), _one(replace(displaced, reverse=True))
+            return _back_and_forth(displaced)
         case "replace-one":
-            return _both(Law(upper=displaced, lower=replace(displaced, reverse=True)))
+            return (Law(upper=displaced, lower=replace(displaced, reverse=True)),) * 2
         case "zero-out":
             present, alone = Pair(q, 2 * shift, shift), Pair(q, shift, 0.0)
             return Law(present, replace(alone, reverse=True)), Law(alone, replace(present, reverse=True))
@@ -286,7 +281,7 @@ def _truncated(event: TruncatedPoissonSampled, relation: NeighboringRelation) ->
         # On the side of the smaller ones a difference loses fewer digits.
         weights.append(_rounded_up(right - left if right < beyond else beyond - rest))
     first, second = (Blend(tuple(weights), side) for side in zip(*laws, strict=True))
-    return _both(first) if relation == "replace-one" else (first, second)
+    return (first, first) if relation == "replace-one" else (first, second)
 
 
 def _bins(q: float, most: int, others: int, ranges: int) -> list[tuple[int, int]]:

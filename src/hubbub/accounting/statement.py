@@ -17,6 +17,7 @@ from hubbub._util.checks import Array, open_unit
 from hubbub._util.strict_json import finite_or_none
 from hubbub.accounting import composition
 from hubbub.accounting.events import RELATIONS, DiscreteGaussianShares, NeighboringRelation
+from hubbub.accounting.renyi import distance, rdp_of_all
 from hubbub.accounting.runs import (
     Events,
     RunCharge,
@@ -26,6 +27,7 @@ from hubbub.accounting.runs import (
     run_participations,
     run_words,
 )
+from hubbub.accounting.trade_offs import trade_off
 from hubbub.accounting.wording import EACH_RUN, OF_GROUPS, Assumption, compared, count
 from hubbub.errors import BudgetError
 from hubbub.mechanism import NoiseBy
@@ -204,8 +206,6 @@ class PrivacyGuarantee:
         Raises:
             ValueError: An order that is not above 1, or nothing is promised.
         """
-        from hubbub.accounting.renyi import rdp_of_all
-
         return rdp_of_all(self._promised(), orders, self.neighboring_relation)
 
     def trade_off(self, false_positive_rates: npt.ArrayLike) -> Array:
@@ -220,8 +220,6 @@ class PrivacyGuarantee:
         Raises:
             ValueError: A rate that is not from 0 to 1, or nothing is promised.
         """
-        from hubbub.accounting.trade_offs import trade_off
-
         return trade_off(self._promised(), false_positive_rates, self.neighboring_relation)
 
     def _promised(self) -> Events:
@@ -531,8 +529,6 @@ def _numbers(answer: PrivacyGuarantee) -> str:
     known = [f"{rounded_up(answer.unamplified_zcdp_rho or 0.0)}-zCDP"]
     if answer.in_shares:
         # Sums of shares are no Gaussian, and have no μ. A twentieth more, so that two digits round it up.
-        from hubbub.accounting.renyi import distance
-
         beta = 1.05 * distance(answer.events or ())
         known[0] += f" up to a statistical distance of {beta:.1e} in the noise, which delta counts"
     else:
