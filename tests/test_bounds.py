@@ -12,7 +12,7 @@ from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorizatio
 from hubbub.errors import ConfigError
 from hubbub.factorization import families
 from hubbub.factorization.bounds import classes_of, lower_bound
-from hubbub.factorization.diagonal import Effort, alone, maximize
+from hubbub.factorization.diagonal import Effort, maximize
 from hubbub.factorization.families import DESCRIPTIONS, Family
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
@@ -166,5 +166,5 @@ def bounds_are_below_errors(seed: int, most_rounds: int) -> None:
 def test_the_dual_stays_a_bound_however_little_effort_it_gets() -> None:
     for evaluations in (1, 2, 3, 5):
         for poles in (0.3, 1e-2, 1e-8):
-            bound = maximize(prefix_sum(64), alone(64), "mean", Effort(1e-9, evaluations, poles)).bound
+            bound = maximize(prefix_sum(64), np.arange(64), "mean", Effort(1e-9, evaluations, poles)).bound
             assert bound <= 4.409397203953

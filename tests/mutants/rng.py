@@ -99,7 +99,7 @@ a start goes on with the cohort keys of the folder @ ReleasePath._incarnated
 + pass
 ? test_release_folder.py::test_cra_7_rng_8_two_copies_of_a_run_draw_cohorts_of_their_own
 
-coins come from the Mersenne Twister @ cohorts._heads
+coins come from the Mersenne Twister @ cohorts._sampled
 - bits(coins, clients) >> np.uint64(11)
 + np.random.randint(0, 2 ** 63, clients).astype(np.uint64) >> np.uint64(10)
 ? test_keys_of_runs.py::test_rng_9_cohorts_are_drawn_from_a_secret_key_and_by_no_generator_that_can_be_seeded[Poisson]

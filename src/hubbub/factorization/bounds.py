@@ -10,7 +10,7 @@ all signs. So a weight for each class of rounds that one client may join togethe
 import numpy as np
 
 from hubbub._util.checks import Array, one_of
-from hubbub.factorization.diagonal import Classes, Effort, alone, maximize
+from hubbub.factorization.diagonal import Classes, Effort, maximize
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, require_pattern
 from hubbub.mechanism.workloads import Workload, require_workload
 
@@ -55,7 +55,7 @@ def classes_of(rounds: int, participation: Participation) -> Classes:
     """``(rounds,)``: classes of rounds that one client may join together; −1 for rounds that no client may join."""
     match require_pattern(participation):
         case SingleParticipation():
-            return alone(rounds)
+            return np.arange(rounds)
         case FixedEpochs(epochs, rounds_per_epoch):
             owner = np.arange(rounds) % rounds_per_epoch
             owner[epochs * rounds_per_epoch :] = -1

@@ -39,7 +39,7 @@ from hubbub.factorization.anderson import fixed_point
 from hubbub.factorization.pencils import Poles, column_gram, inverse_diagonal, inverse_root_poles, rounding, row_gram
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["Classes", "Dual", "Effort", "alone", "maximize", "proved_trace", "smoothed_diagonal"]
+__all__ = ["Classes", "Dual", "Effort", "maximize", "proved_trace", "smoothed_diagonal"]
 
 # If wider than float64, it makes the allowance for rounding smaller; nothing else depends on it.
 _WIDE = np.longdouble
@@ -169,11 +169,6 @@ class Dual(NamedTuple):
     w: Array
     poles: Poles
     evaluations: int
-
-
-def alone(rounds: int) -> Classes:
-    """Each round a class of its own: one participation."""
-    return np.arange(rounds)
 
 
 def maximize(workload: Workload, classes: Classes, objective: str, effort: Effort) -> Dual:

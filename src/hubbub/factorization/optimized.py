@@ -1,11 +1,10 @@
 """The result of an optimizer: the strategy, its error, and a lower bound on the error of others."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import threadpool_limits
 
 from hubbub._util.checks import plain_numbers
 from hubbub.mechanism.participation import Participation
@@ -15,8 +14,6 @@ from hubbub.mechanism.workloads import Workload
 Objective = Literal["mean", "max"]
 # Relative to the error.
 _ROUNDING = 1e-6
-Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
 AnyStrategy = TypeVar("AnyStrategy", bound=Strategy, covariant=True)
 
 
@@ -92,20 +89,7 @@ class Optimized(Generic[AnyStrategy]):
         return bundle(sentence, rows)
 
 
-@functools.cache
-def _controller() -> ThreadpoolController:
-    # Searching for the libraries takes milliseconds; those of NumPy and SciPy are loaded by now.
-    return ThreadpoolController()
-
-
-def on_one_thread(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """The function, with NumPy's and SciPy's linear algebra on one thread: on small blocks, more threads spend most of
-    their time waiting for one another.
-    """
-
-    @functools.wraps(function)
-    def limited(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        with _controller().limit(limits=1, user_api="blas"):
-            return function(*args, **kwargs)
-
-    return limited
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+# A function with NumPy's and SciPy's linear algebra on one thread: on small blocks, more threads spend most of their time
+# waiting for one another.
+on_one_thread: Callable[[_Function], _Function] = threadpool_limits.wrap(limits=1, user_api="blas")

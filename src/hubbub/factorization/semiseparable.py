@@ -2,8 +2,8 @@
 
 Letters: C_ii = d_i and C_ij = a_i·Φ_{i−1}···Φ_{j+1}·b_j below the diagonal, with d ``(n,)``, a outputs and b inputs
 ``(n, states)``, Φ transitions, ``(n, states)`` where they are diagonal or ``(n, states, states)``; y = C⁻¹·z is
-y_t = (z_t − a_t·s_t) / d_t with states s_{t+1} = Φ_t·s_t + b_t·y_t. A workload, η learning rates, β momentum, m its buffer,
-θ = A·y the error of the models; W and V diagonal matrices of weights w and v that prove the bound.
+y_t = (z_t − a_t·s_t) / d_t with states s_{t+1} = Φ_t·s_t + b_t·y_t. A workload, η learning rates, θ = A·y the error of the
+models; W and V diagonal matrices of weights w and v that prove the bound.
 
 With U·S·R a singular value decomposition of W^(1/2)·A·V^(1/2), X = V^(−1/2)·Rᵀ·S·R·V^(−1/2) is optimal where the weights are.
 Without momentum X = Σ c_q·(P + s_q·V)⁻¹, of which each term has rows that are multiples of the row before: Z_{i+1,j} = ρ_i·Z_ij
@@ -24,7 +24,7 @@ import math
 import numpy as np
 
 from hubbub._util.checks import Array, integer, one_of
-from hubbub.factorization.diagonal import Dual, Effort, alone, maximize
+from hubbub.factorization.diagonal import Dual, Effort, maximize
 from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
 from hubbub.factorization.pencils import Poles, pivots, row_gram
 from hubbub.mechanism.participation import FixedEpochs, Participation, SingleParticipation, worst_rounds
@@ -73,23 +73,22 @@ def of_poles(gram: Array, v: Array, poles: Poles) -> Recursion:
 
 
 def squared_errors(workload: Workload, recursion: Recursion) -> Array:
-    """``(n,)``: the squared norm of each row of A·C⁻¹, in O(n · states²) time for diagonal transitions."""
+    """``(n,)``: the squared norm of each row of A·C⁻¹, A without momentum, in O(n · states²) time for diagonal transitions."""
     diagonal, outputs, transitions, inputs = recursion
     n, states = outputs.shape
-    beta = workload.momentum
     rates = np.ones(n) if workload.learning_rates is None else np.asarray(workload.learning_rates)
-    # The covariance of (s, m, θ) for independent z of variance 1; y enters by the gain g, with c = −(its covariance with them).
-    own = np.zeros((states + 2, states + 2))
-    gains = np.column_stack([inputs, np.ones(n), rates])
-    seeing = np.column_stack([outputs, np.zeros((n, 2))]) / diagonal[:, None]
+    # The covariance of (s, θ) for independent z of variance 1; y enters by the gain g, with c = −(its covariance with them).
+    own = np.zeros((states + 1, states + 1))
+    gains = np.column_stack([inputs, rates])
+    seeing = np.column_stack([outputs, np.zeros(n)]) / diagonal[:, None]
     diagonal_steps = transitions.ndim == 2
-    # Φ of (s, m, θ) but for what m adds to θ.
+    # Φ of (s, θ).
     if diagonal_steps:
-        steps = np.column_stack([transitions, np.full(n, beta), np.ones(n)])
+        steps = np.column_stack([transitions, np.ones(n)])
     else:
-        steps = np.zeros((n, states + 2, states + 2))
+        steps = np.zeros((n, states + 1, states + 1))
         steps[:, :states, :states] = transitions
-        steps[:, -2, -2], steps[:, -1, -1] = beta, 1.0
+        steps[:, -1, -1] = 1.0
     errors = np.empty(n)
     for t, gain in enumerate(gains):
         c = own @ seeing[t]
@@ -99,10 +98,6 @@ def squared_errors(workload: Workload, recursion: Recursion) -> Array:
             c *= steps[t]
         else:
             own, c = steps[t] @ own @ steps[t].T, steps[t] @ c
-        if beta:
-            own[-1] += rates[t] * own[-2]
-            own[:, -1] += rates[t] * own[:, -2]
-            c[-1] += rates[t] * c[-2]
         half = np.multiply.outer(gain, 0.5 * variance * gain - c)
         own += half
         own += half.T
@@ -116,7 +111,8 @@ _EFFORTS = {"mean": Effort(5e-5, 150, 1e-10), "max": Effort(1e-9, 200, 1e-11)}
 
 def best_weights(workload: Workload, objective: str) -> Dual:
     """The weights of the optimum and the bound proved by them, in O(rounds) time an iteration."""
-    return maximize(workload, alone(workload.rounds), objective, _EFFORTS[objective])
+    # One participation: each round a class of its own.
+    return maximize(workload, np.arange(workload.rounds), objective, _EFFORTS[objective])
 
 
 def best_recursion(workload: Workload, objective: str) -> tuple[Recursion, Dual]:

@@ -205,9 +205,7 @@ class Promise:
             raise ConfigError(
                 "pattern_kept_by: devices keep MinSeparation alone, by which each is a client; promise that, or leave it out"
             )
-        integer("rounds", self.rounds, at_least=1)
-        if self.mechanism is not None:
-            integer("rounds", self.rounds, at_least=1, at_most=self.mechanism.rounds)
+        integer("rounds", self.rounds, at_least=1, at_most=None if self.mechanism is None else self.mechanism.rounds)
 
     @property
     def noise_in_sums(self) -> bool:

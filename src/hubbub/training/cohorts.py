@@ -69,17 +69,17 @@ def draw(
     coins = derive(keys.fresh, "cohort", round_index)
     match participation:
         case PoissonSampling(sampling_probability):
-            chosen = np.flatnonzero(_heads(coins, len(clients), sampling_probability)).tolist()
+            chosen = _sampled(coins, len(clients), sampling_probability)
         case TruncatedPoissonSampling(sampling_probability, max_cohort_size):
-            chosen = np.flatnonzero(_heads(coins, len(clients), sampling_probability)).tolist()
+            chosen = _sampled(coins, len(clients), sampling_probability)
             if len(chosen) > max_cohort_size:
                 kept = uniform_choice(derive(coins, "kept"), len(chosen), max_cohort_size)
                 chosen = [chosen[i] for i in kept]
         case CyclicPoissonSampling(sampling_probability, cycle_length):
             # A draw for each client, those of other groups too: a client's draw does not depend on the other members.
-            heads = _heads(coins, len(clients), sampling_probability)
+            drawn = _sampled(coins, len(clients), sampling_probability)
             turn, key = round_index % cycle_length, derive(keys.lasting, "groups")
-            chosen = [i for i in np.flatnonzero(heads).tolist() if _slot(key, clients[i], cycle_length) == turn]
+            chosen = [i for i in drawn if _slot(key, clients[i], cycle_length) == turn]
         case BallsInBinsSampling(bins):
             slots = _slots(derive(keys.lasting, "slots"), clients if isinstance(clients, range) else tuple(clients), bins)
             chosen = np.flatnonzero(slots == round_index % bins).tolist()
@@ -100,12 +100,11 @@ def draw(
     return [clients[i] for i in chosen]
 
 
-def _heads(coins: bytes, clients: int, probability: float) -> npt.NDArray[np.bool_]:
-    """``(clients,)``: the Poisson sample."""
+def _sampled(coins: bytes, clients: int, probability: float) -> list[int]:
+    """The places of a Poisson sample."""
     # 53 of 64 random bits: the probability is never above the stated one, and within 2^-53 of it.
     limit = np.uint64(math.floor(probability * 2.0**53))
-    heads: npt.NDArray[np.bool_] = (bits(coins, clients) >> np.uint64(11)) < limit
-    return heads
+    return np.flatnonzero(bits(coins, clients) >> np.uint64(11) < limit).tolist()
 
 
 def _slot(key: bytes, client: Hashable, slots: int) -> int:

@@ -99,12 +99,10 @@ class HolderNoise:
     """
 
     def __init__(self, mechanism: Mechanism, dim: int, folder: Path | None = None, *, seed: int | None = None) -> None:
-        self._folder = folder
+        self._folder, self._next, self._first_rows = folder, 0, list[int]()
         if seed is not None:
             self._stream = NoiseStream(mechanism, dim, source=SimulationSource(seed))
-            self._next, self._first_rows = 0, list[int]()
             return
-        self._next, self._first_rows = 0, []
         path = None if folder is None else folder / "noise.json"
         if path is not None and path.exists():
             with refusing(path, "cannot be read", then="restore this holder's folder from a copy"):

@@ -220,21 +220,9 @@ class RunPlan:
             **({} if self.lattice_bits == 24 else {"lattice_bits": self.lattice_bits}),
             **({} if self.evaluation is None else {"evaluation": self.evaluation.record()}),
         }
-        return Promise(
-            rounds=self.rounds,
-            mechanism=self.mechanism,
-            neighboring_relation=self.neighboring_relation,
-            privacy_unit=self.privacy_unit,
-            accountant=self.accountant,
-            delta=self.delta,
-            simulation=self.noise == "simulation",
-            settings={**own, **found, **self.settings},
-            earlier=self.earlier,
-            further=self.further,
-            not_covered=self.not_covered,
-            noise_by=self.noise_by,
-            setting=self.setting,
-        )
+        # Every other field of the promise is one of the plan.
+        same = {part.name: getattr(self, part.name) for part in fields(Promise) if part.name not in ("simulation", "settings")}
+        return Promise(**same, simulation=self.noise == "simulation", settings={**own, **found, **self.settings})
 
 
 @dataclass(frozen=True)
