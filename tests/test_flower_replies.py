@@ -57,8 +57,10 @@ def test_cli_4_a_reply_to_the_round_before_counts_for_nothing() -> None:
 def test_cli_10_what_is_told_of_a_round_does_not_hang_on_what_clients_sent() -> None:
     def told(size: float) -> tuple[dict[str, Any], list[str]]:
         federation = Federation(CLIENTS, lambda m, i: {**m, "scale": m["scale"] + np.float32(size)}, lambda i: {"loss": size})
+        strategy = fixed(simulation_seed=None)
+        strategy.strategy.train_metrics_aggr_fn = lambda contents, key: contents[0]["metrics"]["loss"]
         with logged() as lines:
-            _, metrics = federation.round(fixed(simulation_seed=None), MODEL)
+            _, metrics = federation.round(strategy, MODEL)
         return metrics, lines
 
     assert told(0.125) == told(77.75)

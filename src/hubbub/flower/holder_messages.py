@@ -31,7 +31,7 @@ ROUND, CLIP_NORM, PROMISE, ARRAYS = "round", "clip-norm", "promise", "arrays"
 FIRST = "first"
 # Bytes of contributions in one message.
 _TOGETHER = 2**25
-_LARGEST_AGREEMENT, _MOST_ROUNDS = 10_000, 2**31
+_LARGEST_AGREEMENT = 10_000
 # Of a decrypted number, which may be negative, beyond the bits of the key.
 _SPARE_BYTES = 1
 # Of each number of a proof: more than a key of 16,384 bits needs.
@@ -91,11 +91,6 @@ def requests(request: Request) -> Iterator[tuple[str, int, dict[str, ConfigRecor
         size += len(data)
     total = {"total": ConfigRecord({"data": request.total})}
     yield OPEN, first, {**_records({"contribution": some, "noise": request.noise}), **total}
-
-
-def round_of(record: ConfigRecord) -> int:
-    """The round of a message, from 0."""
-    return integer(ROUND, record.get(ROUND), at_least=0, at_most=_MOST_ROUNDS)
 
 
 def answer_record(answer: Opened, key_bits: int) -> ConfigRecord:

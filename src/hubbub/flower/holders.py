@@ -59,7 +59,7 @@ class HolderFolder:
                     f"{folder / _FILES[0]}: is missing or empty, and this holder agreed to add noise; restore it"
                 )
             promise = _promise(stated, arrays) if stated else None
-            round_index = messages.round_of(record)
+            round_index = integer(messages.ROUND, record.get(messages.ROUND), at_least=0, at_most=2**31)
             if promise is not None and round_index >= promise.rounds:
                 raise ValueError(f"round {round_index + 1}: the run promised to have {promise.rounds}")
             if action == NOISE:

@@ -85,7 +85,7 @@ class RoundMessages:
                 self._fault(
                     index, f"failed (error {reply.error.code}): {reply.error.reason if self.reasons else 'see its log'}"
                 )
-            elif metadata.group_id != group or index is None or (answers is None and by_id and metadata.reply_to_message_id):
+            elif metadata.group_id != group or index is None or (answers is None and by_id):
                 self._fault(index, "answers another round, or was not asked")
             elif metadata.src_node_id != self.messages[index].metadata.dst_node_id:
                 self._fault(index, "came from another node than was asked")
@@ -157,16 +157,19 @@ class _SyntheticNodes(ForwardingGrid):
 
 
 @contextmanager
-def quiet_strategy() -> Iterator[None]:
-    """Drop what a wrapped strategy logs below a warning: it speaks of synthetic nodes and of the single synthetic reply."""
+def quiet_strategy(strategy: Strategy) -> Iterator[None]:
+    """Drop what a wrapped strategy logs below a warning: it speaks of synthetic nodes and of the single synthetic reply.
 
-    def at_least_warning(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING
-
-    _LOG.addFilter(at_least_warning)
+    That reply has no metrics of clients, so that a function of the strategy's user for them is not called.
+    """
+    function = "train_metrics_aggr_fn"
+    before = getattr(strategy, function, None)
+    _LOG.addFilter(at_least_warning := lambda record: record.levelno >= logging.WARNING)
+    setattr(strategy, function, lambda *_: MetricRecord())
     try:
         yield
     finally:
+        setattr(strategy, function, before)
         _LOG.removeFilter(at_least_warning)
 
 
@@ -177,7 +180,7 @@ def configured(
 
     Its configuration is kept, and its sampling is not.
     """
-    with quiet_strategy():
+    with quiet_strategy(strategy):
         messages = list(strategy.configure_train(server_round, floating, config, cast("Grid", _SyntheticNodes(grid, strategy))))
     if not messages:
         return None

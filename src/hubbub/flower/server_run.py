@@ -262,7 +262,7 @@ class PrivateRun:
         # Not a reply to a message: after a restart there is none.
         metadata = Metadata(0, "", 0, 0, "", "", time.time(), 1.0, MessageType.TRAIN)
         only: Message = Message(content, metadata=metadata)  # type: ignore[call-overload]
-        with quiet_strategy():
+        with quiet_strategy(self._strategy):
             made, _ = self._strategy.aggregate_train(self.round_index, [only])
         if made is None:
             raise ConfigError(f"strategy: {type(self._strategy).__name__} returned no model; wrap one that averages")

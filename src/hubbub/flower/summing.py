@@ -1,8 +1,9 @@
 """The replies of one round, read as they arrive, and their sum on the lattice, on a server that sees them.
 
-A grid yields a handful of replies at a time, until all have come or the time is up, so that no more are in memory.
+A grid yields one reply at a time, until all have come or the time is up, so that no more are in memory.
 """
 
+import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
 
 from hubbub.errors import ConfigError
 from hubbub.flower.arrays import Layout, difference
@@ -40,14 +42,17 @@ TRAIN_LOSS = "train_loss"
 _EXACT = 2**52
 
 
-# Messages that are pushed at once, and replies that are pulled at once.
-_PUSHED, _PULLED = 256, 8
+# Messages that are pushed at once.
+_PUSHED = 256
 # Seconds between two polls of all missing replies, at first and at most.
 _SOON, _LATER = 0.05, 3.0
+# Raised by Flower for a reply that is no message.
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, DecodeError)
+_LOG = logging.getLogger("flwr")
 
 
 class Streaming(ForwardingGrid):
-    """Another grid, a handful of its replies in memory at once; a round of training ends after ``deadline`` seconds."""
+    """Another grid, one of its replies in memory at once; a round of training ends after ``deadline`` seconds."""
 
     def __init__(self, grid: Grid, deadline: float | None = None) -> None:
         if deadline is not None and isinstance(grid, LocalGrid):
@@ -67,23 +72,28 @@ class Streaming(ForwardingGrid):
         if isinstance(self._grid, LocalGrid):
             # Its nodes work one after another, when a message is pushed, so that there is nothing to wait for.
             return (reply for message in messages for reply in self._grid.send_and_receive([message], timeout=timeout))
-        ids = [
-            message_id
-            for start in range(0, len(messages), _PUSHED)
-            for message_id in self._grid.push_messages(messages[start : start + _PUSHED])
-        ]
-        return self._pulled([message_id for message_id in ids if message_id], until)
+        nodes = dict[str | None, int]()
+        for start in range(0, len(messages), _PUSHED):
+            some = messages[start : start + _PUSHED]
+            nodes.update(zip(self._grid.push_messages(some), (message.metadata.dst_node_id for message in some), strict=False))
+        return self._pulled({message_id: node for message_id, node in nodes.items() if message_id}, until)
 
-    def _pulled(self, missing: list[str], until: float | None) -> Iterator[Message]:
+    def _pulled(self, missing: dict[str, int], until: float | None) -> Iterator[Message]:
         pause = _SOON
         while missing:
             # The last poll, at the deadline, covers all that is missing: every reply until then counts.
-            left, late = list[str](), until is not None and time.monotonic() >= until
-            for start in range(0, len(missing), _PULLED):
-                asked = missing[start : start + _PULLED]
-                replies = list(self._grid.pull_messages(asked))
-                arrived = {reply.metadata.reply_to_message_id for reply in replies}
-                left += [message_id for message_id in asked if message_id not in arrived]
+            left, late = dict[str, int](), until is not None and time.monotonic() >= until
+            for message_id, node in missing.items():
+                # One by one: a SuperLink compares no reply with the metadata in it, by which a node could answer in the name
+                # of another, and one reply that cannot be read would take all that come with it along.
+                try:
+                    replies = list(self._grid.pull_messages([message_id]))
+                except _UNREADABLE as error:
+                    _LOG.info("counted as nothing: node %s: its reply cannot be read (%s)", node, type(error).__name__)
+                    continue
+                replies = [reply for reply in replies if reply.metadata.reply_to_message_id == message_id]
+                if not replies:
+                    left[message_id] = node
                 # The reader holds the last reference, and drops a reply before it takes the next.
                 while replies:
                     yield replies.pop(0)
