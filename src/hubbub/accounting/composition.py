@@ -236,7 +236,7 @@ def certain_zcdp_rho(events: Events | None, neighboring_relation: NeighboringRel
         >>> certain_zcdp_rho([(Gaussian(1.0), 4)], "zero-out"), certain_zcdp_rho(None, "zero-out")
         (2.0, None)
     """
-    if events is None or not certain(events):
+    if events is None or not certain(events := tuple(events)):
         return None
     return unamplified_zcdp_rho(events, neighboring_relation)
 
@@ -271,8 +271,9 @@ def unamplified_delta(events: Events, epsilon: float, neighboring_relation: Neig
 
 def _apart(events: Events) -> tuple[list[tuple[DiscreteGaussianShares, int]], list[tuple[Event, int]]]:
     """Those of discrete Gaussian shares, and the others."""
-    own = [(event, count) for event, count in events if isinstance(event, DiscreteGaussianShares)]
-    return own, [(event, count) for event, count in events if not isinstance(event, DiscreteGaussianShares)]
+    pairs = list(events)
+    own = [(event, count) for event, count in pairs if isinstance(event, DiscreteGaussianShares)]
+    return own, [(event, count) for event, count in pairs if not isinstance(event, DiscreteGaussianShares)]
 
 
 def _as_event(mu: float, neighboring_relation: NeighboringRelation) -> list[tuple[Event, int]]:

@@ -70,10 +70,10 @@ def trade_off(events: Sequence[tuple[Event, int]], false_positive_rates: npt.Arr
 
     Source: Dong, Roth and Su 2022, Definition 2.1, https://arxiv.org/abs/1905.02383.
     """
-    rates = _require_rates(false_positive_rates)
-    mu = gdp_mu(events, neighboring_relation)
+    rates, together = _require_rates(false_positive_rates), counted(events)
+    mu = gdp_mu(together, neighboring_relation)
     if mu is None:
-        return trade_off_from_profile(lambda epsilon: composition.delta(events, epsilon, neighboring_relation), rates)
+        return trade_off_from_profile(lambda epsilon: composition.delta(together, epsilon, neighboring_relation), rates)
     if mu == 0:
         return 1 - rates
     start = ndtri(rates)
