@@ -305,8 +305,7 @@ def test_an_encrypted_count_moves_the_clip_norm_as_one_in_the_clear(noise_by: st
     rounds = History.of_chain(read_chain(store.ledger_path)).rounds
     norms, expected = moving.clip_norms, rule.initial_clip_norm
     for result, entry in zip(results, rounds, strict=True):
-        assert result.clip_norm == expected
-        assert entry.clip_norm == norms.bound(expected)
+        assert (result.clip_norm, entry.clip_norm) == (expected, norms.bound(expected))
         release = store.load_release(result.round_index, entry.release, 9)
         expected = norms.following(expected, release)
     # No update is as short as a hundredth: the clip norm grows.
@@ -322,8 +321,7 @@ def test_a_run_by_the_commands_can_be_planned_trained_resumed_and_verified(engin
     shown = invoke("train", tmp_path / "run.toml", "--out", folder)
     assert "clip norm 0.5" in shown
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert rows[0]["clip_norm"] == 0.5
-    assert len({row["clip_norm"] for row in rows}) == 6
+    assert (rows[0]["clip_norm"], len({row["clip_norm"] for row in rows})) == (0.5, 6)
     assert "clip_norm" not in rows[0]["private"]
     assert "clip norm: follows a quantile of the updates' norms" in (folder / "report.md").read_text()
     verified = verify(folder)

@@ -7,7 +7,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +24,11 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from flower_arms import SEED, Federation, averaging, record
 from flower_defects import logged
-from hubbub import AdaptiveClipping, accounting, factorization
-from hubbub.errors import BudgetError, HubbubError
+from hubbub import AdaptiveClipping, LocalTraining, accounting, factorization
+from hubbub.audit import Effort
+from hubbub.errors import BudgetError, HubbubError, ParticipationError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP, Paillier, clipping_mod, compat, noising_mod
+from hubbub.ledger import Ledger
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares, gaussian
@@ -33,7 +38,10 @@ from hubbub.mechanism.strategies import BinaryTree, Columns, Dense, Described, F
 from hubbub.mechanism.workloads import Workload, prefix_sum
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import require_room
+from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
+from hubbub.secagg.protocol import Agreement
+from hubbub.secagg.threshold import KeyShare, deal
 from hubbub.training import ExamplePopulation, RunPlan, RunStore, SimulatedPopulation, clip, private_gradients, train
 from hubbub.training.encryption import Encryption
 from hubbub.training.run_folder.record import read_run
@@ -428,20 +436,31 @@ def test_numbers_of_numpy_become_pythons_and_do_not_wrap() -> None:
     made += [parts.FixedSizeSampling(n, n), parts.TruncatedPoissonSampling(q, n, n), Columns(n, n, q), fixed(rounds=n)._options]
     made += [toeplitz.BandedToeplitz(n, (1,)), blt.BufferedLinearToeplitz(n, (q,), (q,)), RunPlan(n, ONE, q, None, q, q)]
     made += [accounting.BallsInBins(q, n, n), Stamped(np.eye(2), n), Described(n, np.eye(200)), Mean("x", q, n)]
-    assert not [one for one in made if any(isinstance(value, np.number) for value in vars(one).values())]
-    assert accounting.epsilon(EVENTS, np.float16(1e-3), "zero-out") == accounting.epsilon(
-        EVENTS, float(np.float16(1e-3)), "zero-out"
-    )
+    made += [AdaptiveClipping(q, q, q), LocalTraining(n, n, q), Encryption(bits=np.uint8(16)), Paillier(KEY, np.uint8(16))]
+    public, shares = deal(2**40 - 437, 2**40 - 4637, holders=3, threshold=2)
+    made += [KeyShare(public, np.int8(1), shares[0].secret), replace(public, threshold=np.int8(2)), Effort(n, n, n)]
+    made += [parts.PoissonSampling(Fraction(1, 4)), Agreement(KEY, Packing(key_bits=2049), n, "x"), Promise(n, None, delta=q)]
+    own = SimpleNamespace(rounds=np.int8(2), matrix=lambda: np.eye(2), sensitivity=None, step=None)
+    assert json.dumps(Promise(np.int8(2), Mechanism(own, ONE, 1.0)).record())
+    assert not [one for one in made if any(isinstance(value, np.number | Fraction) for value in vars(one).values())]
+    assert len({accounting.epsilon(EVENTS, kind(np.float16(1e-3)), "zero-out") for kind in (float, np.float16)}) == 1
+
+
+def test_a_cycle_beyond_all_numbers_costs_one_round_and_a_ledger_takes_rounds_of_numpy_but_no_text_for_a_cohort() -> None:
+    once = Mechanism(Identity(3), parts.CyclicPoissonSampling(0.5, 10**400), 1.0)
+    cost = accounting.epsilon([(accounting.PoissonSampled(1.0, 0.5), 1)], 1e-5, "zero-out")
+    assert accounting.guarantee(once, 1e-5).epsilon == cost
+    ledger = Ledger(Promise(3, once, simulation=True), bytes(32))
+    with pytest.raises(TypeError, match=r"cohort = 'ben': must be a list of clients, such as \['ben'\]"):
+        ledger.begin(0, "ben", "sum", 1.0)
+    ledger.commit(ledger.begin(np.int8(0), ["ben"], "sum", np.float16(1.0)), b"")
+    with pytest.raises(ParticipationError, match="'ben' may not join round 1"):
+        ledger.begin(np.int64(1), ["ben"], "sum", 1.0)
 
 
 def test_num_13_rounds_beyond_any_memory_are_refused_at_once() -> None:
     for many in (10**12, 10**18, 10**30):
-        for make in (
-            Identity,
-            BinaryTree,
-            prefix_sum,
-            lambda n: toeplitz.square_root(n, 4),
-        ):
+        for make in (Identity, BinaryTree, prefix_sum, lambda n: toeplitz.square_root(n, 4)):
             with pytest.raises((ValueError, TypeError, HubbubError), match="rounds"):
                 make(many)
 

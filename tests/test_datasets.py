@@ -187,8 +187,7 @@ def test_columns_become_inputs_targets_and_users() -> None:
     train = Split(img=images, fine=LABELS, writer=["b", "a", "b", "c", "a"])
     test = Split(img=images[:3], fine=LABELS[:3], writer=["z"] * 3)
     dataset = from_examples(train, test, inputs="img", targets="fine", users="writer")
-    assert dataset.shape == (3, 4, 6)
-    assert dataset.users.tolist() == ["b", "a", "b", "c", "a"]
+    assert (dataset.shape, dataset.users.tolist()) == ((3, 4, 6), ["b", "a", "b", "c", "a"])
     assert [part.tolist() for part in by_user(dataset.users)] == [[1, 4], [0, 2], [3]]
     numbered = Split(image=images, label=LABELS, id=[torch.tensor(7), 3, np.int64(7), 3, 3])
     assert from_examples(numbered, numbered, users="id").users.tolist() == [7, 3, 7, 3, 3]

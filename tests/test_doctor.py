@@ -29,8 +29,7 @@ def test_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
 def test_randomness_that_repeats_is_found(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.os, "urandom", lambda count: b"\x17" * count)
     status, found = looked(capsys)
-    assert status == 1
-    assert found["randomness"]["state"] == "bad"
+    assert (status, found["randomness"]["state"]) == (1, "bad")
 
 
 def test_a_disk_that_only_says_that_it_wrote_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

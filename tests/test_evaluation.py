@@ -50,8 +50,7 @@ def test_the_worst_tenth_are_those_whom_the_model_serves_worst() -> None:
     assert served.best_tenth == pytest.approx((23 + 24 + 25) / 3 / 25)
     assert served.quantiles == pytest.approx({p: float(np.quantile(values, p)) for p in QUANTILES})
     lost = Spread.of(values, higher_is_better=False)
-    assert lost.worst_tenth == served.best_tenth
-    assert lost.best_tenth == served.worst_tenth
+    assert (lost.worst_tenth, lost.best_tenth) == (served.best_tenth, served.worst_tenth)
     assert lost.quantiles == served.quantiles
 
 
@@ -74,8 +73,7 @@ def test_a_run_keeps_what_it_says_of_single_clients_apart_and_marks_it_private(t
     next(run.model.children()).eval()
     modes = [part.training for part in run.model.modules()]
     alone = [evaluate(run.model, examples, F.cross_entropy)[1] for examples in run.examples]
-    assert [part.training for part in run.model.modules()] == modes
-    assert told["clients"] == 20
+    assert ([part.training for part in run.model.modules()], told["clients"]) == (modes, 20)
     assert told["accuracy"]["mean"] == pytest.approx(sum(alone) / 20)
     assert told["accuracy"]["worst_tenth"] == pytest.approx(sum(sorted(alone)[:2]) / 2)
     # Nothing of it is in what is given away.

@@ -161,8 +161,7 @@ def attacked(strategy: Strategy, noise: str, folder: Path) -> Score:
         for result in training.train(plan, population(lattice, target_has_data=bool(truth)), model, store):
             t = result.round_index
             y = store.parse_release(t, store.release_content(t))
-            assert y.dtype == torch.float64
-            assert y.shape == (DIM,)
+            assert (y.dtype, y.shape) == (torch.float64, (DIM,))
             sums = [clients.collect(range(5), public, CLIP_NORM, t).open(None) for clients in adversary]
             score.count(certain_call(y, *sums), truth)
             public = deepcopy(model)

@@ -87,8 +87,7 @@ def test_a_share_of_noise_has_the_deviation_that_was_asked_for_and_hides_all_els
     arrays, examples, metrics = DPNumPyClient(trainer).fit([np.zeros(count, np.float32), np.array(3), np.zeros(())], NOISE)
     assert [(a.dtype, a.shape) for a in arrays] == [(np.int64, (count,)), (np.int64, ()), (np.int64, ())]
     # The client's counter does not leave: the one that was sent does.
-    assert arrays[1] == 3
-    assert (examples, metrics) == (1, {})
+    assert (arrays[1], (examples, metrics)) == (3, (1, {}))
     noise = (arrays[0] / 2**24 - update) / 0.5
     assert stats.chi2.ppf(FALSE_ALARM / 2, count) < (noise**2).sum() < stats.chi2.isf(FALSE_ALARM / 2, count)
     # Whoever adds the noise takes the request out, so that no wrapped client adds a second share.

@@ -41,8 +41,7 @@ def test_prt_1_a_breach_is_refused_by_name_and_nothing_is_charged() -> None:
     ledger = full()
     with pytest.raises(ParticipationError, match=r"client 'c' may not join round 3: it took part in rounds \[1\]"):
         ledger.begin(3, ["a", "c"], "sum 3")
-    assert ledger.next_round == 3
-    assert ledger.participations("a") == (0,)
+    assert (ledger.next_round, ledger.participations("a")) == (3, (0,))
 
 
 @pytest.mark.parametrize(

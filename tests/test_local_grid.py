@@ -100,8 +100,7 @@ def test_nothing_that_a_client_does_to_a_message_reaches_the_server_or_another_c
     grid = LocalGrid(client(hostile), num_nodes=3)
     messages = [Message(sent, node, "train", group_id="g") for node in grid.get_node_ids()]
     replies = grid.send_and_receive(messages)
-    assert seen == [arrived] * 3
-    assert typed(sent) == before
+    assert (seen, typed(sent)) == ([arrived] * 3, before)
     assert [m.metadata.group_id for m in messages] == ["g"] * 3
     assert [m.metadata.dst_node_id for m in messages] == [r.metadata.src_node_id for r in replies] == grid.get_node_ids()
 

@@ -373,8 +373,7 @@ def test_influence_is_the_norm_of_c_times_what_moved() -> None:
         product = C * x
         squared = mpmath.fsum(product[i, j] ** 2 for i in range(product.rows) for j in range(product.cols))
         assert abs(mpmath.mpf(found.squared.numerator) / found.squared.denominator / squared - 1) < mpmath.mpf(10) ** -45
-    assert found.rounds == (0, 3, 7)
-    assert found.bound == Fraction(mechanism.l2_sensitivity) ** 2
+    assert (found.rounds, found.bound) == ((0, 3, 7), Fraction(mechanism.l2_sensitivity) ** 2)
 
 
 def test_one_step_too_far_is_seen() -> None:

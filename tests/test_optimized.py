@@ -4,12 +4,13 @@ import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization
-from hubbub.accounting import calibrate, group_epsilon, guarantee
+from hubbub import FixedEpochs, FixedSizeSampling, MinSeparation, SingleParticipation, factorization
+from hubbub.accounting import BallsInBins, calibrate, group_epsilon, group_noise_multiplier, guarantee
 from hubbub.errors import ConfigError
 from hubbub.factorization import FAMILIES, Optimized, published, strategy_file
 from hubbub.factorization.families import Family, answer_of
@@ -70,7 +71,7 @@ def test_what_is_no_strategy_no_workload_no_matrix_or_no_pattern_of_a_family_is_
         ("complex128 holds no real numbers", lambda: Dense(np.eye(3) * (1 + 5j))),
         ("must be an array of real numbers of 2 axes", lambda: Dense([[1.0], [1.0, 2.0]])),
         ("released = nan: must be finite", lambda: denoising.soft_threshold(np.nan, 1.0)),
-        ("its columns are 0", lambda: Mechanism(Described(2, np.eye(2) * 1e-170), once, 1.0).column_norm),
+        ("its columns are 0", lambda: Mechanism(Described(2, np.eye(2) * 2.7e-162), once, 1.0).column_norm),
         ("round_index = -1", lambda: sensitivity.of_sets(np.eye(2), [[-1]])),
         ("known = 5.0", lambda: heterogeneous.with_covariance([1.0], 5.0, epsilon=1.0)),
         ("clip_norms = 5", lambda: heterogeneous.for_blocks(5, [1], epsilon=1.0, delta=1e-5)),
@@ -78,6 +79,12 @@ def test_what_is_no_strategy_no_workload_no_matrix_or_no_pattern_of_a_family_is_
         ("is no RunCharge", lambda: guarantee(Mechanism(Identity(4), once, 1.0), 1e-5, earlier=["run"])),
         ("epsilon_at = 2.0", lambda: group_epsilon(2.0, 1e-5, 2)),
         ("learning_rates = 0.1", lambda: Workload(3, 0.5, 0.1)),
+        ("learning_rates = '123'", lambda: momentum(3, 0.5, "123")),
+        ("rounds = 1000", lambda: BallsInBins(1.0, 10**400, 10**400)),
+        ("population = 1000", lambda: guarantee(Mechanism(Identity(4), FixedSizeSampling(2, 10**400), 1.0), 1e-5)),
+        ("group_size = 1000", lambda: group_noise_multiplier(1.0, 10**400)),
+        ("group_size = 1000", lambda: group_epsilon(lambda _: 0.1, 1e-5, 10**400)),
+        ("rounds = 4.0: must", lambda: Mechanism(SimpleNamespace(rounds=4.0, matrix=0, sensitivity=0, step=0), once, 1.0)),
         ("fraction = 2", lambda: published.cooldown(8, fraction=2)),
     ]
     for words, door in doors:

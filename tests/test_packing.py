@@ -82,8 +82,7 @@ def test_what_is_packed_comes_back_within_the_stated_error(plan, data):
     values[generator.random(values.shape) < 0.2] = clip
     values[generator.random(values.shape) < 0.2] = -clip
     total = added(*[plan.pack(row) for row in values])
-    assert len(total) == plan.plaintexts(size)
-    assert plan.contributions(total) == clients
+    assert (len(total), plan.contributions(total)) == (plan.plaintexts(size), clients)
     sums = plan.unpack(total, contributions=clients)
     assert sums.shape == (size,)
     for j in range(size):

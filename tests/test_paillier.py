@@ -102,8 +102,7 @@ def test_phe_itself_reads_what_we_encrypt_and_we_read_what_it_encrypts(private: 
     reader = phe.PaillierPrivateKey(theirs, private.p, private.q)
     (c,) = map(int, ours.encrypt(a).integers)
     d = theirs.raw_encrypt(b % n)
-    assert reader.raw_decrypt(c) == a % n
-    assert private.decrypt(ours.ciphertext(d)) == b
+    assert (reader.raw_decrypt(c), private.decrypt(ours.ciphertext(d))) == (a % n, b)
     assert private.decrypt(ours.ciphertext(c) + ours.ciphertext(d) * 3) == a + 3 * b
     assert reader.decrypt(phe.EncryptedNumber(theirs, c) + phe.EncryptedNumber(theirs, d) * 3) == a + 3 * b
 
@@ -133,8 +132,7 @@ def test_short_exponents_are_drawn_from_all_of_half_the_bits_of_n(monkeypatch: p
     monkeypatch.setattr(randomizers.secrets, "randbits", lambda bits: asked.append(bits) or 3)
     public = small().public_key
     base = randomizers.base_from(public.n, randomizers.hashed_unit(public.n))
-    assert public.randomizers(2) == [pow(base, 3, public.n**2)] * 2
-    assert asked == [256, 256]
+    assert (public.randomizers(2), asked) == ([pow(base, 3, public.n**2)] * 2, [256, 256])
 
 
 # Refusals.
@@ -190,8 +188,7 @@ def test_pai_6_small_keys_are_refused_and_3072_bits_are_the_default() -> None:
         paillier.generate(2049)
     with pytest.raises(TypeError, match=r"bits = 2048\.0"):
         paillier.generate(2048.0)  # type: ignore[arg-type]
-    assert paillier.generate.__defaults__ == (3072,)
-    assert packing.Packing().key_bits == 3072
+    assert (paillier.generate.__defaults__, packing.Packing().key_bits) == ((3072,), 3072)
 
 
 def test_a_generated_key_has_the_form_that_its_encryption_rests_on() -> None:
@@ -203,8 +200,7 @@ def test_a_generated_key_has_the_form_that_its_encryption_rests_on() -> None:
     assert p % 4 == q % 4 == 3
     assert gmpy2.is_prime(p, 25)
     assert gmpy2.is_prime(q, 25)
-    assert math.gcd(p - 1, q - 1) == 2
-    assert math.gcd(public.n, (p - 1) * (q - 1)) == 1
+    assert (math.gcd(p - 1, q - 1), math.gcd(public.n, (p - 1) * (q - 1))) == (2, 1)
     assert abs(p - q).bit_length() >= 924
     assert public.short_exponents
     assert private.decrypt(public.encrypt([3, -4]) + public.encrypt([-5, 1])) == [-2, -3]

@@ -99,8 +99,7 @@ def test_every_unit_is_the_ciphertext_of_one_number_with_one_randomness() -> Non
     private = PrivateKey.from_primes(11, 13)
     signed = private.decrypt(private.public_key.ciphertext(list(plaintext)))
     assert [m % n for m in signed] == list(plaintext.values())
-    assert max(signed) == 71
-    assert min(signed) == -71
+    assert (max(signed), min(signed)) == (71, -71)
 
 
 def test_a_rerandomized_number_can_become_any_ciphertext_of_it() -> None:

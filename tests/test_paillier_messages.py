@@ -74,8 +74,7 @@ class Server:
     def refuses(self, data: object, sender: str = "c7") -> str:
         said = refusal(lambda: self.sum.add(sender, data))
         assert said.startswith((f"client '{sender}': ", f"client '{sender}'["))
-        assert self.sum.senders == ("c1", "c2")
-        assert self.sum.total.integers == self.before
+        assert (self.sum.senders, self.sum.total.integers) == (("c1", "c2"), self.before)
         return said
 
 
@@ -87,8 +86,7 @@ def server() -> Iterator[Server]:
     server.sum.add("c7", sent("c7", 0, 7))
     opened = [Holder(share, AGREED).open(server.sum.request()) for share in SHARES[1:]]
     total, liars = combined(server.sum, PUBLIC, opened)
-    assert liars == ()
-    assert total.tolist() == (steps(1) + steps(2) + steps(7)).tolist()
+    assert (liars, total.tolist()) == ((), (steps(1) + steps(2) + steps(7)).tolist())
 
 
 # Damaged on the way.

@@ -31,8 +31,7 @@ KEYS = pytest.mark.parametrize("private", [small(), plain()], ids=["short", "ful
 def test_processes_encrypt_the_same_numbers_in_the_same_order(private: PrivateKey, count: int) -> None:
     values = [[i, -i * i] for i in range(6)]
     c = private.public_key.encrypt(values, workers=count)
-    assert c.shape == (6, 2)
-    assert private.decrypt(c) == values
+    assert (c.shape, private.decrypt(c)) == ((6, 2), values)
 
 
 @KEYS

@@ -242,8 +242,7 @@ def test_pai_17_a_restart_does_not_make_a_holder_forget(tmp_path: Path) -> None:
     answer = Holder(SHARES[0], AGREED, tmp_path).open(request)
     for _ in range(3):
         again = Holder(SHARES[0], AGREED, tmp_path)
-        assert again.next_round == 1
-        assert again.open(request).integers == answer.integers
+        assert (again.next_round, again.open(request).integers) == (1, answer.integers)
         other = asked(sent("c1"), sent("c2"), sent("c4"))
         assert refusal(lambda again=again, other=other: again.open(other)).endswith("has opened a sum of this round already")
     with pytest.raises(RunFolderError, match="another run"):
@@ -375,8 +374,7 @@ def test_pai_12_false_answers_are_left_out_by_name_and_the_others_suffice() -> N
         given = [answer(1), spoilt(draw), answer(3)]
         draw.shuffle(given)
         total, liars = combined(summed(1), SHORT, given)
-        assert liars == ("holder 2",)
-        assert total.tolist() == [3] * 9
+        assert (liars, total.tolist()) == (("holder 2",), [3] * 9)
 
 
 def test_where_too_few_answers_are_true_nothing_is_read_and_the_liar_is_named() -> None:

@@ -213,8 +213,7 @@ def test_rounds_of_different_parameters_add_up() -> None:
     assert rdp_epsilon([*events, (PoissonSampled(1.0, 0.5), 0)], 1e-6, "add-or-remove-one") == rdp_epsilon(
         events, 1e-6, "add-or-remove-one"
     )
-    assert rdp_epsilon([], 1e-6, "zero-out") == 0
-    assert rdp_delta([], 1.0, "zero-out") == 0
+    assert (rdp_epsilon([], 1e-6, "zero-out"), rdp_delta([], 1.0, "zero-out")) == (0, 0)
 
 
 def test_the_excess_over_one_neither_overflows_nor_cancels() -> None:

@@ -70,8 +70,7 @@ def test_what_is_stated_of_a_strategy_comes_back(tmp_path: Path, participation: 
     given = replace(answer(strategies.Identity(12), workload, participation), objective="max")
     strategy_file.save(tmp_path / "s.safetensors", given, seconds=0.25, command="hubbub factorize …")
     stored = strategy_file.load_answer(tmp_path / "s.safetensors")
-    assert stored.answer.workload == workload
-    assert stored.answer.participation == participation
+    assert (stored.answer.workload, stored.answer.participation) == (workload, participation)
     for key in ("objective", "squared_error", "lower_bound", "bound_family", "iterations"):
         assert getattr(stored.answer, key) == getattr(given, key)
     assert (stored.seconds, stored.command) == (0.25, "hubbub factorize …")

@@ -9,6 +9,7 @@ import math
 import numbers
 import re
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,18 @@ def finite(name: str, value: object) -> float:
     return number
 
 
-def plain_numbers(spec: object) -> None:
-    """Put Python's numbers in place of NumPy's in a new frozen dataclass: NumPy's wrap, round to few digits and are no JSON."""
+def plain_numbers(spec: object, **checks: Callable[[str, object], float]) -> None:
+    """Put Python's numbers in place of others in a new frozen dataclass, of some fields as a check gives them.
+
+    NumPy's wrap and round to few digits, and neither they nor fractions are JSON.
+    """
     for name, value in list(vars(spec).items()):
-        if isinstance(value, np.number):
-            # An extended float has no Python number of its own.
-            object.__setattr__(spec, name, float(value) if isinstance(value, np.floating) else value.item())
+        if name in checks:
+            object.__setattr__(spec, name, checks[name](name, value))
+        elif type(value) is not bool and isinstance(value, numbers.Integral):
+            object.__setattr__(spec, name, int(value))
+        elif isinstance(value, np.floating | Fraction):
+            object.__setattr__(spec, name, float(value) if isinstance(value, np.floating) else finite(name, value))
 
 
 def number(name: str, value: object, holds: Callable[[float], bool], rule: str) -> float:

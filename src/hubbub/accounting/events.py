@@ -5,7 +5,7 @@
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -41,13 +41,6 @@ _TERMS = 10**5
 _LEAST_EXPONENT = -750.0
 
 
-def _checked(event: object, **checks: Callable[[str, object], float]) -> None:
-    """Put each number of a new event as its check gives it, and Python's in place of NumPy's."""
-    plain_numbers(event)
-    for name, check in checks.items():
-        object.__setattr__(event, name, check(name, getattr(event, name)))
-
-
 @dataclass(frozen=True)
 class Gaussian:
     """One release of a sum to which the unit contributes for certain.
@@ -65,7 +58,7 @@ class Gaussian:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        _checked(self, noise_multiplier=scale)
+        plain_numbers(self, noise_multiplier=scale)
 
 
 @dataclass(frozen=True)
@@ -90,7 +83,7 @@ class PoissonSampled:
     sampling_probability: float
 
     def __post_init__(self) -> None:
-        _checked(self, noise_multiplier=scale, sampling_probability=probability)
+        plain_numbers(self, noise_multiplier=scale, sampling_probability=probability)
 
 
 @dataclass(frozen=True)
@@ -120,8 +113,8 @@ class FixedSizeSampled:
     population: int
 
     def __post_init__(self) -> None:
-        _checked(self, noise_multiplier=scale)
-        integer("population", self.population, at_least=1)
+        plain_numbers(self, noise_multiplier=scale)
+        integer("population", self.population, at_least=1, at_most=10**15)
         integer("cohort_size", self.cohort_size, at_least=1, at_most=self.population)
 
     @property
@@ -157,8 +150,8 @@ class TruncatedPoissonSampled:
     population: int
 
     def __post_init__(self) -> None:
-        _checked(self, noise_multiplier=scale, sampling_probability=probability)
-        integer("population", self.population, at_least=1)
+        plain_numbers(self, noise_multiplier=scale, sampling_probability=probability)
+        integer("population", self.population, at_least=1, at_most=10**15)
         integer("max_cohort_size", self.max_cohort_size, at_least=1)
 
 
@@ -186,8 +179,8 @@ class BallsInBins:
     rounds: int
 
     def __post_init__(self) -> None:
-        _checked(self, noise_multiplier=scale)
-        integer("rounds", self.rounds, at_least=1)
+        plain_numbers(self, noise_multiplier=scale)
+        integer("rounds", self.rounds, at_least=1, at_most=MOST_ROUNDS)
         integer("bins", self.bins, at_least=1, at_most=self.rounds)
 
 
@@ -215,7 +208,7 @@ class TreeAggregation:
     min_separation: int = 1
 
     def __post_init__(self) -> None:
-        _checked(self, noise_multiplier=scale)
+        plain_numbers(self, noise_multiplier=scale)
         integer("rounds", self.rounds, at_least=1, at_most=10**7)
         integer("max_participations", self.max_participations, at_least=1)
         integer("min_separation", self.min_separation, at_least=1)
@@ -244,7 +237,7 @@ class MixtureOfGaussians:
     probabilities: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        _checked(self, noise_multiplier=scale)
+        plain_numbers(self, noise_multiplier=scale)
         for name, check in (("sensitivities", non_negative), ("probabilities", probability)):
             values = getattr(self, name)
             if isinstance(values, str) or not isinstance(values, Iterable):
@@ -290,7 +283,7 @@ class DiscreteGaussianShares:
     dim: int
 
     def __post_init__(self) -> None:
-        _checked(self, noise_multiplier=scale)
+        plain_numbers(self, noise_multiplier=scale)
         integer("shares", self.shares, at_least=1, at_most=_MOST_SHARES)
         integer("share_stddev", self.share_stddev, at_least=1, at_most=2**40)
         integer("dim", self.dim, at_least=1, at_most=_MOST_DIM)

@@ -91,7 +91,7 @@ def mechanism_events(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, in
         case TruncatedPoissonSampling(sampling_probability, max_cohort_size, population):
             return ((TruncatedPoissonSampled(z, sampling_probability, max_cohort_size, population), rounds),)
         case CyclicPoissonSampling(sampling_probability, cycle_length):
-            return ((PoissonSampled(z, sampling_probability), math.ceil(rounds / cycle_length)),)
+            return ((PoissonSampled(z, sampling_probability), -(-rounds // cycle_length)),)
         case BallsInBinsSampling(bins):
             # The first rounds of a cycle show less than all of it: they cost as much as the whole cycle.
             return ((BallsInBins(z, bins, max(rounds, bins)), 1),)

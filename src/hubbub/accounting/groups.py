@@ -41,7 +41,7 @@ __all__ = ["group_epsilon", "group_events", "group_noise_multiplier"]
 _ROUNDING = 1e-12
 _LEAST_LOG_DELTA = -300 * math.log(10)
 _MOST_TERMS = 1000
-_MOST_SAMPLED = 1000
+_MOST_SAMPLED, _MOST_UNITS = 1000, 10**15
 
 
 def group_noise_multiplier(noise_multiplier: float, group_size: int) -> float:
@@ -60,7 +60,7 @@ def group_noise_multiplier(noise_multiplier: float, group_size: int) -> float:
         >>> group_noise_multiplier(noise_multiplier=3.0, group_size=2)
         1.5
     """
-    return scale("noise_multiplier", noise_multiplier) / integer("group_size", group_size, at_least=1)
+    return scale("noise_multiplier", noise_multiplier) / integer("group_size", group_size, at_least=1, at_most=_MOST_UNITS)
 
 
 def group_events(events: Sequence[tuple[Event, int]], group_size: int) -> list[tuple[Event, int]]:
@@ -84,7 +84,7 @@ def group_events(events: Sequence[tuple[Event, int]], group_size: int) -> list[t
 
     Source: the module's docstring; Choquette-Choo et al. 2023, https://arxiv.org/abs/2310.15526 (mixtures of Gaussians).
     """
-    k = integer("group_size", group_size, at_least=1)
+    k = integer("group_size", group_size, at_least=1, at_most=_MOST_UNITS)
     return [(event if k == 1 else _of_group(event, k), rounds) for event, rounds in counted(events)]
 
 
@@ -132,7 +132,7 @@ def group_epsilon(epsilon_at: Callable[[float], float], delta: float, group_size
     if not callable(epsilon_at):
         raise TypeError(f"epsilon_at = {epsilon_at!r}: must be a function of delta, such as the at of a guarantee")
     log_delta = math.log(open_unit("delta", delta))
-    k = integer("group_size", group_size, at_least=1)
+    k = integer("group_size", group_size, at_least=1, at_most=_MOST_UNITS)
 
     def of_one(delta: float) -> float:
         eps = epsilon_at(delta)

@@ -20,7 +20,7 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.special import logsumexp
 from torch import nn
 
-from hubbub._util.checks import Array, integer
+from hubbub._util.checks import Array, integer, plain_numbers
 from hubbub.accounting.composition import delta
 from hubbub.accounting.statement import rounded_up
 from hubbub.audit.bounds import EveryThreshold, LowerBound, best_merit, clopper_pearson_epsilon, gdp_epsilon, significance
@@ -83,6 +83,7 @@ class Effort:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         for name in ("canaries", "runs", "rounds"):
             if (value := getattr(self, name)) is not None:
                 integer(name, value, at_least=1)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from hubbub._util.checks import integer, positive
+from hubbub._util.checks import integer, plain_numbers, positive
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.utility import largest_deviation
@@ -46,6 +46,7 @@ class Paillier:
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         if isinstance(self.public, str | Path):
             object.__setattr__(self, "public", key_files.read_public(self.public))
         if not isinstance(self.public, PublicKey | ThresholdKey):

@@ -231,6 +231,9 @@ class Ledger:
             LedgerError: Not the next round, past the last one, after the end, of another clip norm than promised, or a round of
                 a simulation that is done again with another sum.
         """
+        if isinstance(cohort, str | bytes):
+            raise TypeError(f"cohort = {shown(cohort)}: must be a list of clients, such as [{shown(cohort)}]")
+        round_index = integer("round_index", round_index, at_least=0)
         if round_index != self.next_round or round_index >= self.promise.rounds:
             raise LedgerError(
                 f"round_index = {round_index}: the next round is {self.next_round} of {self.promise.rounds}; "

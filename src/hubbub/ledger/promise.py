@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 
 from hubbub._util import strict_json
-from hubbub._util.checks import Array, digest, integer, lattice_bits, one_of, open_unit, positive, shown, table
+from hubbub._util.checks import Array, digest, integer, lattice_bits, one_of, open_unit, plain_numbers, positive, shown, table
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.events_of_mechanism import default_relation
@@ -187,6 +187,7 @@ class Promise:
     setting: str = ""
 
     def __post_init__(self) -> None:
+        plain_numbers(self, delta=open_unit)
         one_of("noise_by", self.noise_by, get_args(NoiseBy))
         if self.setting != "":
             require_text("setting", self.setting)
@@ -300,7 +301,6 @@ class Promise:
             "further": [asdict(assumption) for assumption in self.further],
             "not_covered": list(self.not_covered),
             "noise": _NOT_FOR_RELEASE if self.simulation else "secure",
-            "delta": float(self.delta),
             "mechanism": None if self.mechanism is None else self._mechanism_record(self.mechanism),
             "settings": dict(self.settings),
         }
@@ -340,7 +340,6 @@ class Promise:
             # Types and words: constructors check the numbers.
             one_of("kind", record["kind"], ("promise",))
             one_of("noise", record["noise"], ("secure", _NOT_FOR_RELEASE))
-            open_unit("delta", record["delta"])
             one_of("accountant", record["accountant"], ACCOUNTANTS)
             one_of("privacy_unit", record["privacy_unit"], UNITS)
             table("settings", record["settings"])

@@ -33,6 +33,8 @@ MOST_STDDEV = 2**28
 # it from a key of its own, encrypted. Then neither the server nor any holder knows all noise in a sum.
 NoiseBy = Literal["server", "holders"]
 _MOST_SHARES, _MOST_DIM = 10**9, 10**12
+# Squares of the norms of smaller columns have lost digits, and noise in proportion would be too small.
+_LEAST_COLUMN = 1e-100
 
 
 @dataclass(frozen=True)
@@ -110,16 +112,14 @@ class Mechanism:
     @property
     def rounds(self) -> int:
         """Number of rounds."""
-        return self.strategy.rounds
+        return int(self.strategy.rounds)
 
     @cached_property
     def column_sensitivity(self) -> Sensitivity:
         """The sensitivity of C to one participation, exact or a bound."""
         found = _sensitivity(self.strategy, SingleParticipation())
-        if found.value == 0:
-            raise ValueError(
-                "strategy: its columns are 0, or so small that their squares are: noise in proportion hides nothing"
-            )
+        if found.value < _LEAST_COLUMN:
+            raise ValueError("strategy: its columns are 0, or so small that their squares underflow; scale C")
         return found
 
     @property

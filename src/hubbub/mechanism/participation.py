@@ -79,7 +79,8 @@ class _Participation:
         ``counts`` and ``last``, ``(clients,)``, are the number of rounds that each joined, as allowed, and the last of them.
         """
         apart, multiples, most, end = self._law
-        gaps = round_index - last
+        # No run has as many rounds as an int32 holds.
+        apart, gaps = min(apart, 2**31 - 1), round_index - last
         apart_enough = (gaps % apart == 0) & (gaps > 0) if multiples else gaps >= apart
         free: npt.NDArray[np.bool_] = ((counts == 0) | apart_enough) & (counts < most) & (round_index < end)
         return free
@@ -187,8 +188,7 @@ class PoissonSampling(_Participation):
     sampling_probability: float
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        probability("sampling_probability", self.sampling_probability)
+        plain_numbers(self, sampling_probability=probability)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """The average cohort size with ``clients`` clients."""
@@ -243,8 +243,7 @@ class TruncatedPoissonSampling(_Participation):
     population: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        probability("sampling_probability", self.sampling_probability)
+        plain_numbers(self, sampling_probability=probability)
         integer("population", self.population, at_least=1)
         integer("max_cohort_size", self.max_cohort_size, at_least=1)
 
@@ -275,8 +274,7 @@ class CyclicPoissonSampling(_Participation):
     cycle_length: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        probability("sampling_probability", self.sampling_probability)
+        plain_numbers(self, sampling_probability=probability)
         integer("cycle_length", self.cycle_length, at_least=1)
 
     @cached_property
@@ -350,7 +348,7 @@ def covering(participation: Participation, rounds: int) -> Pattern:
         case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling():
             return every_round(rounds)
         case CyclicPoissonSampling(cycle_length=slots) | BallsInBinsSampling(bins=slots):
-            return FixedEpochs(math.ceil(rounds / slots), slots)
+            return FixedEpochs(-(-rounds // slots), slots)
 
 
 def require_pattern(participation: Participation) -> Pattern:

@@ -136,5 +136,4 @@ def momentum(rounds: int, momentum: float, learning_rates: "tuple[float, ...] | 
 
     Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms", https://arxiv.org/abs/2211.06530.
     """
-    rates = None if learning_rates is None else tuple(float(rate) for rate in learning_rates)
-    return Workload(rounds, momentum, rates)
+    return Workload(rounds, momentum, learning_rates)  # type: ignore[arg-type] # which makes a tuple of an array

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from gmpy2 import mpz
 
 from hubbub._util import strict_json
-from hubbub._util.checks import integer, shown
+from hubbub._util.checks import integer, plain_numbers, shown
 from hubbub.secagg.ciphertext import width
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
@@ -215,6 +215,7 @@ class Agreement:
     server_noise: bool = True
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         if self.packing.key_bits != self.public_key.bits:
             raise ValueError(f"packing.key_bits = {self.packing.key_bits}: the key has {self.public_key.bits} bits")
         integer("size", self.size, at_least=1, at_most=_MOST_NUMBERS)

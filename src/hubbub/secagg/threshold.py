@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 import gmpy2
 from gmpy2 import mpz
 
-from hubbub._util.checks import integer, shown
+from hubbub._util.checks import integer, plain_numbers, shown
 from hubbub.errors import HubbubError
 from hubbub.secagg.ciphertext import Ciphertext
 from hubbub.secagg.integers import MOST_WORKERS, in_threads, nest, whole
@@ -82,6 +82,7 @@ class ThresholdKey:
     key_id: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         # Safe primes are 3 mod 4, and (p − 1)/2 and (q − 1)/2 have no factor in common.
         public_key = PublicKey(self.n, short_exponents=True)
         holders = integer("holders", self.holders, at_least=1, at_most=MOST_HOLDERS)
@@ -95,8 +96,6 @@ class ThresholdKey:
                 raise ValueError("base or verification: a number is no unit mod n^2 other than 1")
         text = ",".join(str(hex(k)) for k in (public_key.n, holders, threshold, least, self.base, *keys))
         for name, value in (
-            ("n", public_key.n),
-            ("base", int(self.base)),
             ("verification", keys),
             ("public_key", public_key),
             ("key_id", hashlib.sha256(f"hubbub threshold key 1,{text}".encode()).hexdigest()[:32]),
@@ -175,6 +174,7 @@ class KeyShare:
     secret: int
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         key = self.public
         integer("holder", self.holder, at_least=1, at_most=key.holders)
         secret = whole("secret", self.secret)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hubbub._util.checks import number, positive, scale
+from hubbub._util.checks import number, plain_numbers, positive, scale
 
 if TYPE_CHECKING:
     # A plan needs no tensors.
@@ -62,10 +62,10 @@ class AdaptiveClipping:
     clip_count_stddev: float | None = None
 
     def __post_init__(self) -> None:
+        plain_numbers(self, clip_norm_learning_rate=positive)
         if not _LEAST <= scale("initial_clip_norm", self.initial_clip_norm) <= _MOST:
             raise ValueError(f"initial_clip_norm = {self.initial_clip_norm!r}: must be from {_LEAST:g} to {_MOST:g}")
         number("target_quantile", self.target_quantile, lambda x: 0 <= x <= 1, "be from 0 to 1")
-        positive("clip_norm_learning_rate", self.clip_norm_learning_rate)
         if self.clip_count_stddev is not None:
             scale("clip_count_stddev", self.clip_count_stddev)
 

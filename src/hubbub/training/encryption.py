@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from hubbub._util.checks import integer, one_of
+from hubbub._util.checks import integer, one_of, plain_numbers
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares
@@ -53,6 +53,7 @@ class Encryption:
     in_process: bool = False
 
     def __post_init__(self) -> None:
+        plain_numbers(self)
         integer("secagg.key_bits", self.key_bits, at_least=2048, at_most=16_384)
         integer("secagg.bits", self.bits, at_least=8 + _BITS_ABOVE, at_most=24 + _BITS_ABOVE)
         integer("secagg.holders", self.holders, at_least=1, at_most=100)

@@ -61,12 +61,11 @@ class ServerOptimizer:
     cooldown_to: float = field(default=0.05, repr=False)
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
+        plain_numbers(self, cooldown_to=probability)
         one_of("server_optimizer", self.name, get_args(ServerName))
         positive("server_learning_rate", self.learning_rate)
         number("server_momentum", self.momentum, lambda x: 0 <= x < 1, "be at least 0 and below 1")
         number("cooldown", self.cooldown, lambda x: 0 <= x <= 1, "be from 0 to 1, a fraction of the rounds")
-        probability("cooldown_to", self.cooldown_to)
 
     def rate(self, round_index: int, rounds: int) -> float:
         """The learning rate of a round of a run, over that of the first."""
@@ -156,10 +155,9 @@ class RunPlan:
     evaluation: PrivateEvaluation | None = None
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
+        plain_numbers(self, lattice_bits=lattice_bits)
         integer("rounds", self.rounds, at_least=1)
         positive("expected_cohort_size", self.expected_cohort_size)
-        lattice_bits("lattice_bits", self.lattice_bits)
         one_of("privacy_unit", self.privacy_unit, UNITS)
         _require_terms(self)
         if self.mechanism is None:

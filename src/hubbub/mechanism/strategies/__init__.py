@@ -107,7 +107,7 @@ def strategy_numbers(strategy: Strategy) -> dict[str, Any]:
         from hubbub.mechanism.strategies.matrix_only import Described
 
         origin = strategy.origin if isinstance(strategy, Described) else f"{kind.__module__}.{kind.__qualname__}"
-        return {"name": "Described", "origin": origin, "rounds": strategy.rounds}
+        return {"name": "Described", "origin": origin, "rounds": int(strategy.rounds)}
     return {
         "name": kind.__name__,
         **{name: v for name, v in _values(strategy).items() if not isinstance(v, tuple | np.ndarray)},

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from hubbub._util.checks import Array, shown
+from hubbub._util.checks import Array, rounds_count, shown
 from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity
@@ -141,6 +141,7 @@ def require_strategy(value: object) -> None:
     if not all(hasattr(value, name) for name in ("rounds", "matrix", "sensitivity", "step")):
         hint = "give its .strategy" if hasattr(value, "strategy") else "such as Identity(rounds) or Dense(matrix)"
         raise TypeError(f"strategy = {shown(value)}: must be a strategy of hubbub.mechanism.strategies or of your own; {hint}")
+    rounds_count(value.rounds)  # type: ignore[attr-defined] # which it has
 
 
 _MOST_DENSE = 20_000

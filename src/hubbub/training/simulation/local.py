@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from hubbub._util.checks import integer, non_negative, number, one_of, positive
+from hubbub._util.checks import integer, non_negative, number, one_of, plain_numbers, positive
 from hubbub.training.simulation import Precision
 from hubbub.training.simulation.functional import (
     Constants,
@@ -68,11 +68,9 @@ class LocalTraining:
     final_learning_rate: float = 0.0
 
     def __post_init__(self) -> None:
+        plain_numbers(self, learning_rate=positive, weight_decay=non_negative, proximal=non_negative)
         integer("local_epochs", self.epochs, at_least=1)
         integer("batch_size", self.batch_size, at_least=1)
-        positive("learning_rate", self.learning_rate)
-        non_negative("weight_decay", self.weight_decay)
-        non_negative("proximal", self.proximal)
         number("momentum", self.momentum, lambda x: 0 <= x < 1, "be at least 0 and below 1")
         if self.steps is not None:
             integer("local_steps", self.steps, at_least=1)
