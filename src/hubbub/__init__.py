@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from hubbub._util import __version__
     from hubbub.accounting.calibrate import calibrate
     from hubbub.accounting.composition import delta, epsilon
-    from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee
+    from hubbub.accounting.guarantee import guarantee
+    from hubbub.accounting.statement import PrivacyGuarantee
     from hubbub.experiment.engine.finished import load
     from hubbub.mechanism import Mechanism
     from hubbub.mechanism.participation import (

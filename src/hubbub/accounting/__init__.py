@@ -31,10 +31,10 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.accounting.groups import group_epsilon, group_events, group_noise_multiplier
-from hubbub.accounting.guarantee import PrivacyGuarantee, Restated, guarantee, rounded_up, unprotected
+from hubbub.accounting.guarantee import guarantee, unprotected
 from hubbub.accounting.renyi import rdp
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.statement import RunFacts
+from hubbub.accounting.statement import PrivacyGuarantee, Restated, RunFacts, rounded_up
 from hubbub.accounting.trade_offs import gdp_mu, trade_off
 from hubbub.accounting.wording import Assumption
 

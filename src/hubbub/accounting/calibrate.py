@@ -46,15 +46,6 @@ from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.strategies.strategy import Strategy, require_strategy
 
-__all__ = [
-    "calibrate",
-    "calibrate_cohort_size",
-    "calibrate_min_separation",
-    "calibrate_noise_multiplier",
-    "calibrate_rounds",
-    "calibrate_sampling_probability",
-]
-
 # Of noise and of sampling, relatively.
 _WIDTH = 1e-6
 _MOST_NOISE, _LEAST_PROBABILITY = 1e12, 1e-12

@@ -29,21 +29,6 @@ from hubbub.accounting.renyi import rdp_delta, rdp_epsilon, shares_zcdp_rho
 from hubbub.errors import BudgetError
 from hubbub.mechanism import gaussian
 
-__all__ = [
-    "ACCOUNTANTS",
-    "by_divergences",
-    "certain",
-    "certain_zcdp_rho",
-    "delta",
-    "epsilon",
-    "epsilon_once",
-    "one_gaussian",
-    "unamplified_delta",
-    "unamplified_epsilon",
-    "unamplified_mu",
-    "unamplified_zcdp_rho",
-]
-
 ACCOUNTANTS = ("tight", "rdp")
 Events = Sequence[tuple[Event, int]]
 # Below this delta the mass of infinite loss underflows; without amplification the answer stays exact.
@@ -142,7 +127,7 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
 
 
 def _delta(events: Events, eps: float, relation: NeighboringRelation) -> float:
-    plain = unamplified_delta(events, eps, relation)
+    plain = _unamplified_delta(events, eps, relation)
     if one_gaussian(events) or plain < _LEAST_DELTA:
         return plain
     if _hopeless(events, relation):
@@ -252,12 +237,12 @@ def unamplified_epsilon(events: Events, delta: float, neighboring_relation: Neig
     return gaussian.epsilon(delta, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu else 0.0
 
 
-def unamplified_delta(events: Events, epsilon: float, neighboring_relation: NeighboringRelation) -> float:
+def _unamplified_delta(events: Events, epsilon: float, neighboring_relation: NeighboringRelation) -> float:
     """Delta without amplification by sampling: exact without random cohorts and without noise shares.
 
     Example:
         >>> from hubbub.accounting.events import PoissonSampled
-        >>> f"{unamplified_delta([(PoissonSampled(4.0, 0.01), 4)], 1.0, 'add-or-remove-one'):.2e}"
+        >>> f"{_unamplified_delta([(PoissonSampled(4.0, 0.01), 4)], 1.0, 'add-or-remove-one'):.2e}"
         '6.83e-03'
     """
     own, others = _apart(events)

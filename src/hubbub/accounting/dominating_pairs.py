@@ -42,8 +42,6 @@ from hubbub.accounting.events import (
 from hubbub.accounting.pairs import LOW_TAIL, Blend, Law, LossLaw, LossPair, Pair, between
 from hubbub.mechanism.participation import MinSeparation
 
-__all__ = ["MixturePair", "as_gaussian", "directions", "mu_squared"]
-
 # Where a Newton step leaves its bracket, that is halved; this many halvings leave nothing of any.
 _STEPS = 200
 # Of the line: beyond it no law has mass.
@@ -53,7 +51,7 @@ _LOSS_ROUNDING = 2.0**-50
 
 
 @dataclass(frozen=True)
-class MixturePair(LossPair):
+class _MixturePair(LossPair):
     """P_+ against N(0, 1), or against P_− where ``mirrored``."""
 
     probabilities: tuple[float, ...]
@@ -208,7 +206,7 @@ def directions(event: Event, relation: NeighboringRelation) -> tuple[LossLaw, Lo
         case MixtureOfGaussians(z, sensitivities, probabilities):
             shifts = tuple(sensitivity / z for sensitivity in sensitivities)
             mirrored = relation == "replace-one"
-            return _back_and_forth(MixturePair(probabilities, shifts, mirrored), symmetric=mirrored)
+            return _back_and_forth(_MixturePair(probabilities, shifts, mirrored), symmetric=mirrored)
         case BallsInBins():
             return balls_in_bins.directions(event, relation)
         case DiscreteGaussianShares():

@@ -12,24 +12,6 @@ from typing import Literal, get_args
 
 from hubbub._util.checks import integer, non_negative, one_of, plain_numbers, probability, scale, shown
 
-__all__ = [
-    "MOST_ROUNDS",
-    "RELATIONS",
-    "BallsInBins",
-    "DiscreteGaussianShares",
-    "Event",
-    "FixedSizeSampled",
-    "Gaussian",
-    "MixtureOfGaussians",
-    "NeighboringRelation",
-    "PoissonSampled",
-    "TreeAggregation",
-    "TruncatedPoissonSampled",
-    "counted",
-    "require_event",
-    "require_relation",
-]
-
 NeighboringRelation = Literal["zero-out", "add-or-remove-one", "replace-one"]
 RELATIONS: tuple[NeighboringRelation, ...] = get_args(NeighboringRelation)
 # More would not be distinguished by the numbers that they are computed with.

@@ -36,8 +36,6 @@ from hubbub.accounting.events import (
     counted,
 )
 
-__all__ = ["group_epsilon", "group_events", "group_noise_multiplier"]
-
 _ROUNDING = 1e-12
 _LEAST_LOG_DELTA = -300 * math.log(10)
 _MOST_TERMS = 1000

@@ -10,12 +10,10 @@ from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
 from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, stated_relation
 from hubbub.accounting.runs import Events, RunCharge, events_of, require_together, run_assumptions, run_participations
-from hubbub.accounting.statement import PrivacyGuarantee, Restated, rounded_up
+from hubbub.accounting.statement import PrivacyGuarantee
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import Participation, RandomParticipation
 from hubbub.mechanism.sensitivity import Sensitivity
-
-__all__ = ["PrivacyGuarantee", "Restated", "covered_relations", "guarantee", "rounded_up", "together", "unprotected"]
 
 
 def guarantee(

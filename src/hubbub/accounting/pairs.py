@@ -31,8 +31,6 @@ from scipy.special import ndtr
 
 from hubbub._util.checks import Array
 
-__all__ = ["EVERYWHERE", "LOW_TAIL", "Blend", "Law", "Loss", "LossLaw", "LossPair", "Pair", "between", "outward"]
-
 
 @dataclass(frozen=True)
 class Loss:

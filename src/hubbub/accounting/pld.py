@@ -21,12 +21,10 @@ from hubbub._util.roots import bracket, grown
 from hubbub.accounting.fft_composition import Composed, composed
 from hubbub.accounting.pairs import LossLaw
 
-__all__ = ["Rounds", "delta", "epsilon", "tolerance"]
-
 # How far an answer may lie above the truth, in epsilon: the greatest of the three, but at most a hundredth of a small answer.
 TOLERANCE = 1e-4
-RELATIVE_TOLERANCE = 1e-5
-LEAST_TOLERANCE = 1e-7
+_RELATIVE_TOLERANCE = 1e-5
+_LEAST_TOLERANCE = 1e-7
 _MOST_POINTS = 2**19
 # Above this epsilon a coarser mesh is enough.
 _LARGE = 100.0
@@ -47,7 +45,7 @@ Rounds = Sequence[tuple[LossLaw, int]]
 
 def tolerance(near: float) -> float:
     """How far an answer near an epsilon may lie above the truth, where memory and rounding allow."""
-    return max(RELATIVE_TOLERANCE * near, min(TOLERANCE, 1e-2 * near), LEAST_TOLERANCE)
+    return max(_RELATIVE_TOLERANCE * near, min(TOLERANCE, 1e-2 * near), _LEAST_TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ def delta(rounds: Rounds, epsilon: float) -> float:
         search = _Search(rounds, cumulant, tilt, log_tail, max(epsilon, 1e-2))
         before = best
         for _ in range(4):
-            law = search.composed(min(search.tolerance, max(1e-3 / tilt, LEAST_TOLERANCE)))
+            law = search.composed(min(search.tolerance, max(1e-3 / tilt, _LEAST_TOLERANCE)))
             found = law.delta(epsilon)
             best = min(best, found)
             if not law.holds(epsilon, found):

@@ -49,8 +49,6 @@ from hubbub.accounting.moments import log_excess
 from hubbub.accounting.pairs import Blend, Law, LossLaw, Pair
 from hubbub.mechanism.discrete_gaussian import statistical_distance
 
-__all__ = ["DEFAULT_ORDERS", "added_delta", "distance", "rdp", "rdp_delta", "rdp_epsilon", "rdp_of_all", "shares_zcdp_rho"]
-
 # As in dp_accounting, so that published numbers can be compared.
 DEFAULT_ORDERS: tuple[float, ...] = (*(i / 10 for i in range(11, 110)), *map(float, range(11, 64)), 128.0, 256.0, 512.0, 1024.0)
 # ln(a − 1) stays between these.

@@ -30,18 +30,6 @@ from hubbub.mechanism.participation import (
     TruncatedPoissonSampling,
 )
 
-__all__ = [
-    "Events",
-    "RunCharge",
-    "event_from_record",
-    "event_record",
-    "events_of",
-    "require_together",
-    "run_assumptions",
-    "run_participations",
-    "run_words",
-]
-
 Events = tuple[tuple[Event, int], ...]
 
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
@@ -131,7 +119,7 @@ class RunCharge:
         for name, kind in (("events", list | None), ("relations", list)):
             if not isinstance(stated[name], kind) or len(stated[name] or ()) > _MOST_EVENTS:
                 raise TypeError(f"{name} = {str(stated[name])[:80]!r}: must be a list of at most {_MOST_EVENTS}")
-        events = None if stated["events"] is None else tuple(event_from_record(event) for event in stated["events"])
+        events = None if stated["events"] is None else tuple(_event_from_record(event) for event in stated["events"])
         words = {"further": further, "not_covered": not_covered}
         return cls(**{**stated, "events": events, "relations": tuple(stated["relations"]), **words})
 
@@ -165,11 +153,11 @@ def event_record(event: Event, count: int) -> dict[str, Any]:
     return {"event": type(event).__name__, "count": count, **asdict(event)}
 
 
-def event_from_record(record: object) -> tuple[Event, int]:
+def _event_from_record(record: object) -> tuple[Event, int]:
     """The event of a record, each of its numbers checked.
 
     Example:
-        >>> event_from_record({"event": "Gaussian", "count": 3, "noise_multiplier": 2.0})
+        >>> _event_from_record({"event": "Gaussian", "count": 3, "noise_multiplier": 2.0})
         (Gaussian(noise_multiplier=2.0), 3)
     """
     stated = dict(table("an event", record))

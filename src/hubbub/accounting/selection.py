@@ -23,8 +23,6 @@ from hubbub.accounting.conversions import delta_from_rdp, epsilon_from_rdp
 from hubbub.accounting.events import Event, counted, require_relation
 from hubbub.accounting.renyi import DEFAULT_ORDERS, rdp_of_all
 
-__all__ = ["TRIAL_LAWS", "selection_epsilon"]
-
 # Of the number of trials.
 TRIAL_LAWS = ("logarithmic", "geometric", "poisson")
 _MOST_TRIALS = 1e9

@@ -19,8 +19,6 @@ from hubbub.accounting import composition
 from hubbub.accounting.composition import one_gaussian, unamplified_mu
 from hubbub.accounting.events import Event, counted, require_relation
 
-__all__ = ["gdp_mu", "trade_off", "trade_off_from_profile"]
-
 _POINTS, _REFINEMENTS = 24, 3
 _ROUNDING = 2.0**-50
 _LARGEST_EPSILON = 700.0

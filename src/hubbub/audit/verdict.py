@@ -7,7 +7,7 @@ from typing import Any
 
 from hubbub._util.checks import Array
 from hubbub._util.strict_json import finite_or_none
-from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub.accounting.statement import PrivacyGuarantee
 from hubbub.audit.bounds import LowerBound
 from hubbub.audit.whitening import Check
 

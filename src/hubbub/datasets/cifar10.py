@@ -17,8 +17,6 @@ from hubbub.datasets.dataset import Dataset
 from hubbub.datasets.published import Expected, Numbers, PublishedFile, image_dataset, named, read, read_arrays, replacing, what
 from hubbub.errors import DataError
 
-__all__ = ["load"]
-
 _PUBLISHED = PublishedFile("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
 _FOLDER = "cifar-10-batches-bin"
 # Images in each published file: five files for training, one for test.

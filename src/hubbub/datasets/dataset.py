@@ -11,8 +11,6 @@ import torch
 from hubbub._util.checks import integer, nearest, positive, shown
 from hubbub.errors import DataError
 
-__all__ = ["IGNORED", "Dataset", "Items", "by_user", "dealt", "dirichlet", "from_examples", "iid"]
-
 # The target that torch.nn.functional.cross_entropy ignores by default.
 IGNORED = -100
 
@@ -138,7 +136,7 @@ def _require_targets(name: str, targets: torch.Tensor) -> None:
 _PIXELS = ("1", "L", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "LA")
 
 
-class Items(Protocol):
+class _Items(Protocol):
     """A sequence of examples: pairs (input, target), or mappings from column names."""
 
     def __len__(self) -> int:
@@ -149,8 +147,8 @@ class Items(Protocol):
 
 
 def from_examples(
-    train: Items,
-    test: Items,
+    train: _Items,
+    test: _Items,
     *,
     inputs: str = "image",
     targets: str = "label",
@@ -199,7 +197,7 @@ def from_examples(
 
 
 def _tensors(
-    name: str, items: Items, columns: tuple[str, str, str | None], transform: Callable[[Any], Any] | None
+    name: str, items: _Items, columns: tuple[str, str, str | None], transform: Callable[[Any], Any] | None
 ) -> tuple[torch.Tensor, torch.Tensor, list[Any]]:
     """Inputs and targets of all items, and their entries in the third column, if given."""
     if isinstance(items, Mapping):

@@ -9,8 +9,6 @@ import torch
 from hubbub.datasets.dataset import Dataset
 from hubbub.errors import DataError
 
-__all__ = ["load"]
-
 
 def load(path: str | None = None) -> Dataset:
     """The digits, shuffled once: 1,437 for training, 360 for test; inputs ``(1, 8, 8)``.

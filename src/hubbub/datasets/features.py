@@ -29,8 +29,6 @@ from rich.progress import track
 from hubbub.datasets import published
 from hubbub.datasets.dataset import Dataset
 
-__all__ = ["random_images", "with_features"]
-
 # Images ``(examples, channels, height, width)`` to normalized features ``(examples, K, rows, columns)``.
 Transform = Callable[[torch.Tensor], torch.Tensor]
 # Images at a time.

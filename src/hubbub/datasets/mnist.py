@@ -14,8 +14,6 @@ from hubbub.datasets.dataset import Dataset
 from hubbub.datasets.published import Expected, Numbers, PublishedFile, image_dataset, named, read_arrays, what
 from hubbub.errors import DataError
 
-__all__ = ["load", "load_fashion"]
-
 _SHAPES = {"x_train": (60000, 28, 28), "y_train": (60000,), "x_test": (10000, 28, 28), "y_test": (10000,)}
 _NAMES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
 

@@ -22,8 +22,6 @@ from hubbub.datasets.dataset import Dataset
 from hubbub.datasets.features import random_images, with_features
 from hubbub.errors import DataError
 
-__all__ = ["patches", "with_patches"]
-
 # Patches that an image's are compared with, their side, and of how many they are drawn and the whitening is known.
 _PATCHES, _SIDE, _DRAWN = 384, 5, 200_000
 # Side of the grid of averages.

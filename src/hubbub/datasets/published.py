@@ -23,8 +23,6 @@ from hubbub._util.npy import read_header
 from hubbub.datasets.dataset import Dataset
 from hubbub.errors import DataError
 
-__all__ = ["Expected", "Numbers", "PublishedFile", "image_dataset", "named", "read", "read_arrays", "replacing", "what"]
-
 # More than any of these files holds: a server that sends without end fills no memory.
 _LARGEST = 400_000_000
 

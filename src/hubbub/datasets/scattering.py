@@ -25,8 +25,6 @@ from hubbub.datasets.dataset import Dataset
 from hubbub.datasets.features import with_features
 from hubbub.errors import DataError
 
-__all__ = ["scattering", "with_scattering"]
-
 # Of J scales and L angles there are 1 + J·L + L²·J·(J − 1)/2 channels for one of the image.
 _SCALES, _ANGLES = 2, 8
 # Groups of channels that are normalized together, for each channel of the image.

@@ -19,8 +19,6 @@ from hubbub.datasets.dataset import IGNORED, Dataset
 from hubbub.datasets.published import PublishedFile, named
 from hubbub.errors import DataError
 
-__all__ = ["ALPHABET", "examples", "load", "speakers"]
-
 # Of the published text, and fixed: otherwise the shape of a model would reveal which characters users have.
 ALPHABET = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PUBLISHED = PublishedFile(

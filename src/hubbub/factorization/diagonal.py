@@ -39,8 +39,6 @@ from hubbub.factorization.anderson import fixed_point
 from hubbub.factorization.pencils import Poles, column_gram, inverse_diagonal, inverse_root_poles, rounding, row_gram
 from hubbub.mechanism.workloads import Workload
 
-__all__ = ["Classes", "Dual", "Effort", "maximize", "proved_trace", "smoothed_diagonal"]
-
 # If wider than float64, it makes the allowance for rounding smaller; nothing else depends on it.
 _WIDE = np.longdouble
 # Roundings that one step takes at most, doubled.
@@ -50,10 +48,10 @@ _TINY = 1e-300
 _Wide = npt.NDArray[np.longdouble]
 
 
-def proved_trace(workload: Workload, w: Array, v: Array, poles: Poles) -> float:
+def _proved_trace(workload: Workload, w: Array, v: Array, poles: Poles) -> float:
     """A lower bound on t, as tight as the poles: tr V·Σ c_q·(M⁻¹ + s_q·V)⁻¹ less an allowance for rounding."""
     n, unit = workload.rounds, float(np.finfo(_WIDE).eps)
-    total = math.fsum(v * smoothed_diagonal(workload, w, v, poles))
+    total = math.fsum(v * _smoothed_diagonal(workload, w, v, poles))
     steps = 2 * _STEP * unit * n + _STEP * float(np.finfo(np.float64).eps)
     entries = 0.0
     if workload.momentum:
@@ -63,7 +61,7 @@ def proved_trace(workload: Workload, w: Array, v: Array, poles: Poles) -> float:
     return total * max(0.0, 1 - steps) / (1 + 2 * entries)
 
 
-def smoothed_diagonal(workload: Workload, w: Array, v: Array, poles: Poles, *, transposed: bool = False) -> Array:
+def _smoothed_diagonal(workload: Workload, w: Array, v: Array, poles: Poles, *, transposed: bool = False) -> Array:
     """The diagonal of Σ c_q·(M⁻¹ + s_q·V)⁻¹, ``(rounds,)``; ``transposed``: for M = A·W·Aᵀ instead.
 
     O(rounds · poles) time, some tens of microseconds a round.
@@ -160,7 +158,7 @@ class Effort(NamedTuple):
 class Dual(NamedTuple):
     """A proved bound at sensitivity 1, and the weights that prove it: X = Σ c_q·(L·W⁻¹·Lᵀ + s_q·V)⁻¹ is nearly optimal.
 
-    The bound is t² / Σ v for the exact weights, with t replaced by :func:`proved_trace`. ``v`` and ``w`` are ``(rounds,)``, w
+    The bound is t² / Σ v for the exact weights, with t replaced by :func:`_proved_trace`. ``v`` and ``w`` are ``(rounds,)``, w
     sums to 1 and v to what makes X of sensitivity about 1.
     """
 
@@ -214,7 +212,7 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
     v, w = weights(found.point)
     gram = row_gram(bands, 1 / w)
     poles = _resolving(bands, gram, v, w, effort.poles)
-    trace = proved_trace(workload, w, v, poles)
+    trace = _proved_trace(workload, w, v, poles)
     first = np.unique(classes[joined], return_index=True)[1]
     # Weights are exact by definition; their sum is 1 up to rounding.
     sums = math.fsum(v[joined][first]) * math.fsum(w) * (1 + 8 * _EPSILON)
@@ -229,7 +227,7 @@ def _diagonal(workload: Workload, gram: Array, w: Array, v: Array, poles: Poles,
             return inverse_diagonal(gram, v, poles)
     except ArithmeticError:
         pass
-    return smoothed_diagonal(workload, w, v, poles, transposed=transposed)
+    return _smoothed_diagonal(workload, w, v, poles, transposed=transposed)
 
 
 def _centered(logarithms: Array) -> Array:

@@ -25,8 +25,6 @@ from hubbub.mechanism.workloads import Workload
 if TYPE_CHECKING:
     from hubbub.factorization.optimized import Objective, Optimized
 
-__all__ = ["DESCRIPTIONS", "Family", "answer_of", "default_bands", "strategy_of"]
-
 DESCRIPTIONS = {name: record.description for name, record in FAMILIES.items()}
 _MOST_BY_MATRIX = 20_000
 

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from hubbub._util.checks import integer, scale
-from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub.accounting.statement import PrivacyGuarantee
 from hubbub.accounting.wording import crude_delta
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout

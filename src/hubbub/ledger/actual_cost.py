@@ -9,10 +9,9 @@ import math
 from dataclasses import dataclass, replace
 
 from hubbub.accounting.composition import certain_zcdp_rho, epsilon
-from hubbub.accounting.events_of_mechanism import mechanism_events, one_release, shares_of
-from hubbub.accounting.guarantee import PrivacyGuarantee, covered_relations
+from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, one_release, shares_of
 from hubbub.accounting.runs import Events, RunCharge, events_of
-from hubbub.accounting.statement import rounded_up
+from hubbub.accounting.statement import PrivacyGuarantee, rounded_up
 from hubbub.accounting.wording import Assumption, ranks_assumption
 from hubbub.ledger.chain import Chain
 from hubbub.ledger.history import History

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from hubbub._util import files, strict_json
 from hubbub._util.checks import integer, scale, shown
-from hubbub.accounting.guarantee import PrivacyGuarantee
+from hubbub.accounting.statement import PrivacyGuarantee
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.ledger.actual_cost import breaches
 from hubbub.ledger.chain import Chain, read_chain
@@ -40,8 +40,6 @@ from hubbub.mechanism.participation import (
     FixedSizeSampling,
     TruncatedPoissonSampling,
 )
-
-__all__ = ["Ledger", "Ticket", "add_record", "end_run", "key_digest"]
 
 _COMPUTED = ("key", "mechanism.epsilon", "mechanism.l2_sensitivity", "mechanism.stddev")
 _MOST_NAMED = 4

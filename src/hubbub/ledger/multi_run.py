@@ -6,13 +6,12 @@ from dataclasses import replace
 from hubbub._util.checks import one_of, open_unit
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
-from hubbub.accounting.guarantee import PrivacyGuarantee, together
+from hubbub.accounting.guarantee import together
 from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.statement import PrivacyGuarantee
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.ledger.actual_cost import Recorded, cost_of_run
-
-__all__ = ["compose_runs", "costs_of_ended_runs", "run_charges"]
 
 
 def costs_of_ended_runs(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:

@@ -13,9 +13,9 @@ from hubbub._util.checks import Array, digest, integer, lattice_bits, one_of, op
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.events_of_mechanism import default_relation
-from hubbub.accounting.guarantee import PrivacyGuarantee, guarantee, unprotected
+from hubbub.accounting.guarantee import guarantee, unprotected
 from hubbub.accounting.runs import RunCharge
-from hubbub.accounting.statement import RunFacts
+from hubbub.accounting.statement import PrivacyGuarantee, RunFacts
 from hubbub.accounting.wording import (
     DEVICES_KEEP,
     HOLDERS_ADD,
@@ -30,8 +30,6 @@ from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
 from hubbub.mechanism.participation import MinSeparation, RandomParticipation, participation_of, participation_record
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import from_parts, strategy_arrays, strategy_numbers
-
-__all__ = ["Extends", "Promise", "Terms"]
 
 # Smaller numbers were formats of versions before the first release, which none reads.
 SCHEMA = 7

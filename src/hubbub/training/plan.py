@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hubbub._util.checks import integer, lattice_bits, number, one_of, open_unit, plain_numbers, positive, probability, scale
 from hubbub.accounting.events_of_mechanism import mechanism_events, stated_relation
-from hubbub.accounting.guarantee import PrivacyGuarantee
 from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.statement import PrivacyGuarantee
 from hubbub.accounting.wording import UNITS, Assumption
 from hubbub.errors import ConfigError
 from hubbub.ledger.promise import Promise
