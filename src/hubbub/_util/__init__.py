@@ -3,11 +3,12 @@
 import math
 import sys
 from collections.abc import Callable, Mapping
+from decimal import Context, Decimal
 from fractions import Fraction
 from importlib import import_module
 from typing import Any
 
-__all__ = ["__version__", "lazily", "least_float", "least_root", "no_lower"]
+__all__ = ["__version__", "lazily", "least_float", "least_root", "no_lower", "to_digits"]
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,12 @@ def no_lower(number: float) -> float:
         1.7320508075688803
     """
     return number * (1 + _ERROR)
+
+
+def to_digits(number: float, digits: int, rounding: str) -> Decimal:
+    """A number with so many digits, rounded as :mod:`decimal` names it, whatever the program's own decimal context is."""
+    exact, context = Decimal.from_float(number), Context(prec=60)
+    return exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1, context), rounding, context)
 
 
 def least_float(number: Fraction) -> float:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
+import numpy as np
+
 from hubbub._util import least_float, least_root, no_lower
 from hubbub._util.checks import non_negative, one_of, open_unit
 from hubbub.accounting import dominating_pairs, pld
@@ -41,6 +43,7 @@ _LARGE_EPSILON = 1e7
 _MOST_MU = 1e12
 
 
+@np.errstate(under="ignore")
 def epsilon(events: Events, delta: float, neighboring_relation: str, accountant: str = "tight") -> float:
     """A sound upper bound on epsilon for releases whose parameters were fixed before the first.
 
@@ -100,6 +103,7 @@ def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> flo
     return min(plain, answer)
 
 
+@np.errstate(under="ignore")
 def delta(events: Events, epsilon: float, neighboring_relation: str, accountant: str = "tight") -> float:
     """A sound upper bound on delta for releases whose parameters were fixed before the first.
 

@@ -6,13 +6,13 @@ Source: Ponomareva et al. 2023, Section 5.3, https://arxiv.org/abs/2303.00654.
 import math
 import sys
 from dataclasses import asdict, dataclass, field
-from decimal import ROUND_CEILING, Context, Decimal
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 import numpy.typing as npt
 
+from hubbub._util import to_digits
 from hubbub._util.checks import Array, open_unit
 from hubbub._util.strict_json import finite_or_none
 from hubbub.accounting import composition
@@ -552,7 +552,7 @@ def _noise(answer: PrivacyGuarantee, facts: RunFacts) -> str:
     if facts.clip_norm is not None:
         stddev = answer.clip_noise_multiplier * facts.clip_norm
         least = "at least " if answer.in_shares or answer.noise_by == "holders" else ""
-        stddev = -float(_up(-stddev, digits=6)) if least else stddev
+        stddev = float(to_digits(stddev, 6, "ROUND_FLOOR")) if least else stddev
         what = "gradients" if answer.privacy_unit == "example" else "updates"
         parts.append(
             f"{what} clipped to norm {facts.clip_norm:g}; z, in the units of a sum, has standard deviation {least}{stddev:.6g}"
@@ -601,7 +601,7 @@ def zcdp_standing(answer: PrivacyGuarantee) -> str:
 def no_less(delta: float) -> str:
     """Delta in six digits, rounded up if it has more: epsilon holds at the number that is shown."""
     shown = f"{delta:g}"
-    return shown if float(shown) >= delta else f"{float(_up(delta, digits=6)):g}"
+    return shown if float(shown) >= delta else f"{float(to_digits(delta, 6, 'ROUND_CEILING')):g}"
 
 
 def rounded_up(epsilon: float) -> str:
@@ -616,9 +616,5 @@ def rounded_up(epsilon: float) -> str:
     """
     if not math.isfinite(epsilon):
         return "∞"
-    return "0" if epsilon == 0 else f"{_up(epsilon, digits=4).normalize():f}"
-
-
-def _up(number: float, *, digits: int) -> Decimal:
-    exact = Decimal(number)
-    return exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), rounding=ROUND_CEILING, context=Context(prec=60))
+    text = f"{to_digits(epsilon, 4, 'ROUND_CEILING'):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -5,13 +5,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hubbub._util import files
+from hubbub._util import files, to_digits
 from hubbub._util.checks import Array, integer, one_of, rounds_count
 from hubbub.accounting.wording import cohort_words
 from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, printable, require_output, say
@@ -273,7 +272,7 @@ def compare(setting: Setting, options: Mapping[str, Any], names: str | None, *, 
 def _print_compared(rows: Sequence[Mapping[str, Any]], bound: float, objective: Objective) -> None:
     screen = console()
     # Rounded down, so that the printed bound is proved.
-    least = f"{Decimal(bound).quantize(Decimal(1).scaleb(Decimal(bound).adjusted() - 5), rounding=ROUND_FLOOR):f}"
+    least = f"{to_digits(bound, 6, 'ROUND_FLOOR'):f}"
     say(
         screen,
         f"No matrix C, with any decoder, has a root squared error below {least} ({objective} over rounds, at L2 sensitivity 1 "

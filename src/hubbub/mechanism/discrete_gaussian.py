@@ -26,7 +26,7 @@ Attacks on Differential Privacy Systems", https://arxiv.org/abs/2112.05307.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
 
@@ -184,8 +184,7 @@ def _table(variance: Fraction) -> _Table:
 
 def _masses(variance: Fraction, reach: int) -> list[int]:
     """P(0), P(1), …, P(J) in units of 2^−_BITS, rounded down but for P(0), which makes the whole one: ``(reach + 1,)``."""
-    with localcontext() as context:
-        context.prec = _DIGITS
+    with localcontext(Context(prec=_DIGITS)):
         unit = (-Decimal(variance.denominator) / (2 * Decimal(variance.numerator))).exp() * 2**_PRECISION
         # e^{−(2x−1)/2V}, from x = 1 on, the ratio of P(x) to P(x − 1); its own ratio is e^{−1/V}.
         ratio, square = int(unit), int(unit * unit) >> _PRECISION

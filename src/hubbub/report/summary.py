@@ -5,7 +5,6 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_FLOOR, Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hubbub._util import to_digits
 from hubbub._util.checks import Array
 from hubbub._util.files import read, refusing
 from hubbub.accounting import PrivacyGuarantee
@@ -153,8 +153,7 @@ class RunSummary:
             return None
         stated = self.audit["stated"]["epsilon"]
         bounds = [one["shown"]["epsilon"] for one in self.audit["comparisons"] if one["stated_epsilon"] == stated]
-        bound = Decimal(max(bounds, default=0.0))
-        return float(bound.quantize(Decimal(1).scaleb(bound.adjusted() - 3), rounding=ROUND_FLOOR)) if bound else 0.0
+        return float(to_digits(max(bounds, default=0.0), 4, "ROUND_FLOOR"))
 
     def statement(self) -> str:
         """The guarantee as a text for publication."""

@@ -12,10 +12,11 @@ https://arxiv.org/abs/1911.12060; each formula names its own.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
+from decimal import Decimal
 
 from scipy.special import erfcinv, erfcx
 
+from hubbub._util import to_digits
 from hubbub._util.checks import one_of, open_unit, scale
 from hubbub._util.roots import bracket
 from hubbub.mechanism.gaussian import exact
@@ -253,11 +254,10 @@ def why_not_proved(answer: Calibration) -> str:
 
 def shown(value: float, digits: int) -> str:
     """A number above 0 with a given number of digits, rounded up."""
-    exact_value = Decimal(value)
-    up = exact_value.quantize(Decimal(1).scaleb(exact_value.adjusted() - digits + 1), rounding=ROUND_CEILING)
+    up = to_digits(value, digits, "ROUND_CEILING")
     text = f"{float(up):.{digits}g}"
     # Near the smallest float64, the nearest number may be below.
-    return text if Decimal(text) >= exact_value else f"{up:e}"
+    return text if Decimal(text) >= up else f"{up:e}"
 
 
 def computed(name: str, epsilon: float, delta: float, sensitivity: float = 1.0) -> Calibration:
