@@ -221,6 +221,7 @@ def test_rng_10_neither_an_open_run_nor_its_noise_nor_a_secret_can_be_pickled_or
         for refused in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match="cannot be copied or pickled"):
                 refused(thing)
-    for thing in (path, path._noise, path.ledger, path.ledger.promise, *path.ledger.history.epochs, SecureSource(KEY)):
+    own, ledger = (path, path._noise, path.cohort_keys, SecureSource(KEY)), path.ledger
+    for thing in (*own, ledger, ledger.promise, *ledger.history.epochs):
         shown = f"{thing!r} {thing}".encode()
         assert not any(form in shown for form in (*secrets, *forms(KEY)))

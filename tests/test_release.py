@@ -35,6 +35,8 @@ from small_runs import Foreign
 def test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -> None:
     path = opened()
     ticket = path.begin([0, 1], total(), CLIP)
+    with pytest.raises(LedgerError, match="begun already"):
+        path.begin([0], total(), CLIP)
     assert path.row(ticket) is not None
     with pytest.raises(LedgerError, match="given out already"):
         path.row(ticket)
@@ -43,6 +45,8 @@ def test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -
         path.row(ticket)
     assert path.next_round == 1
     assert path.ledger.spent(1e-5).epsilon == PROMISE.after(1, 1e-5).epsilon > 0
+    with pytest.raises(LedgerError, match="was not begun by begin of this path"):
+        path.row(path.ledger.begin(1, [2], "sum", CLIP))
 
 
 @pytest.mark.parametrize(
@@ -93,12 +97,6 @@ def test_rng_2_a_fork_does_not_open_a_sum_with_its_parents_row() -> None:
     row._process += 1
     with pytest.raises(NoiseExhaustedError, match="was forked from"):
         total(5).open(row)
-
-
-def test_rng_4_a_round_that_is_begun_behind_the_paths_back_gets_no_row() -> None:
-    path = opened()
-    with pytest.raises(LedgerError, match="was not begun by begin of this path"):
-        path.row(path.ledger.begin(0, [0], "sum", CLIP))
 
 
 def test_rng_4_of_two_threads_that_ask_for_a_row_one_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,23 +178,14 @@ def test_what_is_no_list_of_measurements_is_refused_by_the_name_of_its_class(ans
         next(train(measured, population, nn.Linear(3, 2)))
 
 
-def test_rng_4_a_round_that_was_begun_is_not_begun_again() -> None:
-    path = opened()
-    path.begin([0], total(), CLIP)
-    with pytest.raises(LedgerError, match="begun already"):
-        path.begin([0], total(), CLIP)
-
-
 def test_the_charge_is_on_disk_before_the_row_and_the_release_before_its_record(tmp_path: Path) -> None:
     path = opened(locked(tmp_path))
     ticket = path.begin([3], total(), CLIP)
     assert read_chain(tmp_path / "ledger.jsonl").records[-1]["kind"] == "begin"
     release = total().open(path.row(ticket))
-    assert not (tmp_path / "state" / "releases" / "0.safetensors").exists()
-    seen = []
-    path.ledger.commit = lambda ticket, content: seen.append(
-        (tmp_path / "state" / "releases" / "0.safetensors").read_bytes() == content
-    )
+    seen, file = [], tmp_path / "state/releases/0.safetensors"
+    assert not file.exists()
+    path.ledger.commit = lambda ticket, content: seen.append(file.read_bytes() == content)
     path.commit(ticket, release)
     assert seen == [True]
 
@@ -243,11 +232,8 @@ def test_independent_noise_resumes_on_any_machine_and_draws_no_row_of_an_earlier
     for t in range(2):
         one_round(first, t)
     monkeypatch.setattr("hubbub.training.release.sampler", lambda: "0" * 64)
-    drawn = []
-    right = IncarnationSource.segments
-    monkeypatch.setattr(
-        IncarnationSource, "segments", lambda self, index, first: (drawn.append(index), right(self, index, first))[1]
-    )
+    drawn, right = [], IncarnationSource.segments
+    monkeypatch.setattr(IncarnationSource, "segments", lambda self, *at: (drawn.append(at[0]), right(self, *at))[1])
     again = opened(RunStore(tmp_path), promise)
     assert again._noise.round_index == again._noise.drawn == 2
     one_round(again, 2)

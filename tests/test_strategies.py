@@ -1,3 +1,5 @@
+import copy
+import pickle
 import re
 import tomllib
 from pathlib import Path
@@ -69,8 +71,10 @@ def test_every_family_is_tested_and_in_the_package_the_import_contract_and_the_p
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])
-def test_matrix_stream_and_sensitivity_agree(strategy: strategies.Strategy) -> None:
-    check_strategy(strategy)
+def test_matrix_stream_and_sensitivity_agree_and_stay_so_in_a_copy(strategy: strategies.Strategy) -> None:
+    for one in (strategy, copy.copy(strategy), copy.deepcopy(strategy), pickle.loads(pickle.dumps(strategy))):  # noqa: S301 # ours
+        check_strategy(one)
+        assert not any(array.flags.writeable for array in vars(one).values() if isinstance(array, np.ndarray))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda value: repr(value)[:40])

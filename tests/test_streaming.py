@@ -131,6 +131,8 @@ def test_a_step_that_fails_in_the_middle_of_a_row_changes_nothing() -> None:
             def failing(out: torch.Tensor) -> None:
                 self.left -= 1
                 if self.left < 0:
+                    with pytest.raises(NoiseExhaustedError, match="another thread draws its row"):
+                        noise.next_row()
                     raise MemoryError
                 fill(out)
 

@@ -9,6 +9,7 @@ import math
 import numbers
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from fractions import Fraction
 from typing import Any
 
@@ -196,3 +197,10 @@ def real_array(name: str, value: npt.ArrayLike, *, ndim: int, at_most: float = _
         raise ValueError(f"{name}{list(where) or ''} = {array[where]}: must be at most {at_most:g}, or its square overflows")
     array.setflags(write=False)
     return array
+
+
+class Rebuilt:
+    """A dataclass whose copies and pickles are made by its constructor, which checks them, and whose arrays are read-only."""
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), tuple(getattr(self, part.name) for part in fields(self))  # type: ignore[arg-type] # a dataclass

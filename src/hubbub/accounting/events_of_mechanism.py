@@ -27,18 +27,7 @@ from hubbub.accounting.events import (
 )
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism, NoiseShares
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    RandomParticipation,
-    SingleParticipation,
-    TruncatedPoissonSampling,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.mechanism.sensitivity import bands_of, is_triangular
 from hubbub.mechanism.strategies import Strategy, own
 
@@ -46,12 +35,17 @@ from hubbub.mechanism.strategies import Strategy, own
 _LEAST_MU_SQUARED = Fraction(1, 10**24)
 
 
-def default_relation(participation: Participation) -> NeighboringRelation:
+def default_relation(participation: parts.Participation) -> NeighboringRelation:
     """Add-or-remove-one for cohorts that each unit joins at random, zero-out for patterns and cohorts of a fixed size."""
     match participation:
-        case SingleParticipation() | FixedEpochs() | MinSeparation() | FixedSizeSampling():
+        case parts.SingleParticipation() | parts.FixedEpochs() | parts.MinSeparation() | parts.FixedSizeSampling():
             return "zero-out"
-        case PoissonSampling() | TruncatedPoissonSampling() | CyclicPoissonSampling() | BallsInBinsSampling():
+        case (
+            parts.PoissonSampling()
+            | parts.TruncatedPoissonSampling()
+            | parts.CyclicPoissonSampling()
+            | parts.BallsInBinsSampling()
+        ):
             return "add-or-remove-one"
 
 
@@ -79,20 +73,20 @@ def mechanism_events(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, in
     if rounds == 0:
         return ()
     match mechanism.participation:
-        case SingleParticipation() | FixedEpochs() | MinSeparation():
+        case parts.SingleParticipation() | parts.FixedEpochs() | parts.MinSeparation():
             if mechanism.shares is not None:
                 # Of independent noise the squared sensitivity is the number of a client's rounds.
                 return ((shares_of(mechanism, mechanism.shares), round(mechanism.sensitivity_after(rounds).value ** 2)),)
             return ((one_release(mechanism.mu_squared(mechanism.least_sensitivity(rounds))), 1),)
-        case PoissonSampling(sampling_probability):
+        case parts.PoissonSampling(sampling_probability):
             return ((PoissonSampled(z, sampling_probability), rounds),)
-        case FixedSizeSampling(cohort_size, population):
+        case parts.FixedSizeSampling(cohort_size, population):
             return ((FixedSizeSampled(z, cohort_size, population), rounds),)
-        case TruncatedPoissonSampling(sampling_probability, max_cohort_size, population):
+        case parts.TruncatedPoissonSampling(sampling_probability, max_cohort_size, population):
             return ((TruncatedPoissonSampled(z, sampling_probability, max_cohort_size, population), rounds),)
-        case CyclicPoissonSampling(sampling_probability, cycle_length):
+        case parts.CyclicPoissonSampling(sampling_probability, cycle_length):
             return ((PoissonSampled(z, sampling_probability), -(-rounds // cycle_length)),)
-        case BallsInBinsSampling(bins):
+        case parts.BallsInBinsSampling(bins):
             # The first rounds of a cycle show less than all of it: they cost as much as the whole cycle.
             return ((BallsInBins(z, bins, max(rounds, bins)), 1),)
 
@@ -119,12 +113,12 @@ def shares_of(mechanism: Mechanism, shares: NoiseShares) -> DiscreteGaussianShar
     return DiscreteGaussianShares(z, shares.clients, shares.least_stddev(z), shares.dim)
 
 
-def covered_relations(participation: Participation) -> tuple[NeighboringRelation, ...]:
+def covered_relations(participation: parts.Participation) -> tuple[NeighboringRelation, ...]:
     """The neighboring relations under which a theorem covers these cohorts: of a pattern not add-or-remove-one."""
-    return tuple(r for r in RELATIONS if r != "add-or-remove-one" or isinstance(participation, RandomParticipation))
+    return tuple(r for r in RELATIONS if r != "add-or-remove-one" or isinstance(participation, parts.RandomParticipation))
 
 
-def stated_relation(participation: Participation, relation: str | None) -> NeighboringRelation:
+def stated_relation(participation: parts.Participation, relation: str | None) -> NeighboringRelation:
     """The relation to state, by default that of the cohorts."""
     stated = require_relation(default_relation(participation) if relation is None else relation)
     if stated not in covered_relations(participation):
@@ -135,13 +129,13 @@ def stated_relation(participation: Participation, relation: str | None) -> Neigh
     return stated
 
 
-def _require_theorem(strategy: Strategy, participation: Participation) -> None:
+def _require_theorem(strategy: Strategy, participation: parts.Participation) -> None:
     """Refuse random cohorts whose amplification no theorem gives for this C."""
-    if not isinstance(participation, RandomParticipation):
+    if not isinstance(participation, parts.RandomParticipation):
         return
     bands, named = _bands(strategy), f"strategy = {type(strategy).__name__} with {type(participation).__name__}"
     match participation:
-        case CyclicPoissonSampling(cycle_length=cycle_length):
+        case parts.CyclicPoissonSampling(cycle_length=cycle_length):
             if bands is None:
                 raise ConfigError(
                     f"{named}: its C is not square and lower triangular, and cyclic cohorts are accounted for banded noise "
@@ -153,7 +147,7 @@ def _require_theorem(strategy: Strategy, participation: Participation) -> None:
                     f"one release, and no theorem amplifies that; use at most {cycle_length} bands, or a cycle_length of at "
                     f"least {bands}"
                 )
-        case BallsInBinsSampling() if bands != 1:
+        case parts.BallsInBinsSampling() if bands != 1:
             raise ConfigError(
                 f"{named}: with correlated noise what two bins show overlaps, and the mixture is bounded for independent "
                 "noise only; use the identity strategy, a banded one with cyclic Poisson cohorts, or the pattern FixedEpochs, "

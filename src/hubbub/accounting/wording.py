@@ -7,24 +7,12 @@ from typing import Any, Literal, get_args
 from hubbub._util.checks import one_of, shown
 from hubbub.accounting.events import NeighboringRelation
 from hubbub.mechanism import Mechanism, strategies
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    Pattern,
-    PoissonSampling,
-    SingleParticipation,
-    TruncatedPoissonSampling,
-    every_round,
-)
+from hubbub.mechanism import participation as parts
 from hubbub.mechanism.strategies import Identity, own
 
 
 def not_covered(
-    privacy_unit: str, participations: Sequence[Participation | None], neighboring_relation: NeighboringRelation
+    privacy_unit: str, participations: Sequence[parts.Participation | None], neighboring_relation: NeighboringRelation
 ) -> tuple[str, ...]:
     """What no guarantee covers, by whose contribution is clipped as one, and what several of them pay together."""
     examples = privacy_unit == "example"
@@ -48,7 +36,7 @@ OF_GROUPS = (
 
 
 def _groups(
-    privacy_unit: str, participations: Sequence[Participation | None], neighboring_relation: NeighboringRelation
+    privacy_unit: str, participations: Sequence[parts.Participation | None], neighboring_relation: NeighboringRelation
 ) -> str:
     """What k units pay that act as one, as far as a theorem says it for these cohorts.
 
@@ -59,13 +47,13 @@ def _groups(
     (the rounds of a mixture), https://arxiv.org/abs/2106.08567.
     """
     who = OF_GROUPS[privacy_unit == "example"]
-    if all(isinstance(one, Pattern) for one in participations):
+    if all(isinstance(one, parts.Pattern) for one in participations):
         return f"{who}, epsilon is that of k times the sensitivity"
-    if all(isinstance(one, Pattern | PoissonSampling) for one in participations):
+    if all(isinstance(one, parts.Pattern | parts.PoissonSampling) for one in participations):
         return f"{who}, epsilon is not that of k times the sensitivity, but that of hubbub.accounting.group_events"
     stepwise = f"{who}, epsilon is at most what hubbub.accounting.group_epsilon makes of it"
     if neighboring_relation == "add-or-remove-one" and any(
-        isinstance(one, FixedSizeSampling | TruncatedPoissonSampling) for one in participations
+        isinstance(one, parts.FixedSizeSampling | parts.TruncatedPoissonSampling) for one in participations
     ):
         # The cohorts of those who remain are drawn from fewer with each of the k that is taken away.
         return f"{stepwise}, with k − 1 fewer in the population"
@@ -213,12 +201,12 @@ def describe(mechanism: Mechanism, privacy_unit: str = "client") -> str:
 
 def cohorts_of(mechanism: Mechanism, privacy_unit: str = "client") -> str:
     """Who takes part when in a mechanism's rounds, in words."""
-    if mechanism.participation == every_round(mechanism.rounds):
+    if mechanism.participation == parts.every_round(mechanism.rounds):
         return f"any {privacy_unit} in any round"
     return cohort_words(mechanism.participation, privacy_unit)
 
 
-def cohort_words(participation: Participation, privacy_unit: str = "client") -> str:
+def cohort_words(participation: parts.Participation, privacy_unit: str = "client") -> str:
     """Who takes part when, in words.
 
     Example:
@@ -227,29 +215,29 @@ def cohort_words(participation: Participation, privacy_unit: str = "client") -> 
     """
     unit = privacy_unit
     match participation:
-        case SingleParticipation() | FixedEpochs(1, _) | MinSeparation(_, 1):
+        case parts.SingleParticipation() | parts.FixedEpochs(1, _) | parts.MinSeparation(_, 1):
             return f"each {unit} in at most one round"
-        case FixedEpochs(epochs, rounds_per_epoch):
+        case parts.FixedEpochs(epochs, rounds_per_epoch):
             return f"each {unit} in at most {epochs} rounds, whole multiples of {rounds_per_epoch} apart"
-        case MinSeparation(1, max_participations):
+        case parts.MinSeparation(1, max_participations):
             return f"each {unit} in at most {max_participations} rounds"
-        case MinSeparation(min_separation, max_participations):
+        case parts.MinSeparation(min_separation, max_participations):
             return f"each {unit} in at most {max_participations} rounds at least {min_separation} apart"
-        case PoissonSampling(sampling_probability):
+        case parts.PoissonSampling(sampling_probability):
             return f"each {unit} in a round with probability {sampling_probability:g}"
-        case FixedSizeSampling(cohort_size, population):
+        case parts.FixedSizeSampling(cohort_size, population):
             return f"cohorts of {cohort_size} of {population} {unit}s drawn at random"
-        case TruncatedPoissonSampling(sampling_probability, max_cohort_size, population):
+        case parts.TruncatedPoissonSampling(sampling_probability, max_cohort_size, population):
             return (
                 f"each {unit} in a round with probability {sampling_probability:g}, of {population} {unit}s at most "
                 f"{max_cohort_size}"
             )
-        case CyclicPoissonSampling(sampling_probability, cycle_length):
+        case parts.CyclicPoissonSampling(sampling_probability, cycle_length):
             return (
                 f"each {unit} in one of {cycle_length} groups of cyclic Poisson sampling, and in a round of its group with "
                 f"probability {sampling_probability:g}"
             )
-        case BallsInBinsSampling(bins):
+        case parts.BallsInBinsSampling(bins):
             return f"each {unit} in one of {bins} bins drawn at random, and so in every {bins}th round"
 
 
@@ -268,7 +256,7 @@ DEVICES_KEEP = (
 
 
 def assumptions(
-    participation: Participation,
+    participation: parts.Participation,
     neighboring_relation: NeighboringRelation | None = None,
     *,
     shares_of: int | None = None,
@@ -282,15 +270,15 @@ def assumptions(
     """
     unit = privacy_unit
     match participation:
-        case SingleParticipation() | FixedEpochs() | MinSeparation():
+        case parts.SingleParticipation() | parts.FixedEpochs() | parts.MinSeparation():
             kept = f"no {unit} breaks the participation pattern, or its own rounds are counted as they were"
             drawn: tuple[Assumption, ...] = DEVICES_KEEP if pattern_kept_by == "devices" else (Assumption(kept, "ledger"),)
-        case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling():
+        case parts.PoissonSampling() | parts.FixedSizeSampling() | parts.TruncatedPoissonSampling():
             drawn = (_COINS,)
-        case CyclicPoissonSampling():
+        case parts.CyclicPoissonSampling():
             group = f"each {unit}'s group is fixed permanently by its name alone, whatever the data and the other {unit}s are"
             drawn = (_COINS, Assumption(group, "operator"))
-        case BallsInBinsSampling():
+        case parts.BallsInBinsSampling():
             one_bin = f"each {unit}'s bin is drawn once for the whole run, whatever the data and the other {unit}s are"
             drawn = (_COINS, Assumption(one_bin, "operator"))
     if neighboring_relation is not None:
@@ -320,16 +308,20 @@ def stopped(rounds: int) -> Assumption:
     return Assumption(text, "operator")
 
 
-def compared(participation: Participation, neighboring_relation: NeighboringRelation, unit: str) -> tuple[Assumption, ...]:
+def compared(
+    participation: parts.Participation, neighboring_relation: NeighboringRelation, unit: str
+) -> tuple[Assumption, ...]:
     """What the two data sets that the relation compares have in common, where that is not plain."""
     if neighboring_relation == "add-or-remove-one":
         who = one_unit(unit)
         # Who knows how many there are, to the last one, knows whether one is there.
         numbers = f"the cohorts' law, the fixed divisor of the sums and every number of {unit}s that is published"
         same = f"{numbers} are the same whether {who} is there or not"
-        if isinstance(participation, FixedSizeSampling | TruncatedPoissonSampling):
+        if isinstance(participation, parts.FixedSizeSampling | parts.TruncatedPoissonSampling):
             same = f"{same}; the {unit} that may be missing is one of the {participation.population}"
         return (Assumption(same, "operator"),)
-    if neighboring_relation == "replace-one" and isinstance(participation, CyclicPoissonSampling | BallsInBinsSampling):
+    if neighboring_relation == "replace-one" and isinstance(
+        participation, parts.CyclicPoissonSampling | parts.BallsInBinsSampling
+    ):
         return (Assumption(f"{one_unit(unit)} that replaces another takes its name, and with it its rounds", "operator"),)
     return ()

@@ -48,7 +48,8 @@ class NoiseStream:
         ConfigError: The remembered rows need more memory than there is.
         ValueError: A part outside of the vector, a dtype other than float32 and float64, or from :meth:`next_row`, a strategy
             whose rows do not fit the dtype.
-        NoiseExhaustedError: From :meth:`next_row`, after the strategy's last round, or in a forked process.
+        NoiseExhaustedError: From :meth:`next_row`, after the strategy's last round, in a forked process, or while
+            another thread draws the row.
 
     Example:
         >>> from hubbub.mechanism.participation import SingleParticipation
@@ -96,6 +97,8 @@ class NoiseStream:
         self._slices = [(at, min(at + step, self._width)) for at in range(0, self._width, step)]
         self._wanted = slice(first - begin, stop - begin)
         self.round_index = self.drawn = 0
+        # Empty while a row is drawn: taking it is one call, so that of two threads one gets the row.
+        self._turn = [True]
         # Remembered rows lie in the listed slots of the ring, the oldest first; other slots are free.
         self._ring = self._slots(0)
         self._remembered: list[int] = []
@@ -137,6 +140,17 @@ class NoiseStream:
         return super().__reduce_ex__(protocol)
 
     def _step(self, out: torch.Tensor | None) -> None:
+        """Take a step, unless another thread takes it."""
+        try:
+            self._turn.pop()
+        except IndexError:
+            raise NoiseExhaustedError(f"round {self.round_index}: another thread draws its row; ask from one thread") from None
+        try:
+            self._step_alone(out)
+        finally:
+            self._turn.append(True)
+
+    def _step_alone(self, out: torch.Tensor | None) -> None:
         """Take one step in each segment, and write the rows to ``out``; a step that fails changes nothing."""
         if self._process not in (None, os.getpid()):
             raise NoiseExhaustedError(

@@ -7,7 +7,7 @@ of a participation pattern are drawn from the clients that the ledger lets join,
 import hmac
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -16,18 +16,7 @@ import numpy.typing as npt
 from hubbub._util.prf import bits, derive, uniform_choice
 from hubbub.errors import ParticipationError
 from hubbub.ledger.ledger import Ledger
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    RandomParticipation,
-    SingleParticipation,
-    TruncatedPoissonSampling,
-)
+from hubbub.mechanism import participation as parts
 
 
 @dataclass(frozen=True)
@@ -40,16 +29,18 @@ class CohortKeys:
             of a folder would draw the same cohorts, and their costs would not add up.
     """
 
-    lasting: bytes
-    fresh: bytes
+    lasting: bytes = field(repr=False)
+    fresh: bytes = field(repr=False)
 
-    def renewed(self, participation: Participation, key: bytes) -> "CohortKeys":
+    def renewed(self, participation: parts.Participation, key: bytes) -> "CohortKeys":
         """The keys of an incarnation with this key."""
-        return CohortKeys(self.lasting, derive(key, "cohorts")) if isinstance(participation, RandomParticipation) else self
+        return (
+            CohortKeys(self.lasting, derive(key, "cohorts")) if isinstance(participation, parts.RandomParticipation) else self
+        )
 
 
 def draw(
-    participation: Participation,
+    participation: parts.Participation,
     round_index: int,
     clients: Sequence[Hashable],
     size: float,
@@ -68,28 +59,28 @@ def draw(
     _require_counted(participation, len(clients))
     coins = derive(keys.fresh, "cohort", round_index)
     match participation:
-        case PoissonSampling(sampling_probability):
+        case parts.PoissonSampling(sampling_probability):
             chosen = _sampled(coins, len(clients), sampling_probability)
-        case TruncatedPoissonSampling(sampling_probability, max_cohort_size):
+        case parts.TruncatedPoissonSampling(sampling_probability, max_cohort_size):
             chosen = _sampled(coins, len(clients), sampling_probability)
             if len(chosen) > max_cohort_size:
                 kept = uniform_choice(derive(coins, "kept"), len(chosen), max_cohort_size)
                 chosen = [chosen[i] for i in kept]
-        case CyclicPoissonSampling(sampling_probability, cycle_length):
+        case parts.CyclicPoissonSampling(sampling_probability, cycle_length):
             # A draw for each client, those of other groups too: a client's draw does not depend on the other members.
             drawn = _sampled(coins, len(clients), sampling_probability)
             turn, key = round_index % cycle_length, derive(keys.lasting, "groups")
             chosen = [i for i in drawn if _slot(key, clients[i], cycle_length) == turn]
-        case BallsInBinsSampling(bins):
+        case parts.BallsInBinsSampling(bins):
             slots = _slots(derive(keys.lasting, "slots"), clients if isinstance(clients, range) else tuple(clients), bins)
             chosen = np.flatnonzero(slots == round_index % bins).tolist()
-        case FixedSizeSampling(cohort_size):
+        case parts.FixedSizeSampling(cohort_size):
             chosen = uniform_choice(coins, len(clients), cohort_size)
-        case FixedEpochs(rounds_per_epoch=rounds_per_epoch):
+        case parts.FixedEpochs(rounds_per_epoch=rounds_per_epoch):
             # One secret order for the whole run assigns the clients to the rounds of an epoch.
             order = np.argsort(bits(derive(keys.lasting, "rotation"), len(clients)), kind="stable")
             chosen = sorted(order[round_index % rounds_per_epoch :: rounds_per_epoch].tolist())
-        case SingleParticipation() | MinSeparation():
+        case parts.SingleParticipation() | parts.MinSeparation():
             cohort = eligible(round_index, clients, int(size), keys=keys, ledger=ledger)
             if len(cohort) < int(size):
                 raise ParticipationError(
@@ -137,13 +128,13 @@ def eligible(round_index: int, clients: Sequence[Hashable], size: int, *, keys: 
     return [clients[i] for i in places.tolist()]
 
 
-def counts_on_list(participation: Participation) -> bool:
+def counts_on_list(participation: parts.Participation) -> bool:
     """Whether the promise assumes one list of clients for the whole run.
 
     Random cohorts are drawn from the list, and a rotation assigns places of the list. For other patterns the ledger knows by
     name who took part when.
     """
-    return isinstance(participation, RandomParticipation | FixedEpochs)
+    return isinstance(participation, parts.RandomParticipation | parts.FixedEpochs)
 
 
 def require_distinct(clients: Sequence[Hashable]) -> None:
@@ -164,30 +155,30 @@ def _require_distinct(clients: tuple[Hashable, ...]) -> None:
             )
 
 
-def _require_counted(participation: Participation, clients: int) -> None:
+def _require_counted(participation: parts.Participation, clients: int) -> None:
     if (counted := getattr(participation, "population", clients)) != clients:
         raise ParticipationError(f"population = {counted}: there are {clients} clients")
 
 
-def require_feasible(participation: Participation, rounds: int, clients: int, size: float) -> None:
+def require_feasible(participation: parts.Participation, rounds: int, clients: int, size: float) -> None:
     """Refuse, before the first round, a pattern that this many clients cannot keep."""
     _require_counted(participation, clients)
     match participation:
-        case SingleParticipation() | MinSeparation() if size < 1 or size != int(size):
+        case parts.SingleParticipation() | parts.MinSeparation() if size < 1 or size != int(size):
             raise ParticipationError(
                 f"expected_cohort_size = {size:g}: is the size of each cohort of a pattern; take a whole number of at least 1"
             )
-        case SingleParticipation() if rounds * size > clients:
+        case parts.SingleParticipation() if rounds * size > clients:
             raise ParticipationError(
                 f"pattern 'single': {rounds} rounds of {size:g} clients need {rounds * size:g} clients, there are {clients}"
             )
-        case FixedEpochs(epochs, rounds_per_epoch) if epochs * rounds_per_epoch < rounds:
+        case parts.FixedEpochs(epochs, rounds_per_epoch) if epochs * rounds_per_epoch < rounds:
             raise ParticipationError(f"epochs = {epochs} of {rounds_per_epoch} rounds: the run has {rounds} rounds")
-        case FixedEpochs(rounds_per_epoch=rounds_per_epoch) if rounds_per_epoch > clients:
+        case parts.FixedEpochs(rounds_per_epoch=rounds_per_epoch) if rounds_per_epoch > clients:
             raise ParticipationError(
                 f"rounds_per_epoch = {rounds_per_epoch}: there are {clients} clients, so that some rounds would have none"
             )
-        case MinSeparation(min_separation, max_participations):
+        case parts.MinSeparation(min_separation, max_participations):
             separation, most = min(min_separation, rounds), max_participations
         case _:
             return

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, real_array
+from hubbub._util.checks import Array, Rebuilt, real_array
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix, summed
 from hubbub.mechanism.strategies.matrices import require_invertible
@@ -19,7 +19,7 @@ from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row,
 
 
 @dataclass(frozen=True, eq=False)
-class Banded:
+class Banded(Rebuilt):
     """A lower-triangular C given by its diagonals.
 
     Args:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hubbub._util.checks import Array, integer, plain_numbers, rounds_count
+from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers, rounds_count
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import matrices
@@ -25,7 +25,7 @@ _LARGEST = 1e50
 
 
 @dataclass(frozen=True)
-class BandedInverse:
+class BandedInverse(Rebuilt):
     """C whose inverse has ``noising_coefficients`` along its diagonals and zeros below the last band.
 
     Args:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy.typing as npt
 
-from hubbub._util.checks import Array
+from hubbub._util.checks import Array, Rebuilt
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity, bands_of, of_matrix
 from hubbub.mechanism.strategies.matrices import checked_triangular, triangular_form
@@ -17,7 +17,7 @@ from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row,
 
 
 @dataclass(frozen=True, eq=False)
-class Dense:
+class Dense(Rebuilt):
     """A strategy given as a matrix.
 
     Args:

@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg
 
-from hubbub._util.checks import Array, one_of, plain_numbers, rounds_count
+from hubbub._util.checks import Array, Rebuilt, one_of, plain_numbers, rounds_count
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity, of_matrix
 from hubbub.mechanism.strategies.matrices import gram_root
@@ -28,7 +28,7 @@ DECODERS = ("optimal", "circulant")
 
 
 @dataclass(frozen=True)
-class Fourier:
+class Fourier(Rebuilt):
     """The Fourier mechanism for prefix sums, as the triangular matrix that streams its noise.
 
     Args:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, integer, plain_numbers, real_array, rounds_count, scale
+from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers, real_array, rounds_count, scale
 from hubbub.errors import ConfigError
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
@@ -20,7 +20,7 @@ __all__ = ["Columns", "Described"]
 
 
 @dataclass(frozen=True, eq=False)
-class Described:
+class Described(Rebuilt):
     """A matrix-only strategy.
 
     Args:

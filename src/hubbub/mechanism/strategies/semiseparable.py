@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, real_array
+from hubbub._util.checks import Array, Rebuilt, real_array
 from hubbub.mechanism.participation import Participation, SingleParticipation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies.matrices import require_invertible
@@ -35,7 +35,7 @@ class Recursion(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Semiseparable:
+class Semiseparable(Rebuilt):
     """C by its buffers: how each round reads, mixes and fills them.
 
     Args:

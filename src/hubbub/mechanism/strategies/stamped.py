@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import block_diag
 
-from hubbub._util.checks import Array, integer, plain_numbers, real_array, rounds_count
+from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers, real_array, rounds_count
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering
 from hubbub.mechanism.sensitivity import Sensitivity, bands_of, gram, is_triangular, of_columns, of_matrix, summed
 from hubbub.mechanism.strategies.matrices import checked_triangular, triangular_form
@@ -38,7 +38,7 @@ _DENSE = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Stamped:
+class Stamped(Rebuilt):
     """Copies of one triangular matrix along the diagonal.
 
     Args:

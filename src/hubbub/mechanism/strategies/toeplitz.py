@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hubbub._util.checks import Array, integer, plain_numbers, rounds_count
+from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers, rounds_count
 from hubbub.mechanism.participation import MinSeparation, Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix, summed
 from hubbub.mechanism.strategies import matrices
@@ -24,7 +24,7 @@ _DENSE = 512
 
 
 @dataclass(frozen=True)
-class _Coefficients:
+class _Coefficients(Rebuilt):
     """The fields of both families, checked."""
 
     rounds: int
@@ -125,8 +125,9 @@ class NormalizedToeplitz(_Coefficients):
 
     @cached_property
     def column_norms(self) -> Array:
-        """``(bands,)``: norms of Toeplitz columns with 1, 2, … rounds left; the last is that of all others."""
+        """``(bands,)``, read-only: norms of Toeplitz columns with 1, 2, … rounds left; the last is that of all others."""
         norms: Array = np.sqrt(np.cumsum(np.square(self.coefficients)))
+        norms.setflags(write=False)
         return norms
 
     def matrix(self) -> Array:
