@@ -194,13 +194,14 @@ def test_a_population_that_cannot_do_what_is_planned_is_refused_before_the_first
     assert not population.asked
 
 
-@pytest.mark.parametrize("change", ["trained", "half"])
+@pytest.mark.parametrize("change", ["trained", "half", "replaced"])
 def test_shp_10_a_model_that_is_changed_between_rounds_is_refused(change: str) -> None:
     model = linear()
     run = train(PLANS["independent, everyone"], Silent(NAMES), model)
     next(run)
     with torch.no_grad():
-        model.weight.mul_(2.0) if change == "trained" else model.half()
+        model.weight = nn.Parameter(model.weight + 0) if change == "replaced" else model.weight
+        model.half() if change == "half" else model.weight.mul_(2.0)
     with pytest.raises(ConfigError, match=r"changed between rounds|parameters were replaced"):
         next(run)
 

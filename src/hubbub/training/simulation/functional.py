@@ -56,14 +56,17 @@ class FlatModel:
                 start = part.stop
 
     def require_views(self) -> None:
-        """Refuse a model whose parameters were replaced and are no longer views of the vector."""
-        start = self.vector.data_ptr()
+        """Refuse a model whose trainable parameters are no longer those that were views of the vector."""
+        start, trained = self.vector.data_ptr(), [p for p in self.module.parameters() if p.requires_grad]
+        same = [*map(id, trained)] == [*map(id, self._parameters)]
         for parameter in self._parameters:
-            if parameter.numel() and (parameter.data_ptr() != start or parameter.dtype != self.vector.dtype):
-                raise ConfigError(
-                    "model: its parameters were replaced during the run (by .to(), .half() or the like); convert a copy instead"
-                )
-            start += parameter.numel() * parameter.element_size()
+            own = parameter.data_ptr() == start and parameter.dtype == self.vector.dtype
+            same, start = same and (own or not parameter.numel()), start + parameter.numel() * parameter.element_size()
+        if not same:
+            raise ConfigError(
+                "model: its parameters were replaced during the run (by .to(), .half(), a new layer, requires_grad or the "
+                "like); convert a copy instead"
+            )
 
 
 def require_trainable(module: nn.Module) -> list[nn.Parameter]:

@@ -206,7 +206,7 @@ class OneByOne:
     def trained(self, start: torch.Tensor, job: Job) -> tuple[torch.Tensor, float]:
         """The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches."""
         local, worker, vector, gradient = self._local, self._worker, self._worker.vector, self._worker.gradient
-        with own_generators(self._device), repeatable(self._device):
+        with own_generators(self._device), repeatable(self._device), torch.enable_grad():
             seed_generators(job.seed, self._device)
             stepper = Stepper(local, [vector], [start])
             worker.module.train()

@@ -75,7 +75,7 @@ class Stacks:
             inputs, targets, counts = feed.batch(step)
             # Clients without a batch left, and padding, take no step.
             active = torch.tensor([count > 0 for count in counts], device=self._device)
-            with repeatable(self._device):
+            with repeatable(self._device), torch.enable_grad():
                 with computing(self._precision, self._device):
                     output = self._model(own, inputs, counts, generators)
                     with in_range(self._device):
