@@ -14,7 +14,7 @@ from conftest import raising
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.experiment import config
 from hubbub.experiment.build import build
-from hubbub.experiment.engine.flower_app import client_app, run_locally, serve
+from hubbub.experiment.engine.flower_app import client_app, local_population, serve
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.flower import LocalGrid
 from hubbub.ledger.chain import read_chain
@@ -136,7 +136,7 @@ def test_unnamed_keys_are_made_once_and_only_their_owner_may_read_them(tmp_path:
     file = run_file(tmp_path, None)
     begun = RunInFolder.begun(build(config.resolve(config.load(file)), allow_import=True), tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
-        run_locally(begun, raising(KeyboardInterrupt), allow_import=True)
+        raising(KeyboardInterrupt)(next(begun.rounds(local_population(begun, allow_import=True))))
     kept = json.loads((begun.folder / "state" / "agreement.json").read_text())
     require_ends("resume", begun.folder, "--engine", "flower", "--allow-import")
     assert made == [2048]
@@ -183,4 +183,4 @@ def test_noise_that_holders_drew_in_one_process_is_not_resumed_on_nodes(tmp_path
     folder = run_by("process", file, tmp_path / "run")
     begun = RunInFolder.resumed(folder, allow_import=True)
     with pytest.raises(RunFolderError, match="resume with --engine process"):
-        run_locally(begun, print, allow_import=True)
+        local_population(begun, allow_import=True)

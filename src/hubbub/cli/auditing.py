@@ -16,6 +16,7 @@ from hubbub.cli.training import new_folder
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
+from hubbub.experiment.engine import population_of
 from hubbub.experiment.engine.folder import RunInFolder, resolved
 from hubbub.experiment.settings import require_engine
 from hubbub.report.audit import audit_rows, write_audit
@@ -87,21 +88,13 @@ def _audited(run: Run, effort: Effort, scratch: Path, screen: Console, *, allow_
         raise ConfigError(f"data.normalization = {released!r}: an audit starts runs of its own; leave it out")
     if run.plan.evaluation is not None:
         raise ConfigError("evaluation.statistics: the runs of an audit measure nothing of their clients; leave it out")
-    terms = run.encryption
+    terms, engine = run.encryption, run.config.training.engine
 
     def population(number: int) -> Population:
-        flower = run.config.training.engine == "flower"
-        if terms is None and not flower:
+        if terms is None and engine == "process":
             return run.population
         # Its parties need keys and streams of noise of their own.
-        begun = RunInFolder.begun(run, scratch / str(number))
-        if terms is None or flower:
-            from hubbub.experiment.engine.flower_app import local_population
-
-            return local_population(begun, allow_import=allow_import)
-        from hubbub.experiment.engine.parties import parties
-
-        return parties(begun, terms)
+        return population_of(RunInFolder.begun(run, scratch / str(number)), engine, allow_import=allow_import)
 
     return audit_run(
         run.plan,

@@ -28,8 +28,9 @@ from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.experiment import engine, tracking
+from hubbub.experiment import tracking
 from hubbub.experiment.build import build, client_side, data_of
+from hubbub.experiment.engine import population_of
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.experiment.extending import extension
 from hubbub.experiment.planner import noise_for_earlier_runs
@@ -311,13 +312,10 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
     unit = run.plan.privacy_unit
     try:
         with how.tracked(screen, folder.name) as track, _progress(screen, run.plan.rounds, before, unit) as show:
-
-            def shown(row: dict[str, Any]) -> None:
+            for row in begun.rounds(population_of(begun, config.training.engine, allow_import=how.allow_import)):
                 introduce()
                 show(row)
                 track(row)
-
-            engine.train(begun, config.training.engine, shown, allow_import=how.allow_import)
     except (KeyboardInterrupt, RankError):
         stopped = f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds."
         say(screen, "", f"{stopped} Resume with: hubbub resume {folder}")

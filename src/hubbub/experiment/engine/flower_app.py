@@ -1,14 +1,13 @@
-"""A run as a Flower app: its ClientApp and the main function of its ServerApp, in a deployment or in this process."""
+"""A run as a Flower app: its ClientApp and the main function of its ServerApp; and its clients as nodes in this process."""
 
 import functools
 import logging
 import runpy
 import time
 import tomllib
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
@@ -27,17 +26,11 @@ from hubbub.flower.messages import addressed
 from hubbub.flower.mods import noising_mod
 from hubbub.flower.options import promises
 from hubbub.flower.population import ROUND_INDEX, GridPopulation, load, trained
-from hubbub.training import SimulatedPopulation
-
-if TYPE_CHECKING:
-    # Of encrypted runs alone.
-    from hubbub.flower.secagg_server import EncryptedGridPopulation
+from hubbub.training import Population, SimulatedPopulation
 
 _LOG = logging.getLogger("flwr")
 _QUERY = "partition"
 _PARTITION = "partition-id"
-# A run that this process trains itself, and the callback for its rounds; unset in a deployment.
-_CONDUCTED: ContextVar[tuple[RunInFolder, Callable[[dict[str, Any]], None]] | None] = ContextVar("conducted", default=None)
 
 
 def client_app(config_file: Path) -> ClientApp:
@@ -86,39 +79,21 @@ def serve(grid: Grid, context: Context, config_file: Path) -> None:
 
     If the folder already holds the run, it is resumed.
     """
-    conducted, settings = _CONDUCTED.get(), context.run_config
-    begun, show = conducted or (_opened(config_file, settings), _log)
-    patience = 0.0 if conducted else float(settings["wait-for-nodes"])
-    for row in begun.rounds(_clients(begun, grid, settings, patience)):
-        show(row)
-    if not conducted:
-        loss, accuracy = begun.finish()
-        of = "held-out training examples (private)" if begun.run.config.training.validation else "test examples"
-        _LOG.info("Accuracy %.2f %%, loss %.4f on %s", 100 * accuracy, loss, of)
-        _LOG.info("%s", begun.run.plan.promised.sentence())
-        _LOG.info("Run folder: %s; ledger head, to keep elsewhere: %s", begun.folder, begun.ledger_head)
+    settings = context.run_config
+    begun = _opened(config_file, settings)
+    for row in begun.rounds(_clients(begun, grid, settings, float(settings["wait-for-nodes"]))):
+        private = " (private)" if "accuracy" in row["private"] else ""
+        measured = "" if row["accuracy"] is None else f"  accuracy {row['accuracy']:.1%}{private}"
+        _LOG.info("round %s%s  epsilon %s", row["round_index"] + 1, measured, rounded_up(row["epsilon"]))
+    loss, accuracy = begun.finish()
+    of = "held-out training examples (private)" if begun.run.config.training.validation else "test examples"
+    _LOG.info("Accuracy %.2f %%, loss %.4f on %s", 100 * accuracy, loss, of)
+    _LOG.info("%s", begun.run.plan.promised.sentence())
+    _LOG.info("Run folder: %s; ledger head, to keep elsewhere: %s", begun.folder, begun.ledger_head)
 
 
-def run_locally(begun: RunInFolder, show: Callable[[dict[str, Any]], None], *, allow_import: bool) -> None:
-    """Write the run's app into its folder, and run its real ClientApp and ServerApp in this process."""
-    grid, _, app = _local_grid(begun, allow_import)
-    # As a file of its own: a second run of this process has an app of the same name.
-    server = runpy.run_path(str(app / "server_app.py"))["app"]
-    token = _CONDUCTED.set((begun, show))
-    try:
-        grid.run_app(server)
-    finally:
-        _CONDUCTED.reset(token)
-
-
-def local_population(begun: RunInFolder, *, allow_import: bool) -> "GridPopulation | EncryptedGridPopulation":
-    """The population of :func:`run_locally`, for the caller's own loop."""
-    grid, settings, _ = _local_grid(begun, allow_import)
-    return _clients(begun, grid, settings, 0.0)
-
-
-def _local_grid(begun: RunInFolder, allow_import: bool) -> tuple[LocalGrid, dict[str, Any], Path]:
-    """A federation in this process with the real ClientApp of a run, the app's settings, and the folder of its code."""
+def local_population(begun: RunInFolder, *, allow_import: bool) -> Population:
+    """Write the app of a run into its folder; the real ClientApp in it on the nodes of a federation in this process."""
     app = begun.folder / "app"
     write_run_app(app, (begun.folder / "config.toml").read_text(), allow_import=allow_import)
     settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -129,12 +104,10 @@ def _local_grid(begun: RunInFolder, allow_import: bool) -> tuple[LocalGrid, dict
         from hubbub.experiment.engine.parties import local_holders
 
         configured = local_holders(begun, terms)
-    return LocalGrid(client, clients, configured, run_config=settings), settings, app / RUN_APP
+    return _clients(begun, LocalGrid(client, clients, configured, run_config=settings), settings, 0.0)
 
 
-def _clients(
-    begun: RunInFolder, grid: Grid, settings: Mapping[str, Any], patience: float
-) -> "GridPopulation | EncryptedGridPopulation":
+def _clients(begun: RunInFolder, grid: Grid, settings: Mapping[str, Any], patience: float) -> Population:
     nodes = _nodes(grid, len(begun.run.population.clients), patience)
     timeout = float(settings["round-timeout"])
     plain = GridPopulation(grid, nodes, lattice=begun.run.config.privacy.noise == "secure", timeout=timeout)
@@ -215,9 +188,3 @@ def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
             "'keys-enforced=true'"
         )
     return begun
-
-
-def _log(row: dict[str, Any]) -> None:
-    private = " (private)" if "accuracy" in row["private"] else ""
-    accuracy = "" if row["accuracy"] is None else f"  accuracy {row['accuracy']:.1%}{private}"
-    _LOG.info("round %s%s  epsilon %s", row["round_index"] + 1, accuracy, rounded_up(row["epsilon"]))

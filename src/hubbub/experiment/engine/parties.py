@@ -15,7 +15,7 @@ from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from hubbub.secagg.threshold import KeyShare, ThresholdKey
-from hubbub.training import SimulatedPopulation
+from hubbub.training import Population, SimulatedPopulation
 from hubbub.training.encrypted import EncryptedPopulation, HolderNoise
 from hubbub.training.encryption import Encryption
 from hubbub.training.simulation.functional import FlatModel
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from hubbub.flower.population import GridPopulation
-    from hubbub.flower.secagg_server import EncryptedGridPopulation
 
 
 def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
@@ -151,7 +150,7 @@ def public_file(begun: RunInFolder, settings: Mapping[str, Any]) -> Path:
 
 def encrypted(
     begun: RunInFolder, terms: Encryption, grid: "Grid", population: "GridPopulation", public: Path, timeout: float
-) -> "EncryptedGridPopulation":
+) -> Population:
     """The encrypting population of a run on a grid, once its key holders have answered."""
     from hubbub.flower.secagg_server import EncryptedGridPopulation, GridHolders, kept_agreement
 

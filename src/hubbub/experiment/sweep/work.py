@@ -14,13 +14,19 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+
 from hubbub._util import files, strict_json
 from hubbub._util.checks import finite
 from hubbub._util.files import refusing
 from hubbub._util.processes import end_with
 from hubbub.errors import HubbubError
+from hubbub.experiment.build import build
 from hubbub.experiment.config import Config
+from hubbub.experiment.engine import population_of
+from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.actual_cost import Recorded
+from hubbub.training import evaluate
 
 _SCORES = "private-scores.json"
 # Training accuracy is measured on at most this many examples.
@@ -99,18 +105,12 @@ def _outcome(folder: Path, config: Config, allow_import: bool) -> float | str:
 
 def finish(folder: Path, config: Config, *, allow_import: bool = False) -> float:
     """Begin or resume the run, train it to its end, and write its scores last; returns the accuracy."""
-    from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
-
-    from hubbub.experiment import engine
-    from hubbub.experiment.build import build
-    from hubbub.experiment.engine.folder import RunInFolder
-    from hubbub.training import evaluate
-
     if (folder / "config.toml").exists():
         begun = RunInFolder.resumed(folder, allow_import=allow_import)
     else:
         begun = RunInFolder.begun(build(config, allow_import=allow_import), folder, allow_import=allow_import)
-    engine.train(begun, begun.run.config.training.engine, lambda _: None, allow_import=allow_import)
+    for _ in begun.rounds(population_of(begun, begun.run.config.training.engine, allow_import=allow_import)):
+        pass
     loss, accuracy = begun.finish()
     if begun.run.config.training.fairness:
         begun.fairness()
