@@ -7,7 +7,6 @@ from hubbub._util import files
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Strategy
-from hubbub.mechanism.utility import largest_deviation
 from hubbub.secagg import threshold
 from hubbub.secagg.key_holder import Holder
 from hubbub.training import RunPlan
@@ -54,8 +53,7 @@ def encrypted(
     else:
         public, keys = threshold.deal(*SAFE, holders=how.holders, threshold=how.threshold)  # type: ignore[assignment]
         key = public.public_key  # type: ignore[union-attr]
-    largest = largest_deviation(chosen.mechanism) if chosen.mechanism and not chosen.mechanism.shares else 0.0
-    packing = replace(how.packing(CLIENTS, chosen.mechanism, largest), key_bits=512)
+    packing = replace(how.packing(CLIENTS, chosen.mechanism), key_bits=512)
     agreed = how.agreement(key, packing, DIM + chosen.clip_norms.further, "a run")
     holders = [Holder(one, agreed, folder and _made(folder / f"holder-{i}")) for i, one in enumerate(keys)]
     return EncryptedPopulation(

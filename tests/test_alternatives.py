@@ -18,7 +18,8 @@ from hubbub.experiment.alternatives import Alternatives, alternatives
 from hubbub.experiment.build import build
 from hubbub.experiment.cohort_sizes import CohortSize, cohort_sizes, proposed, round_counts
 from hubbub.experiment.config import Config
-from hubbub.experiment.planner import planned, strategy_word, workload_of
+from hubbub.experiment.planner import planned, strategy_word
+from hubbub.experiment.settings import server_of
 from hubbub.mechanism.strategies import Identity
 from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import prefix_sum
@@ -79,7 +80,7 @@ def test_the_error_of_the_table_is_that_of_the_matrices(found: tuple[Config, Alt
     config, among = found
     for one in among.options:
         mechanism = one.plan.mechanism
-        squared = squared_errors(workload_of(config), mechanism.strategy)
+        squared = squared_errors(server_of(config).workload(config.training.rounds), mechanism.strategy)
         assert one.error == pytest.approx(math.sqrt(squared.mean()) * mechanism.stddev / 20, rel=1e-8)
 
 

@@ -379,7 +379,7 @@ def test_num_12_sums_are_refused_where_they_would_not_be_exact_and_no_sooner() -
         lambda: RunPlan(3, ONE, 3, Mechanism(Identity(3), ONE, 1e9), clip_norm=1.0),
         lambda: fixed(noise_multiplier=1e11, **SHARED),
         lambda: fixed(noise_multiplier=1e11, secagg=Paillier(KEY)),
-        lambda: Encryption(bits=16).packing(3, Mechanism(Identity(3), ONE, 1e11), 1e11),
+        lambda: Encryption(bits=16).packing(3, Mechanism(Identity(3), ONE, 1e11)),
     ],
     ids=["process", "noise of clients", "Flower, Paillier", "Paillier"],
 )

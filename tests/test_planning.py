@@ -19,7 +19,7 @@ from hubbub.experiment import config as configs
 from hubbub.experiment import estimates, planner
 from hubbub.experiment.build import build
 from hubbub.experiment.estimates import noise_levels
-from hubbub.experiment.planner import planned, workload_of
+from hubbub.experiment.planner import planned
 from hubbub.experiment.settings import encryption_of
 from hubbub.factorization import families
 from hubbub.factorization.families import DESCRIPTIONS, Family
@@ -107,7 +107,7 @@ def test_the_sizes_of_data_sets_and_models_are_those_of_the_loaded_ones() -> Non
         assert (len(data.train_inputs), data.shape, data.classes) == (planner.EXAMPLES[name], *SHAPES[name])
         assert (None if data.users is None else len(set(data.users.tolist()))) == planner.USERS.get(name)
     assert set(planner.EXAMPLES) == set(configs.DATASETS)
-    found = {}
+    found: dict[str, dict[str, int]] = {}
     for (name, place), (data, (shape, classes)) in itertools.product(configs.MODELS.items(), SHAPES.items()):
         module, _, kind = place.partition(":")
         if name in ("mlp", "linear") and len(shape) == 1:
@@ -117,7 +117,7 @@ def test_the_sizes_of_data_sets_and_models_are_those_of_the_loaded_ones() -> Non
             model = getattr(importlib.import_module(module), kind)(shape, classes)
         except ConfigError:
             continue
-        found[name, data] = FlatModel(model).dim
+        found.setdefault(name, {})[data] = FlatModel(model).dim
     assert found == planner.PARAMETERS
 
 
@@ -140,8 +140,8 @@ def test_noise_and_signal_are_those_of_drawn_noise() -> None:
         {"training": {"rounds": 9, "cohort_size": 8}, "data": {"clients": 24}}, FLEETS["BLT"], {"privacy": {"clip_norm": 0.5}}
     )
     plan = planned(config, 24)
-    loud = estimates.noise_estimate(plan, workload_of(config), 4810)
-    ended = estimates.noise_estimate(replace(plan, rounds=3), workload_of(config), 4810)
+    loud = estimates.noise_estimate(plan, 4810)
+    ended = estimates.noise_estimate(replace(plan, rounds=3), 4810)
     assert ended["model_rmse"] < loud["model_rmse"]
     stream = NoiseStream(plan.mechanism, dim=4810, seed=1)
     rows = 0.5 * np.stack([stream.next_row().numpy() for _ in range(9)])

@@ -21,7 +21,7 @@ from hubbub._util import __version__
 from hubbub.cli import mechanism_commands, run_commands
 from hubbub.cli.flags import AsJson
 from hubbub.cli.output import console, printable, say
-from hubbub.errors import ConfigError, HubbubError, RankError
+from hubbub.errors import HubbubError, RankError
 
 app = typer.Typer(name="hubbub", rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -51,7 +51,6 @@ _Folder = Annotated[
 @_paillier.command("keygen")
 def _keygen(output: _Folder, bits: _KeyBits = 3072, as_json: AsJson = False) -> None:
     """Write a private key, for one owner who is not the server, and its public key."""
-    _require_gmpy2()
     cli.paillier.keygen(output, bits, as_json=as_json)
 
 
@@ -65,7 +64,6 @@ def _shares(
     as_json: AsJson = False,
 ) -> None:
     """Write a threshold key: any t of the n holders decrypt together, fewer learn nothing."""
-    _require_gmpy2()
     cli.paillier.shares(output, holders, threshold, min_contributions, bits, as_json=as_json)
 
 
@@ -79,16 +77,7 @@ def _bench(
     as_json: AsJson = False,
 ) -> None:
     """Time encryption, arithmetic and decryption, ours and phe's, in nine plots."""
-    _require_gmpy2()
     cli.paillier.bench(output, bits, sizes, as_json=as_json)
-
-
-def _require_gmpy2() -> None:
-    """Refuse in one line if the extra is not installed."""
-    try:
-        import hubbub.secagg  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(str(error)) from error
 
 
 # Panels of the help, in order.
@@ -165,8 +154,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(_PATIENCE)
             sys.exit(1)
-        # Anything else is a bug, whose report needs the traceback.
-        if os.environ.get("HUBBUB_DEBUG") or not isinstance(error, HubbubError | ValueError | TypeError | OSError):
+        # An extra that is not installed is an ImportError. Anything else is a bug, whose report needs the traceback.
+        if os.environ.get("HUBBUB_DEBUG") or not isinstance(
+            error, HubbubError | ValueError | TypeError | OSError | ImportError
+        ):
             raise
         _stop(_as_typed(_said(error), given))
 

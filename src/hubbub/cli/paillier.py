@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gmpy2
 import numpy as np
 
 from hubbub._util import __version__, files
@@ -30,7 +29,7 @@ def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
     _require_free(folder, [key_files.PUBLIC, key_files.PRIVATE])
     private = paillier.generate(bits)
     public = private.public_key
-    _make(folder)
+    files.make_folder(folder)
     key_files.write_private(folder / key_files.PRIVATE, private)
     key_files.write_public(folder / key_files.PUBLIC, public)
     if as_json:
@@ -62,7 +61,7 @@ def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int
             min_contributions=min_contributions,
             progress=lambda tested: status.update(f"{words}: {tested:,} candidates tested"),
         )
-    _make(folder)
+    files.make_folder(folder)
     for share in dealt:
         key_files.write_share(folder / key_files.share_name(share.holder), share)
     key_files.write_public(folder / key_files.PUBLIC, public)
@@ -113,13 +112,6 @@ def _require_free(folder: Path, names: list[str]) -> None:
             raise KeyFileError(f"{folder / name}: exists, and a key file is never overwritten; choose another folder with -o")
 
 
-def _make(folder: Path) -> None:
-    try:
-        files.make_folder(folder)
-    except OSError as error:
-        raise KeyFileError(f"{folder}: cannot be made a folder of keys: {error.strerror}") from error
-
-
 OPERATIONS, STAGES = ("add", "add a constant", "multiply by a constant"), ("encrypt", "decrypt", "total")
 # Bits of a key beyond the operand: a sign, the factor of a product and phe's margin for overflows.
 _ROOM = 24
@@ -143,6 +135,8 @@ class _Subject:
 
 def bench(folder: Path, bits: int, sizes: str | None, *, as_json: bool) -> None:
     """Measure with temporary keys, and write ``bench.png`` and ``bench.json``."""
+    import gmpy2
+
     from hubbub.report.pictures import draw_operation_times
 
     key_bits = integer("bits", bits, at_least=256, at_most=4096)

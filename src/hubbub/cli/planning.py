@@ -25,7 +25,7 @@ from hubbub.experiment.alternatives import Alternative, Alternatives, alternativ
 from hubbub.experiment.alternatives import assignments as flags_of
 from hubbub.experiment.cohort_sizes import NEAR, CohortSize, cohort_sizes, proposed, round_counts
 from hubbub.experiment.config import Config, Layer
-from hubbub.experiment.planner import noise_for_earlier_runs, parameters_of, planned, units_of, workload_of
+from hubbub.experiment.planner import noise_for_earlier_runs, parameters_of, planned, units_of
 from hubbub.experiment.settings import encryption_of
 from hubbub.training.plan import RunPlan
 
@@ -133,7 +133,7 @@ def _costs(made: _Planned) -> dict[str, Any]:
     """The cost by JSON key; ``None`` is unknown or absent."""
     plan, parameters, seconds = made.plan, made.parameters, made.seconds
     terms = encryption_of(made.config, plan.expected_cohort_size)
-    noise = estimates.noise_estimate(plan, workload_of(made.config), parameters, terms.noise_rows if terms else 0)
+    noise = estimates.noise_estimate(plan, parameters, terms.noise_rows if terms else 0)
     rows, nproc = estimates.remembered_rows(plan), made.config.training.nproc
     encryption = estimates.encryption_costs(plan, terms, parameters, made.clients) if terms and parameters else {}
     if seconds is not None and encryption:

@@ -1,6 +1,7 @@
 """Commands about settings and runs: to train, to look at a run, to plan and to audit one."""
 
 import os
+from dataclasses import asdict
 from importlib.resources import files as resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from hubbub.cli.output import console, print_json, require_output, say
 from hubbub.errors import ConfigError
 
 
-def _new_folder(words: str) -> Any:
+def _place(words: str) -> Any:
     return typer.Option("--out", "--output", "-o", help=words)
 
 
@@ -48,7 +49,7 @@ def new(
 def train(
     config: flags.Config,
     assignments: flags.Assignments = None,
-    out: Annotated[Path | None, _new_folder("Folder of the run; by default a new one in runs/.")] = None,
+    out: Annotated[Path | None, _place("Folder of the run; by default a new one in runs/.")] = None,
     engine: flags.Engine = None,
     plan: flags.Plan = None,
     nproc: flags.Nproc = None,
@@ -87,7 +88,7 @@ def extend(
     ],
     rounds: flags.Rounds,
     assignments: flags.Assignments = None,
-    out: Annotated[Path | None, _new_folder("Folder of the new run; by default a new one in runs/.")] = None,
+    out: Annotated[Path | None, _place("Folder of the new run; by default a new one in runs/.")] = None,
     head: flags.Head = None,
     engine: flags.Engine = None,
     nproc: flags.Nproc = None,
@@ -115,9 +116,7 @@ def sweep(
     ] = None,
     assignments: flags.Assignments = None,
     jobs: Annotated[int | None, flags.whole_option("Runs at a time, each in a process of one thread; by default 1.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "--out", "-o", help="Folder of the sweep; by default runs/CONFIG-sweep.")
-    ] = None,
+    output: Annotated[Path | None, _place("Folder of the sweep; by default runs/CONFIG-sweep.")] = None,
     allow_import: flags.AllowImport = False,
     as_json: flags.AsJson = False,
 ) -> None:
@@ -151,10 +150,7 @@ def verify(
 
     verdict = verified(run, head, heads=heads, signer=signer)
     if as_json:
-        checks = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in verdict.checks]
-        print_json(
-            {"ok": verdict.ok, "checks": checks, "head": verdict.head, "epsilon": verdict.epsilon, "delta": verdict.delta}
-        )
+        print_json({"ok": verdict.ok, **asdict(verdict)})
         return int(not verdict.ok)
     screen = console()
     for check in verdict.checks:
@@ -175,9 +171,7 @@ _MOST_RUNS = 40
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="The folder of a run, or several to compare.", autocompletion=flags.runs)],
-    output: Annotated[
-        Path | None, typer.Option("--output", "--out", "-o", help="The HTML file; by default report.html in the run's folder.")
-    ] = None,
+    output: Annotated[Path | None, _place("The HTML file; by default report.html in the run's folder.")] = None,
     audit: Annotated[
         Path | None,
         typer.Option(
@@ -235,7 +229,7 @@ def evaluate(run: flags.FinishedRun, allow_import: flags.AllowImport = False, as
 
 def publish(
     run: flags.FinishedRun,
-    output: Annotated[Path, typer.Option("--output", "--out", "-o", help="A new folder.")],
+    output: Annotated[Path, _place("A new folder.")],
     head: flags.Head = None,
     sign_with: Annotated[
         Path | None, typer.Option("--sign-with", metavar="KEY", help="Sign it with an Ed25519 key, as ssh-keygen makes it.")
@@ -291,7 +285,7 @@ def audit(
     runs: Annotated[int | None, flags.whole_option("Number of runs; by default enough for 1,000 canaries in all.", "R")] = None,
     rounds: Annotated[int | None, flags.whole_option("Rounds of each run; by default those of the config.", "T")] = None,
     engine: flags.Engine = None,
-    out: Annotated[Path | None, _new_folder("Folder of the findings; by default a new one in audits/.")] = None,
+    out: Annotated[Path | None, _place("Folder of the findings; by default a new one in audits/.")] = None,
     allow_import: flags.AllowImport = False,
     as_json: flags.AsJson = False,
 ) -> int:

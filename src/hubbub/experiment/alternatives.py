@@ -18,7 +18,7 @@ from hubbub.accounting import PrivacyGuarantee
 from hubbub.errors import ConfigError, HubbubError
 from hubbub.experiment.config import Config, Layer, ParticipationConfig, layer_of, merge, resolve
 from hubbub.experiment.estimates import MOST_ROUNDS, deviation, noise_levels
-from hubbub.experiment.planner import planned, strategy_word, workload_of
+from hubbub.experiment.planner import planned, strategy_word
 from hubbub.experiment.settings import encryption_of
 from hubbub.factorization import FAMILIES
 from hubbub.factorization.families import Family, default_bands
@@ -158,7 +158,7 @@ def _judged(config: Config, strategy: str, changes: Layer, plan: RunPlan, cpu_se
     """The alternative with its error; ``None`` if the error takes long to compute."""
     if plan.mechanism is None:
         return None
-    levels = noise_levels(workload_of(config), plan.mechanism.strategy)
+    levels = noise_levels(plan.server.workload(plan.scheduled_rounds), plan.mechanism.strategy)
     if levels is None:
         return None
     encryption = encryption_of(config, plan.expected_cohort_size)

@@ -81,12 +81,6 @@ def _rule(check: Callable[..., Any], *args: Any, **bounds: Any) -> AfterValidato
     return AfterValidator(checked)
 
 
-def _within(name: str, value: float, *, above: float = -1.0, below: float = 2.0, words: str) -> float:
-    if not (0 <= _checks.finite(name, value) <= 1 and above < value < below):
-        raise ValueError(f"{name} = {value!r}: must be {words}")
-    return value
-
-
 def _scale_or_zero(name: str, value: float) -> float:
     return _checks.scale(name, value) if _checks.non_negative(name, value) else value
 
@@ -130,9 +124,9 @@ Count = Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**7)]
 Positive = Annotated[int, _rule(_checks.integer, at_least=1)]
 Scale = Annotated[float, _rule(_checks.scale)]
 ScaleOrZero = Annotated[float, _rule(_scale_or_zero)]
-BelowOne = Annotated[float, _rule(_within, below=1.0, words="at least 0 and below 1")]
-Fraction = Annotated[float, _rule(_within, words="from 0 to 1")]
-PositiveFraction = Annotated[float, _rule(_within, above=0.0, words="above 0 and at most 1")]
+BelowOne = Annotated[float, _rule(_checks.number, lambda x: 0 <= x < 1, "be at least 0 and below 1")]
+Fraction = Annotated[float, _rule(_checks.number, lambda x: 0 <= x <= 1, "be from 0 to 1")]
+PositiveFraction = Annotated[float, _rule(_checks.probability)]
 
 
 _Section = TypeVar("_Section")
@@ -329,8 +323,8 @@ class EvaluationConfig:
     statistics: Texts | None = None
     every: Count = 10
     sampling_probability: PositiveFraction = 1.0
-    share: Annotated[float, _rule(_within, above=0.0, below=1.0, words="above 0 and below 1")] | None = None
-    noise_multiplier: Annotated[float, _rule(_checks.scale)] | None = None
+    share: Annotated[float, _rule(_checks.number, lambda x: 0 < x < 1, "be above 0 and below 1")] | None = None
+    noise_multiplier: Scale | None = None
     loss_bound: Scale = 10.0
 
     @model_validator(mode="after")

@@ -14,9 +14,9 @@ from scipy.linalg import solve_banded, solve_triangular
 from hubbub._util.checks import Array
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.sensitivity import is_triangular
-from hubbub.mechanism.strategies import Identity, Strategy, own
+from hubbub.mechanism.strategies import Strategy, own
 from hubbub.mechanism.strategies.strategy import memory_rows, progress
-from hubbub.mechanism.utility import largest_deviation, noising_matrix
+from hubbub.mechanism.utility import noising_matrix
 from hubbub.mechanism.workloads import Workload
 from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
@@ -37,8 +37,8 @@ def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, 
     """Pairs (rounds, epsilon): after the first round, and after each of ``parts`` equal parts of the rounds.
 
     Example:
-        >>> from hubbub.mechanism import Mechanism
-        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> from hubbub import Mechanism, PoissonSampling
+        >>> from hubbub.mechanism.strategies import Identity
         >>> promise = Promise(8, Mechanism(Identity(8), PoissonSampling(0.1), 1.0), settings={"clip_norm": 1.0})
         >>> [rounds for rounds, epsilon in epsilons(promise, delta=1e-5) if 0 < epsilon < 4]
         [1, 2, 4, 6, 8]
@@ -47,9 +47,7 @@ def epsilons(promise: Promise, delta: float, parts: int = 4) -> list[tuple[int, 
     return [(rounds, promise.after(rounds, delta).epsilon) for rounds in after]
 
 
-def noise_estimate(
-    plan: RunPlan, workload: Workload, parameters: int | None, noise_rows: int = 0
-) -> dict[str, float | None] | None:
+def noise_estimate(plan: RunPlan, parameters: int | None, noise_rows: int = 0) -> dict[str, float | None] | None:
     """Signal and noise of a run, by name; ``None`` for one without noise, or if the noise takes long to compute.
 
     ``noise_rows`` key holders add a whole row of noise each; it is 0 if the server or the clients add the noise. Standard
@@ -59,18 +57,18 @@ def noise_estimate(
     and in the last model all updates in one direction. What depends on an unknown number of parameters is ``None``.
 
     Example:
-        >>> from hubbub.mechanism import Mechanism
-        >>> from hubbub.mechanism.participation import PoissonSampling
-        >>> from hubbub.mechanism.workloads import prefix_sum
+        >>> from hubbub import Mechanism, PoissonSampling
+        >>> from hubbub.mechanism.strategies import Identity
         >>> mechanism = Mechanism(Identity(16), PoissonSampling(0.1), noise_multiplier=2.0)
         >>> plan = RunPlan(16, mechanism.participation, expected_cohort_size=100, mechanism=mechanism, clip_norm=0.5)
-        >>> found = noise_estimate(plan, prefix_sum(16), parameters=10_000)
+        >>> found = noise_estimate(plan, parameters=10_000)
         >>> found["sum_stddev"], found["mean_stddev"], round(found["signal_to_noise"], 2), round(found["model_stddev"], 3)
         (1.0, 0.01, 0.5, 0.04)
     """
     clip = plan.clip_norms.first
     if plan.mechanism is None or clip is None:
         return None
+    workload = plan.server.workload(plan.scheduled_rounds)
     levels = noise_levels(workload, plan.mechanism.strategy)
     if levels is None:
         return None
@@ -96,8 +94,7 @@ def remembered_rows(plan: RunPlan) -> int:
     """The largest number of rows of noise in memory, as the strategy says, or found by its first steps.
 
     Example:
-        >>> from hubbub.mechanism import Mechanism
-        >>> from hubbub.mechanism.participation import MinSeparation
+        >>> from hubbub import Mechanism, MinSeparation
         >>> from hubbub.mechanism.strategies import BandedToeplitz
         >>> noise = Mechanism(BandedToeplitz(100, (1.0, 0.5, 0.25)), MinSeparation(10, 10), noise_multiplier=2.0)
         >>> remembered_rows(RunPlan(100, noise.participation, expected_cohort_size=20, mechanism=noise, clip_norm=1.0))
@@ -117,7 +114,7 @@ def remembered_bytes(rows: int | None, plan: RunPlan, parameters: int | None, ra
     Several ranks divide it by whole segments of 65,536 numbers; the memory then is that of the one with the most.
 
     Example:
-        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> from hubbub import PoissonSampling
         >>> plan = RunPlan(8, PoissonSampling(0.1), expected_cohort_size=10)
         >>> remembered_bytes(3, plan, parameters=1000), remembered_bytes(1, plan, parameters=10**6, ranks=4)
         (24000, 2097152)
@@ -172,13 +169,7 @@ def encryption_costs(plan: RunPlan, terms: Encryption, parameters: int, clients:
 
 def agreed(plan: RunPlan, terms: Encryption, key: "PublicKey", parameters: int, name: str) -> "Agreement":
     """The agreement of the clients, the server and the key holders of a run."""
-    # Of a row of noise that one party adds, as the run itself finds it; of independent noise without tensors.
-    mechanism, largest = plan.mechanism, 0.0
-    if mechanism is not None and mechanism.shares is None:
-        largest = mechanism.stddev
-        if type(mechanism.strategy) is not Identity:
-            largest = largest_deviation(mechanism)
-    packing = terms.packing(math.ceil(plan.expected_cohort_size), mechanism, largest)
+    packing = terms.packing(math.ceil(plan.expected_cohort_size), plan.mechanism)
     return terms.agreement(key, packing, parameters + plan.clip_norms.further, name)
 
 
@@ -186,8 +177,8 @@ def deviation(plan: RunPlan, noise_rows: int) -> float:
     """The standard deviation of z in a mean over the expected cohort, for clip norm 1; 0 without noise.
 
     Example:
-        >>> from hubbub.mechanism import Mechanism
-        >>> from hubbub.mechanism.participation import PoissonSampling
+        >>> from hubbub import Mechanism, PoissonSampling
+        >>> from hubbub.mechanism.strategies import Identity
         >>> noise = Mechanism(Identity(16), PoissonSampling(0.1), noise_multiplier=2.0)
         >>> plan = RunPlan(16, noise.participation, expected_cohort_size=100, mechanism=noise, clip_norm=0.5)
         >>> deviation(plan, noise_rows=0), deviation(plan, noise_rows=4)
@@ -211,6 +202,7 @@ def noise_levels(workload: Workload, strategy: Strategy) -> tuple[Array, Array] 
     rounds, as Toeplitz C do not.
 
     Example:
+        >>> from hubbub.mechanism.strategies import Identity
         >>> from hubbub.mechanism.workloads import prefix_sum
         >>> releases, models = noise_levels(prefix_sum(rounds=4), Identity(rounds=4))
         >>> models.round(3)

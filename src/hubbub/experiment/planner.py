@@ -32,7 +32,6 @@ from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.participation import Participation, PoissonSampling, RandomParticipation, SingleParticipation
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity, Strategy
-from hubbub.mechanism.workloads import Workload
 from hubbub.training.cohorts import require_feasible
 from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
@@ -296,7 +295,7 @@ def _strategy(config: Config, participation: Participation, allow_import: bool) 
         raise ConfigError(f"privacy.bands = {privacy.bands}: must be at most training.rounds = {rounds}")
     given = {key: value for key in ("bands", "buffers", "objective", "matrix") if (value := getattr(privacy, key)) is not None}
     if ":" not in name:
-        return strategy_of(Family(name, **given), workload_of(config), participation)
+        return strategy_of(Family(name, **given), server_of(config).workload(rounds), participation)
     for key, value in given.items():
         raise ConfigError(f"privacy.{key} = {value!r}: code of your own, {name!r}, gets the rounds alone")
     strategy: Strategy = made(name, {}, "strategy", allow_import, rounds)
@@ -308,11 +307,6 @@ def _strategy(config: Config, participation: Participation, allow_import: bool) 
 def strategy_word(config: Config) -> str:
     """The strategy's name, given or by default, or ``"pkg.mod:Name"`` as it is."""
     return config.privacy.strategy or ("identity" if config.privacy.mode == "dp-fedavg" else "banded-toeplitz")
-
-
-def workload_of(config: Config) -> Workload:
-    """The workload of the server's optimizer."""
-    return server_of(config).workload(config.training.rounds)
 
 
 def _rounds_within(promise: Promise, budget: float, delta: float) -> int:
@@ -331,25 +325,14 @@ def _rounds_within(promise: Promise, budget: float, delta: float) -> int:
 # other size is refused when it is loaded.
 EXAMPLES = {"cifar10": 50_000, "digits": 1437, "fashion-mnist": 60_000, "mnist": 60_000, "shakespeare": 11_954}
 USERS = {"shakespeare": 264}
-# The number of parameters of each model that fits a data set.
+# The number of parameters of each model, by the data sets that it fits.
 PARAMETERS = {
-    ("char-lstm", "shakespeare"): 211_657,
-    ("char-transformer", "shakespeare"): 423_745,
-    ("cifar-cnn", "cifar10"): 550_570,
-    ("cifar-cnn", "digits"): 304_234,
-    ("cifar-cnn", "fashion-mnist"): 435_306,
-    ("cifar-cnn", "mnist"): 435_306,
-    ("cnn", "cifar10"): 31_340,
-    ("cnn", "fashion-mnist"): 21_840,
-    ("cnn", "mnist"): 21_840,
-    ("linear", "cifar10"): 30_730,
-    ("linear", "digits"): 650,
-    ("linear", "fashion-mnist"): 7850,
-    ("linear", "mnist"): 7850,
-    ("mlp", "cifar10"): 197_322,
-    ("mlp", "digits"): 4810,
-    ("mlp", "fashion-mnist"): 50_890,
-    ("mlp", "mnist"): 50_890,
+    "char-lstm": {"shakespeare": 211_657},
+    "char-transformer": {"shakespeare": 423_745},
+    "cifar-cnn": {"cifar10": 550_570, "digits": 304_234, "fashion-mnist": 435_306, "mnist": 435_306},
+    "cnn": {"cifar10": 31_340, "fashion-mnist": 21_840, "mnist": 21_840},
+    "linear": {"cifar10": 30_730, "digits": 650, "fashion-mnist": 7850, "mnist": 7850},
+    "mlp": {"cifar10": 197_322, "digits": 4810, "fashion-mnist": 50_890, "mnist": 50_890},
 }
 
 
@@ -357,7 +340,7 @@ def parameters_of(config: Config) -> int | None:
     """The number of parameters of the model; ``None`` if it is known only once the model is built."""
     if config.data.features != "none":
         return None
-    return PARAMETERS.get((config.model.name, config.data.name))
+    return PARAMETERS.get(config.model.name, {}).get(config.data.name)
 
 
 def units_of(config: Config) -> int | None:

@@ -45,13 +45,11 @@ def participation_of(config: Config, clients: int, size: int) -> tuple[Participa
         (PoissonSampling(sampling_probability=0.1), 10.0)
     """
     privacy, wanted, rounds = config.privacy, config.participation, config.training.rounds
-    pattern = wanted.pattern or (
-        "fixed-epochs"
-        if wanted.rounds_per_epoch or wanted.epochs
-        else "min-separation"
-        if wanted.min_separation or wanted.max_participations
-        else None
-    )
+    implied = {
+        "fixed-epochs": wanted.rounds_per_epoch or wanted.epochs,
+        "min-separation": wanted.min_separation or wanted.max_participations,
+    }
+    pattern = wanted.pattern or next((word for word, given in implied.items() if given), None)
     encrypted = config.secagg.scheme != "none"
     sampling = privacy.sampling or ("pattern" if pattern or encrypted or privacy.mode == "dp-ftrl" else "poisson")
     if encrypted and sampling != "pattern":

@@ -7,7 +7,6 @@ from typing import Any, cast
 from hubbub._util.checks import integer, plain_numbers, positive
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.utility import largest_deviation
 from hubbub.secagg import key_files
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
@@ -94,8 +93,7 @@ class Paillier:
             ValueError: A sum would not be exact, or the key is too short for it.
         """
         shares = mechanism.shares
-        encryption = self.encryption(shares.clients if shares else None)
-        return encryption.packing(clients, mechanism, 0.0 if shares else largest_deviation(mechanism))
+        return self.encryption(shares.clients if shares else None).packing(clients, mechanism)
 
     def summary(self) -> str:
         """The key and who opens sums, in one line."""

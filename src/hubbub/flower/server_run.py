@@ -195,7 +195,11 @@ class PrivateRun:
                 raise SumNotOpenedError(why)
             release = total.open(state.path.row(under_way.ticket))
         except SumNotOpenedError as error:
-            self._discard(under_way, str(error))
+            _LOG.warning(
+                "aggregate_train: %s; the round is discarded, its cost stays spent, the model is left as it was", error
+            )
+            state.path.abort(under_way.ticket)
+            state.save(under_way.arrays, self._strategy)
             self._aborted += 1
             if self._aborted < MOST_ABORTED:
                 return None
@@ -234,11 +238,6 @@ class PrivateRun:
         answers = stated_numbers(messages, replies)
         messages.log_faults("aggregate_evaluate")
         return evaluations.release(messages.clients, answers)
-
-    def _discard(self, under_way: _Round, why: str) -> None:
-        _LOG.warning("aggregate_train: %s; the round is discarded, its cost stays spent, the model is left as it was", why)
-        self.state.path.abort(under_way.ticket)
-        self.state.save(under_way.arrays, self._strategy)
 
     def _discarded(self, came: int, counted: int, asked: int) -> str:
         """Why the round is discarded, by the published rules alone; empty if it is released."""

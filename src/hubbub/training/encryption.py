@@ -110,12 +110,10 @@ class Encryption:
             return None
         return NoiseShares(self.min_survivors, lattice_bits=self.lattice_bits)
 
-    def packing(self, clients: int, mechanism: Mechanism | None, largest_stddev: float) -> Packing:
-        """How numbers lie in plaintexts, with room for all contributions and all noise; refused if a sum would not be exact.
-
-        ``largest_stddev`` is of a row of noise that one party adds, per unit of clip norm.
-        """
+    def packing(self, clients: int, mechanism: Mechanism | None) -> Packing:
+        """How numbers lie in plaintexts, with room for all contributions and all noise; refused if a sum would not be exact."""
         # Only a run that encrypts needs gmpy2.
+        from hubbub.mechanism.utility import largest_deviation
         from hubbub.secagg.packing import Packing
 
         noise = 0
@@ -124,7 +122,9 @@ class Encryption:
             widest = share_stddev(mechanism.noise_multiplier, 2 - 2.0**-30, mechanism.shares.clients, self.lattice_bits)
             noise = clients * DEVIATIONS * widest
         elif mechanism is not None:
-            noise = max(1, self.noise_rows) * math.ceil(DEVIATIONS * largest_stddev * 2 ** (self.lattice_bits + 1))
+            # Of each row of noise that one party adds.
+            row = math.ceil(DEVIATIONS * largest_deviation(mechanism) * 2 ** (self.lattice_bits + 1))
+            noise = max(1, self.noise_rows) * row
         return Packing(self.bits, self.clip, clients, self.key_bits, noise)
 
     def agreement(self, key: PublicKey, packing: Packing, size: int, run: str) -> Agreement:
