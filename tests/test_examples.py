@@ -26,10 +26,9 @@ from odd_modules import MODULES, Counts, Forks, Mixes, made
 EXAMPLES = 11
 
 
-def data(shape: tuple[int, ...], examples: int = EXAMPLES, classes: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+def data(shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
-    inputs = torch.randn(examples, *shape, generator=generator)
-    return inputs, torch.randint(0, classes, (examples,), generator=generator)
+    return torch.randn(EXAMPLES, *shape, generator=generator), torch.randint(0, 3, (EXAMPLES,), generator=generator)
 
 
 def one_by_one(module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -191,16 +190,14 @@ def test_what_is_drawn_for_an_example_is_its_own() -> None:
 
 
 def test_shp_8_frozen_parameters_are_neither_differentiated_nor_released() -> None:
-    module, inputs, targets = made("network", EXAMPLES)
+    examples, module, _, _ = population("network")
     module[0].requires_grad_(False)
-    examples = ExamplePopulation(inputs, targets, F.cross_entropy)
     total = examples.collect(range(EXAMPLES), module, 0.5, 0)
     assert len(total.total) == sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def test_num_2_a_run_without_privacy_is_gradient_descent() -> None:
-    examples, module, inputs, targets = population()
-    twin, _, _ = made("perceptron", EXAMPLES)
+    (examples, module, inputs, targets), (_, twin, _, _) = population(), population()
     plan = RunPlan(4, PoissonSampling(1.0), EXAMPLES, noise="simulation", server=ServerOptimizer("fedavgm", 0.1, 0.8))
     list(train(plan, examples, module))
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.8)
@@ -250,6 +247,22 @@ def test_a_module_is_tried_anew_when_it_becomes_random_and_is_not_kept() -> None
 def test_shp_2_shp_3_private_gradients_refuse_a_buffer() -> None:
     with pytest.raises(ConfigError, match="GroupNorm"):
         private_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), F.cross_entropy, *data((4,)), 1.0)
+
+
+def test_sparse_gradients_are_dense_ones() -> None:
+    module, given = nn.EmbeddingBag(9, 3), (F.cross_entropy, torch.randint(9, (5, 4)), torch.zeros(5).long(), 1.0)
+    dense, module.sparse = private_gradients(module, *given).open(None), True
+    torch.testing.assert_close(private_gradients(module, *given).open(None), dense, rtol=0, atol=1e-6)
+
+
+def test_what_a_layer_writes_or_draws_reaches_no_example_and_no_other_measurement() -> None:
+    module, (inputs, targets) = nn.Linear(4, 3), data((4,))
+    module.register_forward_pre_hook(lambda _, given: F.dropout(given[0].sub_(0.5)))
+    before, examples = inputs.clone(), ExamplePopulation(inputs, targets, F.cross_entropy)
+    private_gradients(module, F.cross_entropy, inputs, targets, 1.0)
+    examples.collect([0, 1], module, 1.0, 0)
+    assert examples.measure([0, 1, 2], module)[2:] == examples.measure([2], module)
+    assert torch.equal(inputs, before)
 
 
 NUMBERS = st.floats(-10, 10) | st.sampled_from([0.0, math.nan, math.inf, -math.inf, 1e30, -1e-30, 1e300, 5e-324, 0.5**25])

@@ -156,7 +156,8 @@ def test_of_what_no_run_can_train_on_the_reason_is_said() -> None:
     inputs, targets, loss, broken = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64), nn.CrossEntropyLoss(), nn.Linear(3, 2)
     nn.init.constant_(broken.bias, torch.nan)
     for message, make in {
-        "model: has lazy layers without a shape": lambda: FlatModel(nn.LazyLinear(2)),
+        "model: has parameters without values": lambda: FlatModel(nn.LazyLinear(2)),
+        "lazy layers, device 'meta'": lambda: FlatModel(nn.Linear(2, 2, device="meta")),
         "model: has parameters that are not finite": lambda: FlatModel(broken),
         "clients: is a int; give a list": lambda: hubbub.SimulatedPopulation(5, loss),
         "plan = 5: must be 'auto'": lambda: Execution(plan=5),

@@ -156,7 +156,7 @@ def test_noise_is_made_where_it_is_needed(name: str, dtype: torch.dtype, secure:
 
     def stream(**more: Any) -> NoiseStream:
         chance: dict[str, Any] = {"source": SecureSource(bytes(32))} if secure else {"seed": 4}
-        return NoiseStream(mechanism, dim, **chance, **given, **more)
+        return NoiseStream(mechanism, dim, **chance, **(given | more))
 
     whole = stream()
     rows = [whole.next_row() for _ in range(9)]
@@ -165,9 +165,7 @@ def test_noise_is_made_where_it_is_needed(name: str, dtype: torch.dtype, secure:
     white = mechanism.strategy.matrix() @ held / mechanism.stddev
     assert np.abs(white @ white.T / dim - np.eye(9)).max() < 6 * np.sqrt(2 / dim)
     if secure:
-        given["device"] = "cpu"
-        here = stream()
-        given["device"] = "cuda"
+        here = stream(device="cpu")
         tolerance = 1e-4 if dtype == torch.float32 else 1e-10
         for row in rows:
             torch.testing.assert_close(row.cpu(), here.next_row(), rtol=tolerance, atol=tolerance)
@@ -186,16 +184,14 @@ SETTINGS: dict[str, Any] = {
     "privacy": {"noise_multiplier": 1.0, "delta": 1e-3},
     "data": {"name": "digits", "clients": 40},
 }
+EXAMPLES = {"privacy": {"unit": "example"}, "data": {"clients": configs.Config().data.clients}}
 CHANGES: dict[str, dict[str, Any]] = {
     "secure": {},
     "simulation": {"privacy": {"noise": "simulation"}},
     "bfloat16": {"training": {"precision": "bfloat16"}},
     "correlated": {"privacy": {"mode": "dp-ftrl", "strategy": "blt"}},
-    "examples": {"privacy": {"unit": "example"}, "data": {"clients": configs.Config().data.clients}},
-    "examples, simulated": {
-        "privacy": {"unit": "example", "noise": "simulation"},
-        "data": {"clients": configs.Config().data.clients},
-    },
+    "examples": EXAMPLES,
+    "examples, simulated": {**EXAMPLES, "privacy": {"unit": "example", "noise": "simulation"}},
     "adam": {"training": {"server_optimizer": "fedadam", "server_learning_rate": 0.01}},
     "adaptive": {"privacy": {"clipping": "adaptive"}},
     "stacked": {"training": {"plan": "batched-5", "fairness": True}},
@@ -224,11 +220,8 @@ def test_a_run_is_trained_resumed_verified_and_extended(kind: str, tmp_path: Pat
 
 @pytest.mark.parametrize("unit", ["client", "example"])
 def test_two_ranks_on_a_gpu_train_the_model_of_one(unit: str, tmp_path: Path) -> None:
-    of_unit = {
-        "client": {"training": {"plan": "batched-4"}},
-        "example": {"privacy": {"unit": "example"}, "data": {"clients": configs.Config().data.clients}},
-    }
-    settings = configs.resolve(SETTINGS, {"privacy": {"noise": "simulation"}}, of_unit[unit])
+    of_unit = EXAMPLES if unit == "example" else {"training": {"plan": "batched-4"}}
+    settings = configs.resolve(SETTINGS, {"privacy": {"noise": "simulation"}}, of_unit)
     (tmp_path / "run.toml").write_text(configs.dump(settings))
     models = []
     for place, ranks in (("once", "1"), ("again", "1"), ("divided", "2")):

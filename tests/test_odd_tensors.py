@@ -136,10 +136,8 @@ def test_shp_8_tied_weights_count_once_and_tensors_of_no_size_pass() -> None:
 
 
 def test_shp_9_complex_sparse_and_quantised_numbers_are_refused_by_name() -> None:
-    module = nn.Module()
-    module.weight = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
     with pytest.raises(ConfigError, match=r"torch\.complex64"):
-        FlatModel(module)
+        FlatModel(nn.Linear(2, 1, dtype=torch.complex64))
     with pytest.raises(ValueError, match="must be one vector of real numbers"):
         Lattice(1.0).encode(torch.zeros(2, dtype=torch.complex64))
     for odd in ("complex64", "complex128", "longdouble"):

@@ -267,6 +267,31 @@ def test_what_was_frozen_in_one_run_trains_in_the_next(make: str) -> None:
                 torch.set_grad_enabled(False)
 
 
+@pytest.mark.parametrize("plan", ["one-by-one", "batched-2"])
+def test_cli_15_clients_whose_features_share_a_graph_take_nothing_from_one_another(plan: str) -> None:
+    features = nn.Linear(3, 3)(torch.randn(12, 3)).tanh()
+    clients = [(x, torch.ones(3).long()) for x in features.split(3)]
+    units, model = SimulatedPopulation(clients, F.cross_entropy, execution=Execution(plan)), linear()
+    whole, *each = (units.collect(some, model, 0.5, 0).total for some in (range(4), [0], [1], [2], [3]))
+    assert torch.equal(whole, sum(each))
+    assert all(one.any() for one in each)
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, partial(torch.autocast, "cpu", torch.bfloat16)])
+@pytest.mark.parametrize("make", ["one-by-one", "batched-4"])
+def test_no_context_of_the_caller_s_changes_a_sum(make: str, around: Callable[[], Any]) -> None:
+    expected = population_of(make, F.cross_entropy).collect(range(CLIENTS), linear(), 0.5, 0)
+    with around():
+        assert torch.equal(population_of(make, F.cross_entropy).collect(range(CLIENTS), linear(), 0.5, 0).total, expected.total)
+
+
+def test_a_model_that_replaces_what_is_trained_is_refused() -> None:
+    model = linear()
+    model.register_forward_pre_hook(lambda layer, _: setattr(layer.weight, "data", F.normalize(layer.weight.data)))
+    with pytest.raises(ConfigError, match="its parameters were replaced during the run"):
+        SimulatedPopulation(data(), F.cross_entropy).collect([0], model, 0.5, 0)
+
+
 class RunningMean:
     """A loss that divides by the mean of all losses so far."""
 

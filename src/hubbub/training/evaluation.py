@@ -33,6 +33,7 @@ from hubbub.training.cohorts import draw
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import EVALUATION, RunStore
 from hubbub.training.simulation.faults import note, reason, require_own
+from hubbub.training.simulation.functional import own_generators, seed_generators
 from hubbub.training.simulation.local import Examples, Loss
 
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
@@ -127,7 +128,11 @@ def measured(model: nn.Module, examples: Callable[[], Examples], loss: Loss, who
         own = examples()
         if not bool((own[1] != _PADDED).any()):
             return None
-        accuracies, losses = per_client(model, [own], loss)
+        device = next(model.parameters()).device
+        # What random layers draw must not depend on who was measured before.
+        with own_generators(device):
+            seed_generators(0, device)
+            accuracies, losses = per_client(model, [own], loss)
         return {"accuracy": float(accuracies[0]), "loss": float(losses[0]), "examples": float(len(own[0]))}
     except Exception as error:  # noqa: BLE001 # whatever it is that this client's examples raise
         require_own(error)

@@ -133,15 +133,15 @@ class ExampleGradients:
         def compute(number: int) -> torch.Tensor:
             with own_generators(inputs.device):
                 seed_generators(0, inputs.device)
-                return self._alone(*(part[number : number + 1] for part in made))[0]
+                return self._alone(*(part[number : number + 1].clone() for part in made))[0]
 
         require_steady(compute, inputs, targets)
 
     def batched(self, examples: Chosen) -> bool:
-        """Whether examples are batched: checked before the first of a form, and for another mode or number of threads."""
+        """Whether examples are batched: tried before the first of a form, and for another mode, autocast or threads."""
         inputs, targets = examples.inputs, examples.targets
         modes = tuple(part.training for part in self.module.modules())
-        by = _form(inputs, targets), torch.get_num_threads(), modes
+        by = _form(inputs, targets), torch.get_num_threads(), torch.is_autocast_enabled(inputs.device.type), modes
         if by not in self.known:
             made, labels = probe_batch(inputs, targets, self.module, self.size(inputs, targets))
             # Numbers of both signs show orders of a sum that positive ones hide.
@@ -230,7 +230,7 @@ class ExampleGradients:
             parameters = {name: p.clone().requires_grad_() for name, p in _trainable(self.module).items()}
             value = self._loss(called(self.module, {**self._constants(), **parameters}, inputs), targets)
             found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)
-        return torch.cat([part.reshape(1, -1) for part in found], dim=1), value.detach().reshape(1)
+        return torch.cat([part.to_dense().reshape(1, -1) for part in found], dim=1), value.detach().reshape(1)
 
     def _constants(self) -> Tensors:
         """Copies of frozen parameters and buffers: a module's changes of them must not reach the next examples."""

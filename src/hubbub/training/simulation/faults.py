@@ -80,9 +80,6 @@ def note(unit: str, why: str) -> None:
     _LOG.info("counted as nothing: %s: %r", unit, why)
 
 
-_AGREEMENT = 1e-5
-
-
 def probe_batch(
     inputs: torch.Tensor, targets: torch.Tensor, module: nn.Module, examples: int, seed: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,11 +109,11 @@ def shaken(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return found
 
 
-def agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
+def agree(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-5) -> bool:
     """Whether two updates are equal up to rounding, or both not finite and so count as zero."""
     if not bool(torch.isfinite(expected).all()):
         return not bool(torch.isfinite(found).all())
-    return float((found - expected).norm()) <= _AGREEMENT * float(expected.norm())
+    return float((found - expected).norm()) <= tolerance * float(expected.norm())
 
 
 def require_steady(compute: Callable[[int], torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor) -> None:

@@ -72,8 +72,10 @@ class FlatModel:
 def require_trainable(module: nn.Module) -> list[nn.Parameter]:
     """The trainable parameters of a module; one that cannot be trained privately is refused."""
     refuse_buffers(module)
-    if any(is_lazy(p) for p in module.parameters()):
-        raise ConfigError("model: has lazy layers without a shape; call it on an example first")
+    if any(is_lazy(p) or p.is_meta for p in module.parameters()):
+        raise ConfigError(
+            "model: has parameters without values (lazy layers, device 'meta'); call it on an example, or load it"
+        )
     parameters = [p for p in module.parameters() if p.requires_grad]
     if not any(p.numel() for p in parameters):
         raise ConfigError("model: has no trainable parameter; set requires_grad on those to be trained")
@@ -178,7 +180,8 @@ def repeatable(device: torch.device) -> AbstractContextManager[object]:
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
     """A context in which layers compute in ``precision``; the backward pass follows."""
-    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bfloat16" else nullcontext()
+    # Within another autocast a cache would keep the weights of the first step.
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if precision == "bfloat16" else nullcontext()
 
 
 class Constants:

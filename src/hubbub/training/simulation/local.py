@@ -206,22 +206,25 @@ class OneByOne:
     def trained(self, start: torch.Tensor, job: Job) -> tuple[torch.Tensor, float]:
         """The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches."""
         local, worker, vector, gradient = self._local, self._worker, self._worker.vector, self._worker.gradient
-        with own_generators(self._device), repeatable(self._device), torch.enable_grad():
-            seed_generators(job.seed, self._device)
+        device = self._device
+        # Whatever context a run's caller is in.
+        with torch.enable_grad(), torch.autocast(device.type, enabled=False), own_generators(device), repeatable(device):
+            seed_generators(job.seed, device)
             stepper = Stepper(local, [vector], [start])
             worker.module.train()
             with torch.no_grad():
                 vector.copy_(start)
             self._constants.restore()
             batches = local.batches(len(job.inputs), job.seed)
-            total = torch.zeros((), device=self._device)
+            total = torch.zeros((), device=device)
             for number, batch in enumerate(batches):
                 rows = batch.to(job.inputs.device)
-                inputs = job.inputs[rows].to(self._device, non_blocking=True)
+                inputs, targets = (part[rows].to(device, non_blocking=True) for part in (job.inputs, job.targets))
                 gradient.zero_()
-                with computing(self._precision, self._device), in_range(self._device):
-                    loss = self._loss(worker.module(inputs), job.targets[rows].to(self._device, non_blocking=True))
+                with computing(self._precision, device), in_range(device):
+                    loss = self._loss(worker.module(inputs), targets)
                 loss.backward()
                 stepper.step([gradient], [local.rate(job.round_index, number, len(batches))], [])
                 total += loss.detach()
+            worker.require_views()
             return vector, float(total) / len(batches) if batches else math.nan

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence, Sized
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 
@@ -20,11 +19,12 @@ from hubbub.training.simulation.choice import Choice, Probe, Trainer, trainer
 from hubbub.training.simulation.faults import isolated, note, reason, require_own
 from hubbub.training.simulation.functional import require_trainable
 from hubbub.training.simulation.local import Examples, Job, LocalTraining, Loss, OneByOne, Trained, flat_parameters, trainable
-from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import keep_freed_memory
 
 # Clients of a chunk where each trains alone.
 _FEW = 8
+# The least relative difference of an update that is more than rounding.
+_UNLIKE = 1e-3
 
 
 class SimulatedPopulation(LocalPopulation):
@@ -157,16 +157,21 @@ class SimulatedPopulation(LocalPopulation):
         return None
 
     def _sound(self, named: Choice | None, probe: Probe | None, cohort: int) -> Choice:
-        """The named choice, if in a secure sum no bit of a client's update depends on others by it; a new one without it."""
+        """The named choice, if by it each client gets its own update, in a secure sum to the last bit; a new one without it."""
         if probe is None:
             return named or Choice(1, "since no client has an example")
         if named is None:
             return probe.choice(max(1, cohort))
-        # A model that does not run in stacks is refused when clients train.
-        with suppress(NotStackableError):
-            if self._lattice and named.clients > 1 and not probe.independent(named.clients):
+        if named.clients > 1:
+            unlike = not probe.agrees(named.clients, _UNLIKE)
+            if unlike or (self._lattice and not probe.independent(named.clients)):
                 if self._execution.plan == AUTO:
-                    return Choice(1, "since many at a time a client's last bits depend on its place")
+                    return Choice(1, "since many at a time a client would get another update")
+                if unlike:
+                    raise ConfigError(
+                        f"plan = {named.plan!r}: clients would not get the updates that they get one by one, as if examples "
+                        "see one another, and so padding, or of a model with hooks; say 'auto' or 'one-by-one'"
+                    )
                 raise ConfigError(
                     f"plan = {named.plan!r}: on this machine a client's last bits depend on where it stands in the stack, and "
                     "so on who else takes part, which no noise hides; say 'auto' or 'one-by-one', or, with parameters of "
@@ -322,7 +327,8 @@ class SimulatedPopulation(LocalPopulation):
 
     def _job(self, client: int, round_index: int) -> Job:
         inputs, targets = self._examples[client]
-        return Job(client, inputs, targets, seed_for(self._key, client, round_index), round_index)
+        # Detached: a graph behind the inputs, as of features, would be freed by whoever trains first.
+        return Job(client, inputs.detach(), targets.detach(), seed_for(self._key, client, round_index), round_index)
 
 
 def _require_examples(clients: Sequence[object], execution: Execution) -> None:

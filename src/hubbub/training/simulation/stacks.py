@@ -53,7 +53,7 @@ class Stacks:
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
         # Torch's plain cross entropy needs no loop over clients.
         self._entropy = loss is F.cross_entropy
-        if isinstance(loss, nn.CrossEntropyLoss):
+        if type(loss) is nn.CrossEntropyLoss:
             plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "mean"
             self._entropy = plain and loss.ignore_index == _IGNORED
 
@@ -75,7 +75,8 @@ class Stacks:
             inputs, targets, counts = feed.batch(step)
             # Clients without a batch left, and padding, take no step.
             active = torch.tensor([count > 0 for count in counts], device=self._device)
-            with repeatable(self._device), torch.enable_grad():
+            # Whatever context a run's caller is in.
+            with torch.enable_grad(), torch.autocast(self._device.type, enabled=False), repeatable(self._device):
                 with computing(self._precision, self._device):
                     output = self._model(own, inputs, counts, generators)
                     with in_range(self._device):
