@@ -16,9 +16,8 @@ from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import KeyShare, ThresholdKey
-from small_keys import VECTORS, number
+from small_keys import LONG_SAFE, VECTORS, number
 
-HOLDERS, THRESHOLD = 3, 2
 # Of a lattice of 14 bits.
 PACKING = Packing(bits=16, clip=1.0, max_clients=4, key_bits=2048, noise=2**24)
 SIZE = 5
@@ -31,10 +30,9 @@ def owner() -> PrivateKey:
 
 
 @cache
-def dealt() -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
-    """Two of three holders open sums of two or more."""
-    case = next(case for case in VECTORS["threshold_dj"] if case["bits"] == 2048)
-    return threshold.deal(number(case["p"]), number(case["q"]), holders=HOLDERS, threshold=THRESHOLD, min_contributions=2)
+def dealt(holders: int = 3) -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
+    """Two of three holders open sums of two or more, or of as many as there are."""
+    return threshold.deal(*LONG_SAFE, holders=holders, threshold=2, min_contributions=2)
 
 
 def agreed(key: PublicKey, **others: Any) -> Agreement:

@@ -8,8 +8,8 @@ from conftest import oracle
 from hubbub.secagg.paillier import PrivateKey
 
 VECTORS = oracle("paillier")
-# Two safe primes of 256 bits, and two of 32.
-SAFE = tuple(int(VECTORS["threshold_dj"][0][name], 16) for name in "pq")
+# Two safe primes of 256 bits, two of 1024, and two of 32.
+SAFE, LONG_SAFE = (tuple(int(VECTORS["threshold_dj"][case][name], 16) for name in "pq") for case in (0, 2))
 SMALL_SAFE = (4294967087, 4294965887)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import oracle
 from hubbub import MinSeparation, guarantee
 from hubbub.errors import HubbubError
 from hubbub.experiment import config as configs
@@ -18,6 +17,7 @@ from hubbub.secagg import key_files, threshold
 from hubbub.secagg.paillier import PrivateKey
 from recorded_runs import invoke, trained
 from refusals import refused
+from small_keys import LONG_SAFE as PRIMES
 
 BASE = {
     "training": {"rounds": 2, "cohort_size": 3},
@@ -27,8 +27,6 @@ BASE = {
 }
 # Cohorts of two and of three.
 ROTATION = {"participation": {"rounds_per_epoch": 5}}
-CASE = oracle("paillier")["threshold_dj"][2]
-PRIMES = int(CASE["p"], 16), int(CASE["q"], 16)
 
 
 def settings(**changes: dict[str, object]) -> configs.Config:

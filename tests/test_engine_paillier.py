@@ -16,6 +16,7 @@ from hubbub.experiment import config
 from hubbub.experiment.build import build
 from hubbub.experiment.engine.flower_app import client_app, local_population, serve
 from hubbub.experiment.engine.folder import RunInFolder
+from hubbub.experiment.engine.parties import parties
 from hubbub.flower import LocalGrid
 from hubbub.ledger.chain import read_chain
 from hubbub.secagg import key_files, paillier
@@ -135,13 +136,16 @@ def test_unnamed_keys_are_made_once_and_only_their_owner_may_read_them(tmp_path:
     monkeypatch.setattr(paillier, "generate", generate)
     file = run_file(tmp_path, None)
     begun = RunInFolder.begun(build(config.resolve(config.load(file)), allow_import=True), tmp_path / "run")
+    place = begun.folder / "state" / "holders"
+    place.mkdir(parents=True)
+    # Of a start that was killed while it wrote the keys.
+    (place / "private-key.json").touch()
     with pytest.raises(KeyboardInterrupt):
         raising(KeyboardInterrupt)(next(begun.rounds(local_population(begun, allow_import=True))))
     kept = json.loads((begun.folder / "state" / "agreement.json").read_text())
     require_ends("resume", begun.folder, "--engine", "flower", "--allow-import")
     assert made == [2048]
     assert json.loads((begun.folder / "state" / "agreement.json").read_text()) == kept
-    place = begun.folder / "state" / "holders"
     assert {path.name for path in place.iterdir()} == {"1", "private-key.json", "public-key.json"}
     assert stat.S_IMODE((place / "private-key.json").stat().st_mode) == 0o600
     assert json.loads(next(place.glob("1/holder-1-*/opened.json")).read_text())["next_round"] == 2
@@ -184,3 +188,7 @@ def test_noise_that_holders_drew_in_one_process_is_not_resumed_on_nodes(tmp_path
     begun = RunInFolder.resumed(folder, allow_import=True)
     with pytest.raises(RunFolderError, match="resume with --engine process"):
         local_population(begun, allow_import=True)
+    # Nor goes it on without what a holder kept of it.
+    (folder / "state" / "holders" / "2" / "noise.json").unlink()
+    with pytest.raises(RunFolderError, match="noise was given for 2"):
+        parties(begun, begun.run.encryption)

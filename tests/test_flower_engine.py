@@ -195,6 +195,11 @@ def test_a_node_too_few_and_two_that_are_one_client_are_refused(tmp_path: Path) 
     shutil.rmtree(tmp_path / "run")
     with pytest.raises(ParticipationError, match=r"no node says that it is client 0, nor 0 others .*is not in this node's"):
         serve(federation(file, partition=lambda index: {"partition-id": index} if index else {}), context, file)
+    shutil.rmtree(tmp_path / "run")
+    silent = federation(file)
+    silent.reply_filter = lambda reply: Message(RecordDict(), metadata=reply.metadata)
+    with pytest.raises(ParticipationError, match="no node says that it is client 0, nor 99 others of 100"):
+        serve(silent, context, file)
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
 
 

@@ -414,6 +414,10 @@ def test_noise_is_given_to_promised_rounds_and_clip_norms_alone(tmp_path: Path, 
     to(grid, FIRST, hello(noised(), PROMISE))
     assert message in refusal(to(grid, FIRST, told(noised(), "noise", **others)))
     assert not to(grid, FIRST, told(noised(), "noise", **{"round": 0, "clip-norm": 1.0})).has_error()
+    # Rows that follow go with the first one, or are not given.
+    (kept,) = (tmp_path / "holder-1").glob("holder-1-*/noise/noise.json")
+    kept.unlink()
+    assert "see its log" in refusal(to(grid, FIRST, told(noised(), "noise", **{"round": 1, "clip-norm": 1.0})))
 
 
 def test_with_a_clip_norm_that_moves_noise_follows_the_servers(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,11 @@ from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import ServerState
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
-from hubbub.secagg import key_files, threshold
+from hubbub.secagg import key_files
 from hubbub.secagg.key_holder import Holder
-from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from hubbub.training.encrypted import EncryptedSum, HolderNoise
 from hubbub.training.release import ReleasePath
-from small_keys import VECTORS, number
+from paillier_nodes import dealt
 
 START = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
 # In steps of the lattice; each of two clients moves the model by it.
@@ -42,16 +40,9 @@ STEPS: dict[type, tuple[str, ...]] = {
 }
 
 
-@cache
-def key() -> tuple[ThresholdKey, tuple[KeyShare, ...]]:
-    """Two holders open sums together, and both add noise."""
-    case = next(case for case in VECTORS["threshold_dj"] if case["bits"] == 2048)
-    return threshold.deal(number(case["p"]), number(case["q"]), holders=2, threshold=2, min_contributions=2)
-
-
 def rounds(folder: Path, count: int) -> ArrayRecord:
     """So many rounds of one start of all processes."""
-    secagg = Paillier(key()[0], noise_by="holders")
+    secagg = Paillier(dealt(2)[0], noise_by="holders")
     strategy = DPFedAvgFixed(
         FedAvg(), clip_norm=1.0, noise_multiplier=1e-6, num_sampled_clients=2, secagg=secagg, state=folder / "state"
     )
@@ -86,7 +77,7 @@ MOMENTS = ("HolderNoise.row", "GridHolders.add_noise", "Holder.open", "Encrypted
 @pytest.mark.parametrize("anywhere", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_pai_17_flw_5_processes_that_die_use_no_row_and_open_no_round_twice(tmp_path: Path, anywhere: bool) -> None:
     def made(name: str) -> Path:
-        for share in key()[1]:
+        for share in dealt(2)[1]:
             place = tmp_path / name / f"holder-{share.holder}"
             place.mkdir(parents=True)
             key_files.write_share(place / "share.json", share)

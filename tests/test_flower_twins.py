@@ -12,7 +12,7 @@ from flwr.serverapp import NeighboringRelation, PrivacyConfig, SamplingMethod
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg
 
-from flower_arms import Federation, record
+from flower_arms import Federation, averaging, record
 from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, compat
 from hubbub.flower.mods import clipping_mod
@@ -38,7 +38,7 @@ def vector(arrays):
 
 
 def fixed(name, *, clipping_norm=1.0, noise=1.0, clients=4, **more):
-    return getattr(compat, name)(FedAvg(min_available_nodes=1), noise, clipping_norm, clients, **more)
+    return getattr(compat, name)(averaging(1), noise, clipping_norm, clients, **more)
 
 
 @dataclass
@@ -69,9 +69,7 @@ def test_there_is_a_twin_of_every_class_of_flower():
 def test_a_fixed_twin_releases_what_the_strategy_behind_it_releases(name):
     grid = federation([0.5, 0.2, 5.0, 0.1])
     twin = fixed(name, noise=0.7, simulation_seed=3)
-    plain = DPFedAvgFixed(
-        FedAvg(min_available_nodes=1), clip_norm=1.0, noise_multiplier=0.7, num_sampled_clients=4, simulation_seed=3
-    )
+    plain = DPFedAvgFixed(averaging(1), clip_norm=1.0, noise_multiplier=0.7, num_sampled_clients=4, simulation_seed=3)
     ours, theirs = (s.start(grid, model(), num_rounds=2).arrays for s in (twin, plain))
     np.testing.assert_array_equal(vector(ours), vector(theirs))
     assert twin.guarantee() == plain.guarantee()
@@ -82,9 +80,9 @@ def test_a_fixed_twin_releases_what_the_strategy_behind_it_releases(name):
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_an_adaptive_twins_target_is_the_part_that_is_clipped(name):
     grid = federation([0.5, 0.2, 5.0, 0.1])
-    twin = getattr(compat, name)(FedAvg(min_available_nodes=1), 0.7, 4, 0.3, 0.25, 0.6, 2.0, simulation_seed=3)
+    twin = getattr(compat, name)(averaging(1), 0.7, 4, 0.3, 0.25, 0.6, 2.0, simulation_seed=3)
     plain = DPFedAvgAdaptive(
-        FedAvg(min_available_nodes=1), noise_multiplier=0.7, initial_clip_norm=0.3, target_quantile=0.75,
+        averaging(1), noise_multiplier=0.7, initial_clip_norm=0.3, target_quantile=0.75,
         clip_norm_learning_rate=0.6, clip_count_stddev=2.0, num_sampled_clients=4, simulation_seed=3,
     )  # fmt: skip
     ours, theirs = (s.start(grid, model(), num_rounds=3).arrays for s in (twin, plain))
@@ -101,7 +99,7 @@ def test_with_flowers_mods_the_release_is_that_of_clients_without_any(name, mod)
     released = []
     for mods in ([], [mod]):
         arguments = (0.5, 1.0, 5) if name in FIXED else (0.5, 5, 1.0)
-        twin = getattr(compat, name)(FedAvg(min_available_nodes=1), *arguments, simulation_seed=3)
+        twin = getattr(compat, name)(averaging(1), *arguments, simulation_seed=3)
         result = twin.start(federation(norms, mods), model(), num_rounds=3)
         released.append((vector(result.arrays), twin.clipping_norm))
     (plain, norm), (modded, modded_norm) = released
@@ -118,7 +116,7 @@ def test_no_bit_of_a_client_decides_whether_a_round_is_released(bit):
 
     grid = federation([0.5, 0.2])
     grid.reply_filter = lie
-    twin = compat.DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(min_available_nodes=1), 0.5, 2, 1.0)
+    twin = compat.DifferentialPrivacyClientSideAdaptiveClipping(averaging(1), 0.5, 2, 1.0)
     result = twin.start(grid, model(), num_rounds=1)
     assert result.train_metrics_clientapp[1]["released"] == 1
 
@@ -133,9 +131,7 @@ def test_flowers_bit_is_one_for_a_clipped_update_and_ours_for_one_that_was_not(f
     # Of norms that no server clips: only the bits say what the clients did.
     grid = federation([0.01] * 4)
     grid.reply_filter = say
-    twin = compat.DifferentialPrivacyClientSideAdaptiveClipping(
-        FedAvg(min_available_nodes=1), 1e-3, 4, 1.0, 0.5, 0.2, 0.01, simulation_seed=1
-    )
+    twin = compat.DifferentialPrivacyClientSideAdaptiveClipping(averaging(1), 1e-3, 4, 1.0, 0.5, 0.2, 0.01, simulation_seed=1)
     twin.start(grid, model(), num_rounds=1)
     # All were clipped, or none: half the learning rate, up or down. The count's noise is 0.25 % of the fraction.
     assert math.log(twin.clipping_norm) == pytest.approx(0.1 if grows else -0.1, abs=0.005)

@@ -16,12 +16,9 @@ from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.threshold import ThresholdKey
 from recorded_runs import invoke
 from refusals import refused
-from small_keys import VECTORS, number
+from small_keys import LONG_SAFE as PRIMES
 
 pytestmark = pytest.mark.usefixtures("workplace")
-
-# Safe primes of 1024 bits.
-PRIMES = next((number(case["p"]), number(case["q"])) for case in VECTORS["threshold_dj"] if case["bits"] == 2048)
 
 
 @pytest.fixture(autouse=True)

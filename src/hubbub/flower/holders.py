@@ -118,7 +118,8 @@ class HolderFolder:
         if fixed is not None and clip_norm != fixed:
             raise ValueError(f"{CLIP_NORM} = {clip_norm}: the run promises {shown(fixed)}")
         holder.require_no_noise_yet(round_index)
-        stream = HolderNoise(promise.mechanism, holder.agreement.size, folder / "noise", seed=self._seed)
+        given, kept = holder.next_noise, folder / "noise"
+        stream = HolderNoise(promise.mechanism, holder.agreement.size, kept, seed=self._seed, given=given)
         lattice = Lattice(clip_norm, promise.lattice_bits)
         steps = noise_steps(stream.row(round_index) * lattice.clip_norm, lattice.step)
         return ConfigRecord({"noise": holder.noise(round_index, steps)})

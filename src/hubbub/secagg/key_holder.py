@@ -86,6 +86,11 @@ class Holder:
         """The first round that was not opened yet."""
         return self._done.next_round
 
+    @property
+    def next_noise(self) -> int:
+        """The first round from which on no noise was released."""
+        return self._done.noise_round + 1
+
     def begin(self) -> None:
         """Write an empty record, so that a missing record later means a lost one."""
         self._remember(self._done)
@@ -99,7 +104,7 @@ class Holder:
 
     def require_no_noise_yet(self, round_index: int) -> None:
         """Refuse a round that is not later than all opened rounds and all released noise."""
-        if integer("round_index", round_index, at_least=0) < max(self._done.next_round, self._done.noise_round + 1):
+        if integer("round_index", round_index, at_least=0) < max(self._done.next_round, self.next_noise):
             raise ValueError(f"round {round_index + 1}: {self.name} has given its noise of this round already")
 
     def open(self, request: Request) -> Opened:

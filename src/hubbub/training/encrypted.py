@@ -29,7 +29,7 @@ from hubbub._util import files, strict_json
 from hubbub._util.checks import integer
 from hubbub._util.files import refusing
 from hubbub._util.prf import fresh_key
-from hubbub.errors import NoiseExhaustedError, SumNotOpenedError
+from hubbub.errors import NoiseExhaustedError, RunFolderError, SumNotOpenedError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise import NoiseStream, SimulationSource, sampler
@@ -95,10 +95,13 @@ class EncryptedSum:
 class HolderNoise:
     """Rows of stddev·N·z, each for one round and given out once; a simulation's follow from its ``seed``.
 
-    What a holder drew is in ``folder``; ``None`` keeps it in memory. What cannot be drawn again bit for bit here is refused.
+    What a holder drew is in ``folder``; ``None`` keeps it in memory. What cannot be drawn again bit for bit here is refused,
+    as is a folder that knows of fewer rounds than ``given``: later rows would not go with those that were given out.
     """
 
-    def __init__(self, mechanism: Mechanism, dim: int, folder: Path | None = None, *, seed: int | None = None) -> None:
+    def __init__(
+        self, mechanism: Mechanism, dim: int, folder: Path | None = None, *, seed: int | None = None, given: int = 0
+    ) -> None:
         self._folder, self._next, self._first_rows = folder, 0, list[int]()
         if seed is not None:
             self._stream = NoiseStream(mechanism, dim, source=SimulationSource(seed))
@@ -111,6 +114,11 @@ class HolderNoise:
                     raise ValueError("its noise cannot be drawn again bit for bit with this processor, torch or hubbub")
                 self._first_rows = [integer("first_rows", row, at_least=0) for row in told["first_rows"]]
                 self._next = integer("next_round", told["next_round"], at_least=0)
+        if self._next < given:
+            raise RunFolderError(
+                f"{path}: knows of {self._next} rounds, and this holder's noise was given for {given}: it was lost or rolled "
+                "back; restore this holder's folder from a copy"
+            )
         keys = Path(str(folder)) / "keys"
         epochs = [(first, secret_key(keys / f"epoch-{number}")) for number, first in enumerate(self._first_rows)]
         source = IncarnationSource(epochs)
@@ -124,11 +132,6 @@ class HolderNoise:
             files.make_folder(keys)
             files.write_atomic(keys / f"epoch-{len(epochs)}", key)
         self._remember()
-
-    @property
-    def next_round(self) -> int:
-        """The first round whose row was not given out."""
-        return self._next
 
     def row(self, round_index: int) -> torch.Tensor:
         """The row of a round, ``(dim,)`` float64 per unit of clip norm, now spent, on disk too, as those before it are."""

@@ -26,6 +26,7 @@ from hubbub.flower.messages import addressed
 from hubbub.flower.mods import noising_mod
 from hubbub.flower.options import promises
 from hubbub.flower.population import ROUND_INDEX, GridPopulation, load, trained
+from hubbub.flower.summing import Streaming
 from hubbub.training import Population, SimulatedPopulation
 
 _LOG = logging.getLogger("flwr")
@@ -141,10 +142,10 @@ def _nodes(grid: Grid, clients: int, patience: float) -> list[int]:
             f"data.clients = {clients}: only {len(connected)} nodes are connected, each for one client; start more SuperNodes"
         )
     asked = addressed(RecordDict(), f"{MessageType.QUERY}.{_QUERY}", {str(node): node for node in connected}, ttl=None)
-    told = dict(asked.contents(grid.send_and_receive(asked.messages, timeout=max(60.0, patience))))
+    told = dict(asked.contents(Streaming(grid).send_and_receive(asked.messages, timeout=max(60.0, patience))))
     found: dict[int, str] = {}
     for node, content in sorted(told.items(), key=lambda item: int(item[0])):
-        partition = content.config_records[_QUERY][_PARTITION]
+        partition = content.config_records.get(_QUERY, ConfigRecord()).get(_PARTITION)
         if not isinstance(partition, int) or not 0 <= partition < clients:
             _LOG.warning("Node %s has partition-id %r, of which this run of %s clients has none", node, partition, clients)
         elif partition in found:

@@ -18,6 +18,7 @@ from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from hubbub.training import Population, SimulatedPopulation
 from hubbub.training.encrypted import EncryptedPopulation, HolderNoise
 from hubbub.training.encryption import Encryption
+from hubbub.training.run_folder.record import read_metrics
 from hubbub.training.simulation.functional import FlatModel
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
     agreement = agreed(run.plan, terms, public.public_key, FlatModel(run.model).dim, secrets.token_hex(16))
     holders, noise, plan = [Holder(one, agreement) for one in keys], list[HolderNoise](), run.plan
     if plan.mechanism is not None and terms.noise_rows:
-        secret = derive(seed_key(plan.seed), "holders")
+        secret, rows = derive(seed_key(plan.seed), "holders"), read_metrics(begun.folder / "metrics.jsonl")[0]
+        given = max((row["round_index"] + 1 for row in rows if row.get("released", True)), default=0)
         for i in range(terms.holders):
             if plan.noise == "simulation":
                 noise.append(HolderNoise(plan.mechanism, agreement.size, seed=seed_for(secret, i)))
             else:
-                noise.append(HolderNoise(plan.mechanism, agreement.size, _holders_folder(begun) / str(i + 1)))
+                folder = _holders_folder(begun) / str(i + 1)
+                noise.append(HolderNoise(plan.mechanism, agreement.size, folder, given=given))
     return EncryptedPopulation(
         cast(SimulatedPopulation, run.population),
         agreement,
@@ -112,12 +115,14 @@ def local_holders(begun: RunInFolder, terms: Encryption) -> "Callable[[int], Use
     keys = _named_folder(begun) or folder
     if keys == folder and not (folder / key_files.PUBLIC).exists():
         files.make_folder(folder)
+        for left in folder.glob("*.json"):
+            left.unlink()
         for key in _fresh_keys(terms):
             if isinstance(key, KeyShare):
                 key_files.write_share(folder / key_files.share_name(key.holder), key)
             else:
                 key_files.write_private(folder / key_files.PRIVATE, key)
-        # The public one comes last, when all others are there.
+        # The public one comes last, when all others are there: what a start leaves that ends before is nobody's.
         key_files.write_public(folder / key_files.PUBLIC, key.public)
     plan = begun.run.plan
     seeds = derive(seed_key(plan.seed), "holders")
