@@ -58,12 +58,15 @@ def test_a_poisson_account_is_that_of_the_library() -> None:
     assert ours["zcdp_rho"] is None
 
 
-def test_calibrate_then_account_meets_the_budget() -> None:
+def test_calibrate_then_account_meets_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = "--delta 1e-6 --strategy identity --rounds 100 --min-separation 10".split()
     found = answer("calibrate", *flags, "--epsilon", "2")
     assert found["epsilon"] <= 2
     again = answer("account", *flags, "--noise-multiplier", repr(found["noise_multiplier"]))
     assert again["epsilon"] == found["epsilon"]
+    # A closed output is no traceback.
+    monkeypatch.setattr(sys, "stdout", None)
+    require_ends("account", *flags, "--noise-multiplier", "1", "--json")
 
 
 @pytest.mark.parametrize("flag", ["--mechanism", "--strategy"])

@@ -166,7 +166,8 @@ def test_others_than_those_that_were_counted_are_refused(tmp_path: Path) -> None
 def test_a_run_that_stopped_before_its_settings_were_written_uses_what_it_released(tmp_path: Path) -> None:
     config = small()
     begun = RunInFolder.begun(build(config), tmp_path / "first")
-    shutil.copytree(tmp_path / "first" / NORMALIZATION, tmp_path / "again" / NORMALIZATION)
+    shutil.copytree(tmp_path / "first", tmp_path / "again")
+    (tmp_path / "again" / "config.toml").unlink()
     with pytest.raises(RunFolderError, match=f"begin their run with 'hubbub train CONFIG -o {tmp_path / 'again'}'"):
         RunInFolder.resumed(tmp_path / "again")
     (tmp_path / "run.toml").write_text(configs.dump(config))

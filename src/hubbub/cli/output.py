@@ -2,11 +2,11 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
@@ -67,7 +67,7 @@ def _wrapped(text: str, width: int, indent: int | None) -> Iterator[str]:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on standard output; numbers that are not finite are null."""
-    sys.stdout.write(json.dumps(strict_json.finite_only(value), allow_nan=False) + "\n")
+    typer.echo(json.dumps(strict_json.finite_only(value), allow_nan=False))
 
 
 def print_table(title: str, rows: Mapping[str, str]) -> None:

@@ -416,8 +416,9 @@ def _words(row: dict[str, Any], unit: str) -> str:
 def new_folder(out: Path | None, kind: str, stem: str) -> Path:
     """A new or empty folder: the given one, or the next free one of a stem."""
     if out is not None:
+        held = {found.name for found in out.iterdir()} if out.is_dir() else {""} if out.exists() else set()
         # What a run released before its settings were written is used by the next one.
-        if out.exists() and (not out.is_dir() or any(found.name != NORMALIZATION for found in out.iterdir())):
+        if held and (NORMALIZATION not in held or held & {"config.toml", "ledger.jsonl"}):
             resume = f", or resume it with 'hubbub resume {out}'" if (out / "ledger.jsonl").is_file() else ""
             raise RunFolderError(f"{out}: exists already; choose another with --out{resume}")
         return out

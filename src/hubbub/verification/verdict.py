@@ -123,15 +123,18 @@ def verify(
         kept = None if heads is None else list(filter(None, map(bytes.strip, Path(heads).read_bytes().splitlines())))
     except OSError as error:
         raise ConfigError(f"heads = {str(heads)!r}: cannot be read ({error.strerror}); name the list that was kept") from error
-    ledger = ledger_of(folder)
+    now = _standing(folder)
     for _ in range(_READINGS):
-        size = ledger_of(folder).stat().st_size
-        verdict = _own(folder, ledger, head, kept, keys)
-        # A run that works meanwhile is ahead of what was read of its ledger.
-        if verdict.ok or ledger_of(folder).stat().st_size == size:
+        verdict, before, now = _own(folder, ledger_of(folder), head, kept, keys), now, _standing(folder)
+        # A run that works meanwhile is ahead of what was read of its ledger, or removes releases.
+        if verdict.ok or now == before:
             return verdict
     moved = Check("running", False, "the run went on during each of these readings: verify it again between two rounds")
     return replace(verdict, checks=(*verdict.checks, moved))
+
+
+def _standing(folder: Path) -> tuple[int, set[Path]]:
+    return ledger_of(folder).stat().st_size, set((folder / "state" / "releases").glob("*"))
 
 
 def _own(

@@ -152,6 +152,13 @@ class RunInFolder:
         return len(read_metrics(self.folder / "metrics.jsonl")[0])
 
     @property
+    def rounds_released(self) -> int:
+        """One more than the last round that the ledger says was released."""
+        path = self.store.ledger_path
+        records = read_chain(path).records if path.is_file() else []
+        return max((int(record["round"]) + 1 for record in records if record["kind"] == "commit"), default=0)
+
+    @property
     def ledger_head(self) -> str:
         """The head of the ledger as it stands on disk; empty before the first round."""
         path = self.folder / "ledger.jsonl"

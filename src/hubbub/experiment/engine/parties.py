@@ -18,7 +18,6 @@ from hubbub.secagg.threshold import KeyShare, ThresholdKey
 from hubbub.training import Population, SimulatedPopulation
 from hubbub.training.encrypted import EncryptedPopulation, HolderNoise
 from hubbub.training.encryption import Encryption
-from hubbub.training.run_folder.record import read_metrics
 from hubbub.training.simulation.functional import FlatModel
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
     agreement = agreed(run.plan, terms, public.public_key, FlatModel(run.model).dim, secrets.token_hex(16))
     holders, noise, plan = [Holder(one, agreement) for one in keys], list[HolderNoise](), run.plan
     if plan.mechanism is not None and terms.noise_rows:
-        secret, rows = derive(seed_key(plan.seed), "holders"), read_metrics(begun.folder / "metrics.jsonl")[0]
-        given = max((row["round_index"] + 1 for row in rows if row.get("released", True)), default=0)
+        secret, given = derive(seed_key(plan.seed), "holders"), begun.rounds_released
         for i in range(terms.holders):
             if plan.noise == "simulation":
                 noise.append(HolderNoise(plan.mechanism, agreement.size, seed=seed_for(secret, i)))
@@ -162,7 +160,7 @@ def encrypted(
     run = begun.run
     found = key_files.read_public(public)
     _require_terms(found, terms, public)
-    if terms.noise_rows and begun.rounds_measured and not (begun.folder / "state" / "agreement.json").exists():
+    if terms.noise_rows and begun.rounds_released and not (begun.folder / "state" / "agreement.json").exists():
         raise RunFolderError(f"{begun.folder}: its holders' noise was drawn in one process; resume with --engine process")
     agreement = kept_agreement(
         begun.folder, lambda name: agreed(run.plan, terms, found.public_key, FlatModel(run.model).dim, name)
