@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from hubbub.training.run_folder.state import metadata
 from recorded_runs import require_noticed, unproved
 
 DIM = 40
+fixed = partial(DPFedAvgFixed, FedAvg(), clip_norm=1.0, noise_multiplier=1.0)
 START = ArrayRecord({"w": Array(np.linspace(-1, 1, DIM - 1, dtype=np.float32)), "s": Array(np.array(2.0, np.float32))})
 
 
@@ -169,17 +171,9 @@ def test_prt_7_a_mechanism_has_no_more_rounds_than_it_has() -> None:
     [
         (lambda: separated(num_sampled_clients=None), "num_sampled_clients: is missing"),
         (lambda: separated(noise_at="clients", min_survivors=2), "noise"),
-        (lambda: DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1), "give one of the two"),
-        (
-            lambda: DPFedAvgFixed(FedAvg(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3, noise_at="clients"),
-            "min_survivors: is missing",
-        ),
-        (
-            lambda: DPFedAvgFixed(
-                FedAvg(), clip_norm=1, noise_multiplier=1, sampling_probability=0.1, noise_at="clients", min_survivors=2
-            ),
-            "fixed size",
-        ),
+        (fixed, "give one of the two"),
+        (lambda: fixed(num_sampled_clients=3, noise_at="clients"), "min_survivors: is missing"),
+        (lambda: fixed(sampling_probability=0.1, noise_at="clients", min_survivors=2), "fixed size"),
         (lambda: DPFedAvgFixed(FedMedian(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3), "one that averages"),
         (
             lambda: MatrixFactorizationDP(
@@ -214,6 +208,18 @@ def test_an_unknown_argument_is_refused_by_the_name_of_the_class_with_the_neares
     words = rf"{unknown} = {value!r}: is no argument of {called.__name__} \(did you mean '{meant}'\?\); known are strategy, "
     with pytest.raises(TypeError, match=words):
         called(FedAvg(), num_sampled_clients=3, **z, **named)
+
+
+def test_a_strategy_that_does_not_tell_clients_to_add_noise_asks_nobody() -> None:
+    class Own(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            return super().configure_train(server_round, arrays, ConfigRecord({"lr": 0.1}), grid)
+
+    of = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": 3}
+    assert one_round(DPFedAvgFixed(Own(), **of), grid())
+    with pytest.raises(ConfigError, match="does not pass on the config"):
+        one_round(strategy := DPFedAvgFixed(Own(), noise_at="clients", min_survivors=2, **of), grid())
+    assert strategy.rounds_charged == 0
 
 
 def test_num_11_an_empty_cohort_releases_noise_all_the_same() -> None:

@@ -118,7 +118,7 @@ def test_pai_13_what_is_no_sum_of_enough_clients_is_not_opened(make: Callable[[D
     for _ in range(CASES):
         said = refusal(lambda: holder.open(make(draw)))
         assert said.startswith(("holder 1 opens nothing: ", "round "))
-        assert holder.next_round == 0
+        assert holder._done.next_round == 0
     assert holder.open(asked(*map(sent, CLIENTS)))
 
 
@@ -195,7 +195,7 @@ def test_pai_14_a_sum_without_the_servers_noise_is_asked_of_nobody_and_opened_by
     assert "the server's noise is not in the sum" in refusal(lambda: holder.open(Request(0, contributions, ())))
     instead = sent("c4", 0, hidden)
     assert "this is the place of a noise" in refusal(lambda: holder.open(Request(0, contributions, (instead,))))
-    assert holder.next_round == 0
+    assert holder._done.next_round == 0
     assert holder.open(Request(0, contributions, (noise("server", 0, hidden),)))
 
 
@@ -242,7 +242,7 @@ def test_pai_17_a_restart_does_not_make_a_holder_forget(tmp_path: Path) -> None:
     answer = Holder(SHARES[0], AGREED, tmp_path).open(request)
     for _ in range(3):
         again = Holder(SHARES[0], AGREED, tmp_path)
-        assert (again.next_round, again.open(request).integers) == (1, answer.integers)
+        assert (again._done.next_round, again.open(request).integers) == (1, answer.integers)
         other = asked(sent("c1"), sent("c2"), sent("c4"))
         assert refusal(lambda again=again, other=other: again.open(other)).endswith("has opened a sum of this round already")
     with pytest.raises(RunFolderError, match="another run"):

@@ -21,7 +21,7 @@ from flwr.serverapp import Grid, PrivacyAccountant, PrivacySpent
 from flwr.serverapp.strategy import Strategy
 
 from hubbub.errors import ConfigError
-from hubbub.flower.messages import CLIP_NORM, NORM_BIT
+from hubbub.flower.messages import NORM_BIT
 from hubbub.flower.options import StrategyArguments, require_known
 from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed, PrivateStrategy
 
@@ -105,8 +105,7 @@ class _ClientsClip(PrivateStrategy):
         """The messages, with the clip norm also under the name of Flower's mods."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         for message in messages:
-            config = next(iter(message.content.config_records.values()))
-            config[_FLOWER_CLIP_NORM] = config[CLIP_NORM]
+            next(iter(message.content.config_records.values()))[_FLOWER_CLIP_NORM] = self.clip_norm
         return messages
 
 

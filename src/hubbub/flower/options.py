@@ -184,11 +184,6 @@ class Options:
         """The run's folder; ``None`` in memory."""
         return None if self.state is None else Path(self.state)
 
-    @property
-    def noise_by(self) -> str:
-        """Who adds the noise: server, clients or holders."""
-        return self.secagg.noise_by if self.secagg else self.noise_at
-
     def shares(self) -> NoiseShares | None:
         """The noise shares of clients; ``None`` if they add none."""
         if self.min_survivors is None:

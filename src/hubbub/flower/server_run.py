@@ -164,6 +164,12 @@ class PrivateRun:
         given = configured(self._strategy, self.round_index + 1, floating, settings, grid)
         if given is None:
             raise ConfigError("strategy: asks no client in this round; wrap one that trains in every round")
+        told = next(iter(given.config_records.values()), ConfigRecord())
+        if self._options.noise_at == "clients" and any(told.get(name) != value for name, value in summing.config().items()):
+            raise ConfigError(
+                f"strategy: {type(self._strategy).__name__} does not pass on the config that its configure_train is given, so "
+                "that clients would send updates without noise; let it be the first ConfigRecord of the messages"
+            )
         content = RecordDict({name: arrays if record is floating else record for name, record in given.items()})
         if self._holders:
             # Before the first round of a start costs anything.

@@ -144,7 +144,7 @@ class PrivateStrategy(Strategy):
         _LOG.info(
             "\t├──> Differential privacy: noise multiplier %g by the %s, clip norm %g, %s in a round; recorded so far: %s",
             self.mechanism.noise_multiplier,
-            options.noise_by,
+            options.secagg.noise_by if options.secagg else options.noise_at,
             self.clip_norm,
             options.num_sampled_clients or self.mechanism.participation,
             self.guarantee().sentence(),

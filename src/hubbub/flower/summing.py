@@ -196,8 +196,5 @@ class Summing:
 
 def train_loss(content: RecordDict) -> float:
     """The training loss that a client states; NaN if it states none."""
-    for record in records_of(content, MetricRecord):
-        value = record.get(TRAIN_LOSS)
-        if isinstance(value, int | float):
-            return float(value)
-    return math.nan
+    values = (record.get(TRAIN_LOSS) for record in records_of(content, MetricRecord))
+    return next((float(value) for value in values if isinstance(value, int | float)), math.nan)

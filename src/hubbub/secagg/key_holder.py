@@ -82,11 +82,6 @@ class Holder:
         return f"holder {self.number}"
 
     @property
-    def next_round(self) -> int:
-        """The first round that was not opened yet."""
-        return self._done.next_round
-
-    @property
     def next_noise(self) -> int:
         """The first round from which on no noise was released."""
         return self._done.noise_round + 1

@@ -69,11 +69,6 @@ class EncryptedSum:
         # The operator's statistics.
         self.statistics = dict(private)
 
-    @property
-    def step(self) -> float:
-        """What one step is worth."""
-        return self.lattice.step if self.lattice else self._aggregator.agreement.packing.step
-
     def digest(self, key: bytes) -> str:
         """An HMAC of the encrypted sum."""
         return self._aggregator.digest(key)
@@ -81,15 +76,16 @@ class EncryptedSum:
     def open(self, row: torch.Tensor | None) -> torch.Tensor:
         """What the holders open after the server's row of noise was added, ``(dim,)`` float64."""
         started = time.perf_counter()
+        step = self.lattice.step if self.lattice else self._aggregator.agreement.packing.step
         if isinstance(row, Row):
-            row.meet(None, self.step)
+            row.meet(None, step)
         if row is not None:
-            self._aggregator.add_own_noise(noise_steps(row, self.step))
+            self._aggregator.add_own_noise(noise_steps(row, step))
         try:
             steps = self._opening(self._aggregator)
         finally:
             self.statistics["decrypt_seconds"] = time.perf_counter() - started
-        return torch.from_numpy(steps).to(torch.float64) * self.step
+        return torch.from_numpy(steps).to(torch.float64) * step
 
 
 class HolderNoise:
