@@ -20,7 +20,6 @@ from hubbub._util.checks import Array, integer, shown
 from hubbub.cli.output import console, print_json, say
 from hubbub.errors import ConfigError, KeyFileError
 from hubbub.secagg import key_files, paillier, threshold
-from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.primes import prime_pair
 
 
@@ -220,7 +219,7 @@ def _once(subject: _Subject, operation: str, size: int, key_bits: int) -> tuple[
 def _subjects(key_bits: int) -> list[_Subject]:
     """Ours, and phe's if it is installed, with one key."""
     p, q = prime_pair(key_bits)
-    private = PrivateKey.from_primes(p, q)
+    private = paillier.PrivateKey.from_primes(p, q)
     found = [_Subject("hubbub", _TOGETHER, private.public_key.encrypt, private.decrypt)]
     # The first call makes a table.
     private.public_key.encrypt(0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_args, get_type_hints
 
 import tomli_w
-from pydantic import AfterValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic.dataclasses import dataclass
 
 from hubbub._util import checks as _checks
@@ -204,8 +204,7 @@ class TrainingConfig:
     precision: Annotated[str, _rule(_checks.one_of, ("float32", "bfloat16"))] = "float32"
     extends: str | None = None
 
-    @model_validator(mode="after")
-    def _together(self) -> "TrainingConfig":
+    def __post_init__(self) -> None:
         if self.cooldown == 0:
             _require_usual("training", self, ("cooldown_to",), "training.cooldown, the part of the rounds that it takes")
         if not self.keep_releases:
@@ -219,7 +218,6 @@ class TrainingConfig:
                     f'training.{key} = {getattr(self, key)!r} with training.engine = "flower": each client is on its own; '
                     'leave it out, or say engine = "process"'
                 )
-        return self
 
 
 @_section("privacy")
@@ -277,12 +275,10 @@ class DataConfig:
     partition: Annotated[str, _rule(_checks.one_of, ("iid", "dirichlet", "user"))] = "iid"
     alpha: Scale = 0.5
 
-    @model_validator(mode="after")
-    def _together(self) -> "DataConfig":
+    def __post_init__(self) -> None:
         if self.normalization != PRIVATELY:
             released = ("normalization_noise_multiplier", "normalization_clip_norm")
             _require_usual("data", self, released, f'normalization = "{PRIVATELY}", which releases means and variances')
-        return self
 
 
 @_section("model")
@@ -307,13 +303,11 @@ class SecaggConfig:
     clip: Scale = 1.0
     keys: str | None = None
 
-    @model_validator(mode="after")
-    def _together(self) -> "SecaggConfig":
+    def __post_init__(self) -> None:
         if self.threshold is not None:
             _checks.integer("secagg.threshold", self.threshold, at_least=1, at_most=self.holders)
         if self.scheme == "none":
             _require_usual("secagg", self, asdict(self), 'scheme = "paillier"')
-        return self
 
 
 @_section("evaluation")
@@ -327,8 +321,7 @@ class EvaluationConfig:
     noise_multiplier: Scale | None = None
     loss_bound: Scale = 10.0
 
-    @model_validator(mode="after")
-    def _together(self) -> "EvaluationConfig":
+    def __post_init__(self) -> None:
         for name in self.statistics or ():
             _checks.one_of("evaluation.statistics", name, ("accuracy", "loss"))
         if self.statistics is None:
@@ -337,7 +330,6 @@ class EvaluationConfig:
             raise ConfigError("evaluation.statistics = []: measures nothing; name accuracy or loss, or leave it out")
         if self.share is not None and self.noise_multiplier is not None:
             raise ConfigError("evaluation.share with evaluation.noise_multiplier: give one; the other follows from it")
-        return self
 
 
 @_section("heads")
@@ -349,15 +341,13 @@ class HeadsConfig:
     key: str | None = None
     required: bool = False
 
-    @model_validator(mode="after")
-    def _together(self) -> "HeadsConfig":
+    def __post_init__(self) -> None:
         if self.command is not None and not (self.command and all(self.command)):
             raise ConfigError(f"heads.command = {list(self.command)}: must be the words of a command, or leave it out")
         if self.command is not None and self.url is not None:
             raise ConfigError(f"heads.url = {self.url!r} with heads.command: give one of the two")
         if self.command is None and self.url is None and (self.key is not None or self.required):
             raise ConfigError("heads: says of no command and no url how heads are given; give one of the two, or leave it out")
-        return self
 
 
 @_section("")

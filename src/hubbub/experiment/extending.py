@@ -9,10 +9,8 @@ from safetensors.torch import save
 from torch import nn
 
 from hubbub._util import files
-from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.experiment.config import Config
 from hubbub.experiment.settings import clipping_of, server_of
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.promise import Extends
@@ -35,7 +33,7 @@ _RECORDED = ("data.", "model.", "training.validation")
 _LARGEST_MODEL = 2**36
 
 
-def start_from(config: Config, following: RunPlan, module: nn.Module, clients: int) -> tuple[Extends, Start]:
+def start_from(config: configs.Config, following: RunPlan, module: nn.Module, clients: int) -> tuple[Extends, Start]:
     """The final state of the run that ``training.extends`` names; its model is written into ``module`` as well."""
     folder = Path(str(config.training.extends)).expanduser()
     recorded = read_run(folder)
@@ -76,7 +74,7 @@ def extension(folder: Path) -> configs.Layer:
     return layer
 
 
-def _last_clip_norm(before: Config, recorded: Recorded) -> float | None:
+def _last_clip_norm(before: configs.Config, recorded: Recorded) -> float | None:
     """The adaptive clip norm after the last round, a function of the releases; ``None`` if it is fixed."""
     mechanism = recorded.promise.mechanism
     if before.privacy.clipping != "adaptive" or mechanism is None:
@@ -89,7 +87,7 @@ def _last_clip_norm(before: Config, recorded: Recorded) -> float | None:
     return clip_norm
 
 
-def require_same(config: Config) -> None:
+def require_same(config: configs.Config) -> None:
     """Refuse settings of other data or of another model than those of the run that they extend."""
     folder = Path(str(config.training.extends)).expanduser()
     before, config = configs.resolve(configs.of_run(folder)), configs.absolute(config, Path.cwd())
@@ -103,7 +101,7 @@ def require_same(config: Config) -> None:
                 )
 
 
-def _require_recorded(recorded: Recorded, following: RunPlan, config: Config, folder: Path) -> None:
+def _require_recorded(recorded: Recorded, following: RunPlan, config: configs.Config, folder: Path) -> None:
     """Refuse a config.toml of the finished run that its ledger contradicts."""
     stated = dict(recorded.promise.settings)
     now: dict[str, object] = {name: following.settings.get(name) for name in stated if name.startswith(_RECORDED)}
@@ -114,7 +112,7 @@ def _require_recorded(recorded: Recorded, following: RunPlan, config: Config, fo
             raise ConfigError(f"{name} = {value!r}: by its ledger {folder} had {stated.get(name)!r}; restore its config.toml")
 
 
-def _plan(before: Config, recorded: Recorded, following: RunPlan) -> RunPlan:
+def _plan(before: configs.Config, recorded: Recorded, following: RunPlan) -> RunPlan:
     """The plan of the finished run, by its ledger; clipping and optimizer by its settings, which the ledger confirms."""
     promise = recorded.promise
     return RunPlan(
@@ -142,7 +140,7 @@ def _require_model(folder: Path, recorded: Recorded, module: nn.Module) -> None:
         if recorded.history.closed:
             return
         raise RunFolderError(f"{path}: is not there; make it: hubbub resume {folder}")
-    with refusing(path, "is no model", f"make it anew: hubbub resume {folder}"):
+    with files.refusing(path, "is no model", f"make it anew: hubbub resume {folder}"):
         kept = parse(files.read(path, at_most=_LARGEST_MODEL))
     made = {name: parameter.detach().cpu() for name, parameter in module.named_parameters()}
     wrong = [name for name in sorted({*made, *kept}) if _bytes(made.get(name)) != _bytes(kept.get(name))]

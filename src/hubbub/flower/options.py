@@ -325,10 +325,7 @@ def require_averaging(strategy: object) -> Strategy:
             f"strategy = {type(strategy).__name__}: must be a strategy of flwr.serverapp.strategy, such as FedAvg(); those of "
             "flwr.server.strategy, the legacy API, are not wrapped"
         )
-    private = [
-        c.__name__ for c in type(strategy).__mro__ if "DifferentialPrivacy" in c.__name__ or c.__name__ == "PrivateStrategy"
-    ]
-    if private:
+    if any("DifferentialPrivacy" in kind.__name__ or kind.__name__ == "PrivateStrategy" for kind in type(strategy).__mro__):
         raise ConfigError(f"strategy = {type(strategy).__name__}: is private itself; wrap the strategy within it")
     refused = tuple(getattr(flower_strategies, name) for name in _NOT_AVERAGING if hasattr(flower_strategies, name))
     if isinstance(strategy, refused):

@@ -18,7 +18,6 @@ from safetensors.numpy import save
 from torch import nn
 
 from hubbub._util import files, strict_json
-from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower import holder_messages as messages
 from hubbub.flower.holder_messages import AGREEMENT, FIRST, HELLO, NOISE, OPEN, ROUND, claimed, said
@@ -258,7 +257,7 @@ def kept_agreement(folder: Path | None, make: Callable[[str], Agreement], *, rou
         if path is not None:
             files.write_atomic(path, strict_json.canonical(agreement.record()))
         return agreement
-    with refusing(path, "cannot be read", "restore it from a copy of the folder"):
+    with files.refusing(path, "cannot be read", "restore it from a copy of the folder"):
         stored = strict_json.loads(files.read(path, at_most=_LARGEST))
         agreement = make(stored["run"])
     if strict_json.loads(strict_json.canonical(agreement.record())) != stored:

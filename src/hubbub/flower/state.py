@@ -20,7 +20,6 @@ from flwr.serverapp.strategy import Strategy
 from safetensors.numpy import save
 
 from hubbub._util import files, strict_json
-from hubbub._util.files import refusing
 from hubbub.errors import LedgerError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.options import Options
@@ -119,7 +118,7 @@ class ServerState:
         """The model after :attr:`rounds` rounds, with the wrapped strategy's arrays restored; ``None`` if the run begins."""
         if self._file is None or not self._file.exists():
             return None
-        with refusing(self._file, "cannot be read", "restore it from a copy of the folder"):
+        with files.refusing(self._file, "cannot be read", "restore it from a copy of the folder"):
             content = files.read(self._file, at_most=_LARGEST)
             stated, tensors = metadata(content), {name: t.numpy() for name, t in parse(content).items()}
             if stated["sha256"] != _digest(tensors, stated):
@@ -157,7 +156,7 @@ class ServerState:
                 self._store.discard_release(round_index)
         if charged and self._metrics:
             spent = self.path.ledger.spent(self.path.ledger.promise.delta)
-            epsilon = spent.epsilon if math.isfinite(spent.epsilon) else None
+            epsilon = strict_json.finite_or_none(spent.epsilon)
             row: dict[str, Any] = {"round_index": self.rounds - 1, "epsilon": epsilon, "delta": spent.delta, "private": []}
             if self.path.ledger.rounds[-1] == "aborted":
                 row["released"] = False

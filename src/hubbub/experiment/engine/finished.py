@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub._util import files, strict_json
-from hubbub._util.files import refusing
 from hubbub._util.ssh_signatures import private_key, sign
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import no_less
@@ -20,7 +19,6 @@ from hubbub.datasets import Dataset
 from hubbub.errors import RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import client_side
-from hubbub.experiment.config import Config
 from hubbub.experiment.planner import require_release
 from hubbub.ledger.actual_cost import Recorded, spent
 from hubbub.ledger.ledger import add_record
@@ -49,7 +47,7 @@ class FinishedRun:
 
     model: nn.Module
     guarantee: PrivacyGuarantee
-    config: Config
+    config: configs.Config
     dataset: Dataset
 
     def __repr__(self) -> str:
@@ -97,7 +95,7 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
         raise RunFolderError(f"{folder}: {change}; restore the file")
     config = configs.resolve(configs.of_run(folder))
     side = client_side(config, allow_import=allow_import)
-    with refusing(folder / "model.safetensors", "is no model", f"make it anew: hubbub resume {folder}"):
+    with files.refusing(folder / "model.safetensors", "is no model", f"make it anew: hubbub resume {folder}"):
         tensors = parse(content)
     parameters = dict(side.model.named_parameters())
     if parameters.keys() != tensors.keys() or any(tensors[name].shape != p.shape for name, p in parameters.items()):
@@ -116,7 +114,7 @@ def _model_content(folder: Path, recorded: Recorded) -> bytes:
         configs.of_run(folder)
     # A closed run cannot be resumed.
     again = "the run is closed: restore the file" if recorded.history.closed else f"make it: hubbub resume {folder}"
-    with refusing(path, "is no model", again):
+    with files.refusing(path, "is no model", again):
         content = files.read(path, at_most=_LARGEST_MODEL)
         head = metadata(content).get("ledger_head")
     if not isinstance(head, str) or chain.rounds_at(head) != chain.rounds_at(chain.head):

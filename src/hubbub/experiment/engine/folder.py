@@ -173,6 +173,21 @@ class RunInFolder:
             return ""
         return str(population.choose(self.run.model, math.ceil(self.run.plan.expected_cohort_size)))
 
+    def population(self, engine: str, *, allow_import: bool = False) -> Population:
+        """The clients: in this process, or as nodes of a ``"flower"`` app in it; together with all parties of encryption.
+
+        With ``allow_import`` the clients of the app may import code that the settings name.
+        """
+        if engine == "flower":
+            from hubbub.experiment.engine.flower_app import local_population
+
+            return local_population(self, allow_import=allow_import)
+        if self.run.encryption is None:
+            return self.run.population
+        from hubbub.experiment.engine.parties import parties
+
+        return parties(self, self.run.encryption)
+
     def write_guarantee(self) -> None:
         """Write ``guarantee.json``."""
         files.write_atomic(self.folder / "guarantee.json", strict_json.canonical(self.run.plan.promised.as_json()))

@@ -13,7 +13,6 @@ from typing import Any
 
 from hubbub import __version__
 from hubbub._util import files, strict_json
-from hubbub._util.files import refusing
 from hubbub.errors import ConfigError, HubbubError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build, client_side, require_allowed
@@ -202,7 +201,7 @@ def begin(folder: Path, record: SweepRecord) -> None:
 def read_record(folder: Path) -> SweepRecord:
     """The record in a sweep's folder."""
     path = folder / RECORD
-    with refusing(path, "is no record of a sweep", "restore it, or start again in another folder"):
+    with files.refusing(path, "is no record of a sweep", "restore it, or start again in another folder"):
         found = strict_json.loads(files.read(path, at_most=_LARGEST))
         grid = {key: list(values) for key, values in found["grid"]}
         allow_import = found["allow_import"] is True

@@ -3,7 +3,6 @@
 Each process is a pool of its own, so that a cell that fails or ends its process stops no other.
 """
 
-import math
 import multiprocessing
 import os
 import signal
@@ -18,12 +17,10 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub._util import files, strict_json
 from hubbub._util.checks import finite
-from hubbub._util.files import refusing
 from hubbub._util.processes import end_with
 from hubbub.errors import HubbubError
 from hubbub.experiment.build import build
 from hubbub.experiment.config import Config
-from hubbub.experiment.engine import population_of
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.training import evaluate
@@ -109,7 +106,7 @@ def finish(folder: Path, config: Config, *, allow_import: bool = False) -> float
         begun = RunInFolder.resumed(folder, allow_import=allow_import)
     else:
         begun = RunInFolder.begun(build(config, allow_import=allow_import), folder, allow_import=allow_import)
-    for _ in begun.rounds(population_of(begun, begun.run.config.training.engine, allow_import=allow_import)):
+    for _ in begun.rounds(begun.population(begun.run.config.training.engine, allow_import=allow_import)):
         pass
     loss, accuracy = begun.finish()
     if begun.run.config.training.fairness:
@@ -117,8 +114,7 @@ def finish(folder: Path, config: Config, *, allow_import: bool = False) -> float
     dataset = begun.run.dataset
     seen = dataset.train_inputs[:_SEEN], dataset.train_targets[:_SEEN]
     train_accuracy = evaluate(begun.run.model, seen, F.cross_entropy)[1]
-    measured = loss if math.isfinite(loss) else None
-    scores = Scores(begun.ledger_head, accuracy, measured, len(dataset.test_targets), train_accuracy)
+    scores = Scores(begun.ledger_head, accuracy, strict_json.finite_or_none(loss), len(dataset.test_targets), train_accuracy)
     files.write_atomic(begun.folder / _SCORES, strict_json.canonical(vars(scores)))
     return accuracy
 
@@ -128,7 +124,7 @@ def current_scores(folder: Path, recorded: Recorded) -> Scores | None:
     path, chain = folder / _SCORES, recorded.chain
     if not os.path.lexists(path):
         return None
-    with refusing(path, "cannot be read", "remove it, and the sweep measures the run again"):
+    with files.refusing(path, "cannot be read", "remove it, and the sweep measures the run again"):
         scores = Scores(**strict_json.loads(files.read(path, at_most=_LARGEST)))
         for name in ("accuracy", "train_accuracy", *(["loss"] if scores.loss is not None else [])):
             finite(name, getattr(scores, name))
