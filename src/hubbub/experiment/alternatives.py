@@ -23,14 +23,7 @@ from hubbub.experiment.settings import encryption_of
 from hubbub.factorization import FAMILIES
 from hubbub.factorization.families import Family, default_bands
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import (
-    CyclicPoissonSampling,
-    MinSeparation,
-    Pattern,
-    RandomParticipation,
-    sampling_word,
-    worst_rounds,
-)
+from hubbub.mechanism import participation as patterns
 from hubbub.mechanism.strategies.dense import Dense
 from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.training.plan import RunPlan
@@ -68,7 +61,7 @@ class Alternative:
     @property
     def cohorts(self) -> str:
         """The kind of sampling, in a word."""
-        return sampling_word(self.plan.participation)
+        return patterns.sampling_word(self.plan.participation)
 
     @property
     def memory_rows(self) -> int | None:
@@ -182,11 +175,11 @@ class _Search:
     def add_own(self) -> None:
         """Strategies for the run's own cohorts."""
         own = self.plan.participation
-        if isinstance(own, CyclicPoissonSampling):
+        if isinstance(own, patterns.CyclicPoissonSampling):
             most = min(own.cycle_length, self.plan.rounds)
             for bands in sorted({most, most // 2} - {0, 1}, reverse=True):
                 self.add("the same cohorts", Family("optimal-toeplitz", bands), {})
-        elif not isinstance(own, RandomParticipation):
+        elif not isinstance(own, patterns.RandomParticipation):
             self.add_pattern("the same cohorts", own, {})
 
     def add_others(self) -> None:
@@ -194,8 +187,8 @@ class _Search:
         size = min(max(1, round(self.plan.expected_cohort_size)), self.clients)
         # The number of disjoint cohorts, at most one a round.
         cycle = min(self.plan.rounds, self.clients // size)
-        if isinstance(self.plan.participation, RandomParticipation):
-            wanted = MinSeparation(cycle, math.ceil(self.plan.rounds / cycle))
+        if isinstance(self.plan.participation, patterns.RandomParticipation):
+            wanted = patterns.MinSeparation(cycle, math.ceil(self.plan.rounds / cycle))
             cohorts = self.sized("pattern", size, pattern="min-separation", **asdict(wanted))
             self.add_pattern("cohorts by a pattern", wanted, cohorts)
         if size >= self.clients:
@@ -205,7 +198,7 @@ class _Search:
             self.add(kind, Family("identity"), self.sized(kind, size))
         self.add_cyclic(cycle, size)
 
-    def add_pattern(self, name: str, pattern: Pattern, cohorts: Layer) -> None:
+    def add_pattern(self, name: str, pattern: patterns.Pattern, cohorts: Layer) -> None:
         """All families for a pattern, unless the cheapest of independent or of correlated noise is refused."""
         if not (
             self.add(name, Family("identity"), cohorts, "independent noise")
@@ -297,13 +290,13 @@ def assignments(changes: Layer) -> list[str]:
     ]
 
 
-def _pattern_families(pattern: Pattern, rounds: int, *, thorough: bool) -> Iterator[Family]:
+def _pattern_families(pattern: patterns.Pattern, rounds: int, *, thorough: bool) -> Iterator[Family]:
     """Families for a pattern that together are optimized in about a second; with ``thorough`` in a minute."""
     top = min(default_bands(pattern, rounds), _MOST_BANDS)
     for bands in sorted({top, top // 2, top // 4, top // 16} - {0, 1}, reverse=True):
         if rounds * bands <= _TOEPLITZ[thorough]:
             yield Family("optimal-toeplitz", bands)
-    repeated = worst_rounds(pattern, rounds)[1] > 1
+    repeated = patterns.worst_rounds(pattern, rounds)[1] > 1
     for name, record in FAMILIES.items():
         if rounds > record.most_rounds[thorough] or (repeated and type(pattern).__name__ not in record.repeats):
             continue

@@ -174,11 +174,7 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
     # The noise of a simulation follows from its seed, so that secure sums would protect nothing; floating point is faster.
     lattice = config.privacy.noise == "secure"
     try:
-        execution = Execution(
-            training.plan,
-            training.device,  # type: ignore[arg-type] # checked by the config
-            training.precision,  # type: ignore[arg-type] # as above
-        )
+        execution = Execution(training.plan, training.device, training.precision)  # type: ignore[arg-type] # as checked
         alike = {part.name: getattr(training, part.name) for part in fields(LocalTraining) if hasattr(training, part.name)}
         local = LocalTraining(epochs=training.local_epochs, steps=training.local_steps, **alike)
     except ValueError as error:

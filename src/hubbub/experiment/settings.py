@@ -7,21 +7,7 @@ from dataclasses import asdict, fields
 from hubbub.accounting.calibrate import calibrate
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import SAMPLINGS, Config, ParticipationConfig
-from hubbub.mechanism.participation import (
-    PATTERN_WORDS,
-    SAMPLING_WORDS,
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedEpochs,
-    FixedSizeSampling,
-    MinSeparation,
-    Participation,
-    PoissonSampling,
-    RandomParticipation,
-    SingleParticipation,
-    TruncatedPoissonSampling,
-    every_round,
-)
+from hubbub.mechanism import participation as patterns
 from hubbub.mechanism.private_evaluation import Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.training.clipping import AdaptiveClipping, Clipping
 from hubbub.training.encryption import Encryption
@@ -31,10 +17,12 @@ from hubbub.training.plan import ServerOptimizer
 _SHARE = 0.05
 
 # The pattern or sampling that each number belongs to.
-_OWNERS = {part.name: word for kind, word in (PATTERN_WORDS | SAMPLING_WORDS).items() for part in fields(kind)}
+_OWNERS = {
+    part.name: word for kind, word in (patterns.PATTERN_WORDS | patterns.SAMPLING_WORDS).items() for part in fields(kind)
+}
 
 
-def participation_of(config: Config, clients: int, size: int) -> tuple[Participation, float]:
+def participation_of(config: Config, clients: int, size: int) -> tuple[patterns.Participation, float]:
     """The participation, and the expected size of a cohort.
 
     Example:
@@ -64,38 +52,38 @@ def participation_of(config: Config, clients: int, size: int) -> tuple[Participa
         return _random(config, sampling, clients, size)
     match pattern or "min-separation":
         case "single":
-            return SingleParticipation(), float(size)
+            return patterns.SingleParticipation(), float(size)
         case "every-round":
             if config.training.cohort_size not in (None, clients):
                 raise ConfigError(f"training.cohort_size = {size}: with pattern 'every-round' all {clients} join; leave it out")
-            return every_round(rounds), float(clients)
+            return patterns.every_round(rounds), float(clients)
         case "fixed-epochs":
             period = wanted.rounds_per_epoch or max(1, clients // size)
             if config.training.cohort_size is not None and math.ceil(clients / period) != size:
                 raise _other_size(size, clients, f"epochs of {period} rounds", math.ceil(clients / period))
-            return FixedEpochs(wanted.epochs or math.ceil(rounds / period), period), clients / period
+            return patterns.FixedEpochs(wanted.epochs or math.ceil(rounds / period), period), clients / period
         case _:
             separation = wanted.min_separation or max(1, clients // size)
-            return MinSeparation(separation, wanted.max_participations or math.ceil(rounds / separation)), float(size)
+            return patterns.MinSeparation(separation, wanted.max_participations or math.ceil(rounds / separation)), float(size)
 
 
 def _other_size(size: int, clients: int, what: str, found: float) -> ConfigError:
     return ConfigError(f"training.cohort_size = {size}: {clients} clients in {what} make cohorts of {found:g}; leave it out")
 
 
-def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[RandomParticipation, float]:
+def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[patterns.RandomParticipation, float]:
     wanted = config.participation
     match sampling:
         case "poisson":
-            return PoissonSampling(size / clients), float(size)
+            return patterns.PoissonSampling(size / clients), float(size)
         case "fixed-size":
-            return FixedSizeSampling(size, clients), float(size)
+            return patterns.FixedSizeSampling(size, clients), float(size)
         case "truncated-poisson":
             if (most := wanted.max_cohort_size) is None:
                 raise ConfigError("participation.max_cohort_size: is missing; truncated Poisson sampling bounds cohorts by it")
             if most < size:
                 raise ConfigError(f"participation.max_cohort_size = {most}: must be at least training.cohort_size = {size}")
-            return TruncatedPoissonSampling(size / clients, most, clients), float(size)
+            return patterns.TruncatedPoissonSampling(size / clients, most, clients), float(size)
         case "cyclic-poisson":
             if (cycle := wanted.cycle_length) is None:
                 raise ConfigError("participation.cycle_length: is missing; cyclic Poisson sampling has this many groups")
@@ -104,12 +92,12 @@ def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[Ran
                     f"participation.cycle_length = {cycle}: groups of {clients / cycle:g} give no cohorts of {size}; lower it "
                     f"to {clients // size}, or training.cohort_size to {clients // cycle}"
                 )
-            return CyclicPoissonSampling(cycle * size / clients, cycle), float(size)
+            return patterns.CyclicPoissonSampling(cycle * size / clients, cycle), float(size)
         case _:
             bins = wanted.bins or max(1, clients // size)
             if config.training.cohort_size is not None and round(clients / bins) != size:
                 raise _other_size(size, clients, f"{bins} bins", clients / bins)
-            return BallsInBinsSampling(bins), clients / bins
+            return patterns.BallsInBinsSampling(bins), clients / bins
 
 
 def _require_fitting(wanted: ParticipationConfig, drawn: str) -> None:
@@ -167,13 +155,7 @@ def server_of(config: Config) -> ServerOptimizer:
     if config.privacy.unit == "example":
         rate, momentum = training.learning_rate, training.momentum
         name = "fedavgm" if momentum else name
-    return ServerOptimizer(
-        name,  # type: ignore[arg-type] # checked by the config
-        rate,
-        momentum,
-        training.cooldown,
-        training.cooldown_to,
-    )
+    return ServerOptimizer(name, rate, momentum, training.cooldown, training.cooldown_to)  # type: ignore[arg-type] # as checked
 
 
 def evaluation_of(config: Config) -> PrivateEvaluation | None:
@@ -186,7 +168,7 @@ def evaluation_of(config: Config) -> PrivateEvaluation | None:
         every = f"evaluation.every = {said.every} in {config.training.rounds} rounds: evaluate more often, or"
         other = 'privacy.mode = "none": there is no noise for it;' if privacy.mode == "none" else every
         raise ConfigError(f"evaluation.statistics = {list(said.statistics)} with {other} leave [evaluation] out")
-    participation, noise_multiplier = PoissonSampling(said.sampling_probability), said.noise_multiplier
+    participation, noise_multiplier = patterns.PoissonSampling(said.sampling_probability), said.noise_multiplier
     if noise_multiplier is None:
         if privacy.epsilon is None:
             raise ConfigError("evaluation.noise_multiplier: is missing; give it, or privacy.epsilon, of which it takes a share")

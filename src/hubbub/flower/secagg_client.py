@@ -21,21 +21,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from hubbub._util.checks import integer, shown
 from hubbub.errors import HubbubError, KeyFileError, NoiseExhaustedError, SumNotOpenedError
 from hubbub.flower.holder_messages import ACTION, AGREEMENT, HELLO, RECORD, agreement_of, held, said
-from hubbub.flower.messages import (
-    ENCRYPTED,
-    FAILED_PRECONDITION,
-    ROUND_INDEX,
-    is_training,
-    noised_steps,
-    norm_bit,
-    single_arrays,
-)
+from hubbub.flower.messages import ENCRYPTED, ROUND_INDEX, is_training, noised_steps, norm_bit, single_arrays
 from hubbub.flower.mods import App, Request, Sent, discreet, refusal
 from hubbub.secagg import key_files
 from hubbub.secagg.paillier import PrivateKey
@@ -199,9 +191,10 @@ def _answer(msg: Message, context: Context) -> Message:
         )
         return Message(RecordDict({RECORD: holder.answer(msg.content)}), reply_to=msg)
     except (HubbubError, ValueError, TypeError, OSError) as error:
+        if isinstance(error, _SENT):
+            return refusal(msg, ACTION, error)
         _LOG.warning("paillier: %s", error)
-        why = error if isinstance(error, _SENT) else "the holder cannot; see its log"
-        return Message(Error(code=FAILED_PRECONDITION, reason=f"paillier: {why}"), reply_to=msg)
+        return refusal(msg, ACTION, "the holder cannot; see its log")
 
 
 @lru_cache(maxsize=16)

@@ -348,27 +348,11 @@ def write(folder: Path, sweep: SweepSummary) -> None:
 
 def page(sweep: SweepSummary) -> str:
     """The HTML page; it links to the report of each run in the sweep's folder."""
-    header, *rows = sweep.table()
-    links = [
-        [
-            (cell.report, f"seed {cell.settings[SEED]}" if SEED in cell.settings else "report")
-            for cell in point.cells
-            if cell.report
-        ]
-        for point in sweep.points
-    ]
     of = "held-out training examples" if sweep.held_out else "public test examples"
     about = f"On {of}, over the epsilon of one run alone. The best point is orange; bars are standard deviations over seeds."
     picture = _accuracy_against_epsilon(sweep)
-    return rendered(
-        "sweep.html",
-        sweep=sweep,
-        finished=sum(cell.state == "finished" for cell in sweep.cells),
-        header=header,
-        rows=list(zip(rows, links, strict=True)),
-        charts=[Chart("Accuracy against epsilon", picture, about, sweep.held_out)] if picture else [],
-        failed=[cell for cell in sweep.cells if cell.state == "failed"],
-    )
+    charts = [Chart("Accuracy against epsilon", picture, about, sweep.held_out)] if picture else []
+    return rendered("sweep.html", sweep=sweep, table=sweep.table(), charts=charts)
 
 
 @styled
