@@ -62,11 +62,13 @@ def page(runs: Sequence[RunSummary], *, public: bool = False) -> str:
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A template of the package, filled with values; text is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    """A template of the package, filled with values; in HTML their text is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     loader = PackageLoader("hubbub.report")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=select_autoescape(), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters.update(rounded_up=rounded_up, no_less=no_less, audit_rows=audit_rows)
     return environment.get_template(template).render(**values)
 

@@ -13,8 +13,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub._util import files, strict_json
 from hubbub._util.ssh_signatures import private_key, sign
-from hubbub.accounting import PrivacyGuarantee, rounded_up
-from hubbub.accounting.statement import no_less
+from hubbub.accounting import PrivacyGuarantee
 from hubbub.datasets import Dataset
 from hubbub.errors import RunFolderError
 from hubbub.experiment import config as configs
@@ -23,7 +22,7 @@ from hubbub.experiment.planner import require_release
 from hubbub.ledger.actual_cost import Recorded, spent
 from hubbub.ledger.ledger import add_record
 from hubbub.report.citations import bibtex, cited
-from hubbub.report.page import page
+from hubbub.report.page import page, rendered
 from hubbub.report.summary import RunSummary, summary
 from hubbub.training import RunStore, evaluate
 from hubbub.training.moments import read_moments
@@ -128,10 +127,6 @@ def _model_content(folder: Path, recorded: Recorded) -> bytes:
 _MARKUP, _ESCAPED = re.compile(r"([\\`*_{}\[\]<>()#!|&~])"), r"\\\1"
 # What the model's inputs are normalized by, if they are.
 _MOMENTS = "normalization.safetensors"
-_OF_MOMENTS = (
-    f"| `{_MOMENTS}` | mean and variance of each channel, released with noise and counted: the model takes inputs less the "
-    "mean, over the root of the variance |"
-)
 
 
 def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path | None = None) -> RunSummary:
@@ -182,42 +177,6 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
 
 def card(run: RunSummary) -> str:
     """The model card in Markdown: accuracy, files, guarantee, and how to check it."""
-    guarantee = run.guarantee
     last = next((row for row in reversed(run.rows) if row.get("accuracy") is not None), None)
-    name = _MARKUP.sub(_ESCAPED, run.name)
-    lines = ["---", "library_name: hubbub", "tags: [differential-privacy, federated-learning]", "---", "", f"# {name}", ""]
-    lines += [f"**{guarantee.sentence()}**", ""]
-    if last and run.public:
-        lines += [f"Accuracy on public test data: {last['accuracy']:.2%}, after {last['round_index'] + 1} rounds.", ""]
-    lines += [
-        "| file | |",
-        "|---|---|",
-        "| `model.safetensors` | the weights; their metadata name the head of the ledger after the last round |",
-        *([_OF_MOMENTS] if run.settings.get("data", {}).get("normalization") else []),
-        "| `guarantee.json` | the guarantee with all of its numbers, for programs |",
-        "| `report.html` | the report, to be opened in a browser |",
-        f"| `{PUBLICATION}` | the record that binds these files in the ledger, and the head of the ledger with it |",
-        "",
-        "## The guarantee in full",
-        "",
-        "```text",
-        run.statement().strip(),
-        "```",
-        "",
-        "## What it does not say",
-        "",
-        f"Under the assumptions above, epsilon {rounded_up(guarantee.epsilon)} at delta {no_less(guarantee.delta)} bounds what "
-        f"those who see releases alone can learn from them about one {guarantee.privacy_unit}, and not without it. "
-        "It does not make the model right or fair. That these files are those that were published, byte for byte, "
-        f"`hubbub verify` says of this folder; with `--head H` it compares the head in `{PUBLICATION}` with the one that the "
-        "publisher tells elsewhere. Who trained it can prove the rest: `hubbub verify RUN --head H` checks the run against the "
-        f"head of its ledger, `{run.recorded.chain.head}` before this was published.",
-        "",
-        "## To cite",
-        "",
-        "```bibtex",
-        bibtex(cited(run)).strip(),
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
+    name, measured = _MARKUP.sub(_ESCAPED, run.name), last if run.public else None
+    return rendered("card.md", run=run, name=name, measured=measured, cited=bibtex(cited(run)).strip()) + "\n"
