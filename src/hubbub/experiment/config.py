@@ -81,10 +81,6 @@ def _rule(check: Callable[..., Any], *args: Any, **bounds: Any) -> AfterValidato
     return AfterValidator(checked)
 
 
-def _scale_or_zero(name: str, value: float) -> float:
-    return _checks.scale(name, value) if _checks.non_negative(name, value) else value
-
-
 def _noise_multiplier(name: str, value: float) -> float:
     if value == 0:
         raise ValueError(f'{name} = 0.0: hides nothing; for a run without privacy say mode = "none"')
@@ -123,7 +119,7 @@ Texts = tuple[str, ...]
 Count = Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**7)]
 Positive = Annotated[int, _rule(_checks.integer, at_least=1)]
 Scale = Annotated[float, _rule(_checks.scale)]
-ScaleOrZero = Annotated[float, _rule(_scale_or_zero)]
+ScaleOrZero = Annotated[float, _rule(_checks.number, lambda x: x == 0 or 1e-12 <= x <= 1e12, "be 0, or from 1e-12 to 1e12")]
 BelowOne = Annotated[float, _rule(_checks.number, lambda x: 0 <= x < 1, "be at least 0 and below 1")]
 Fraction = Annotated[float, _rule(_checks.number, lambda x: 0 <= x <= 1, "be from 0 to 1")]
 PositiveFraction = Annotated[float, _rule(_checks.probability)]

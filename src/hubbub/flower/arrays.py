@@ -56,25 +56,23 @@ class Layout:
             raise TypeError(
                 f"initial_arrays = {type(arrays).__name__}: must be an ArrayRecord, such as ArrayRecord(model.state_dict())"
             )
-        names, shapes, dtypes = [], [], []
+        kept: dict[str, Array] = {}
         for name, array in arrays.items():
             if array.stype != "numpy.ndarray":
                 raise ConfigError(f"initial_arrays: {name!r} is stored as {array.stype!r}; store it as a NumPy array")
             if array.dtype not in _FLOATS and np.dtype(array.dtype).kind in "fc":
                 raise ConfigError(f"initial_arrays: {name!r} is of {array.dtype}; convert it to one of {', '.join(_FLOATS)}")
             if array.dtype in _FLOATS and name.rpartition(".")[2] not in BUFFERS:
-                names.append(name)
-                shapes.append(tuple(array.shape))
-                dtypes.append(array.dtype)
-        if not any(math.prod(shape) for shape in shapes):
+                kept[name] = array
+        if not any(math.prod(array.shape) for array in kept.values()):
             raise ConfigError(f"initial_arrays: none of {list(arrays)[:5]} is a floating array that can be trained")
-        return cls(tuple(names), tuple(shapes), tuple(dtypes), tuple(arrays))
+        shapes, dtypes = (tuple(array.shape) for array in kept.values()), (array.dtype for array in kept.values())
+        return cls(tuple(kept), tuple(shapes), tuple(dtypes), tuple(arrays))
 
     @property
     def buffers(self) -> tuple[str, ...]:
         """The names of the other arrays."""
-        floating = set(self.names)
-        return tuple(name for name in self.order if name not in floating)
+        return tuple(name for name in self.order if name not in self.names)
 
     @property
     def dim(self) -> int:

@@ -82,9 +82,8 @@ class RoundMessages:
             answers = by_id.get(metadata.reply_to_message_id)
             index = by_node.get(metadata.src_node_id) if answers is None else answers
             if reply.has_error():
-                self._fault(
-                    index, f"failed (error {reply.error.code}): {reply.error.reason if self.reasons else 'see its log'}"
-                )
+                why = reply.error.reason if self.reasons else "see its log"
+                self._fault(index, f"failed (error {reply.error.code}): {why}")
             elif metadata.group_id != group or index is None or (answers is None and by_id):
                 self._fault(index, "answers another round, or was not asked")
             elif metadata.src_node_id != self.messages[index].metadata.dst_node_id:
