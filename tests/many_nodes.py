@@ -54,7 +54,8 @@ def serve(folder: Path, port: str, app: Path, name: str, deadline: float) -> Non
             model = sha256(message.content["arrays"]["weight"].numpy().tobytes()).hexdigest()
             chance = fate.random()
             what = "lost" if chance < LOST else "late" if chance < LOST + LATE else "sent"
-            print(json.dumps({"group": message.metadata.group_id, "model": model, "what": what}), file=answers)
+            group = message.metadata.group_id.partition("-")[0]
+            print(json.dumps({"group": group, "model": model, "what": what}), file=answers)
             if what != "lost":
                 if what == "late":
                     time.sleep(deadline + TOO_LATE)

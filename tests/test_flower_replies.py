@@ -54,6 +54,17 @@ def test_cli_4_a_reply_to_the_round_before_counts_for_nothing() -> None:
     assert second_round(also=True) == second_round(also=False)
 
 
+def test_cli_4_no_node_answers_in_the_name_of_another() -> None:
+    def without_the_first(forged: bool) -> bytes:
+        strategy = fixed()
+        first, second, *others = Federation(CLIENTS, trained).ask(strategy, MODEL)
+        theirs = second.metadata.__dict__
+        first.metadata.__dict__.update({name: theirs[name] for name in ("_src_node_id", "_reply_to_message_id")})
+        return strategy.aggregate_train(1, [*([first] if forged else []), second, *others])[0]["w"].data
+
+    assert without_the_first(forged=True) == without_the_first(forged=False)
+
+
 def test_cli_10_what_is_told_of_a_round_does_not_hang_on_what_clients_sent() -> None:
     def told(size: float) -> tuple[dict[str, Any], list[str]]:
         federation = Federation(CLIENTS, lambda m, i: {**m, "scale": m["scale"] + np.float32(size)}, lambda i: {"loss": size})

@@ -27,7 +27,7 @@ every answer of a client counts @ RoundMessages.contents
 ? test_bad_clients.py::test_cli_3_of_three_answers_the_first_counts_and_the_others_are_in_the_log
 
 answers to an earlier round count in this one @ RoundMessages.contents
-- metadata.group_id != group or index is None or (answers is None and by_id)
+- index is None or metadata.group_id != self.messages[index].metadata.group_id or (answers is None and by_id)
 + index is None
 ? test_flower_replies.py::test_cli_4_a_reply_to_the_round_before_counts_for_nothing
 

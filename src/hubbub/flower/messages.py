@@ -58,7 +58,7 @@ def is_training(message_type: str) -> bool:
 
 @dataclass
 class RoundMessages:
-    """The messages of one round, one a client, under a group id of their own, which replies to other rounds do not have.
+    """The messages of one round, one a client, each with a secret group id, which neither another node nor another round has.
 
     ``reasons`` says whether faults repeat what clients say of theirs, which may be of their data.
     """
@@ -72,7 +72,6 @@ class RoundMessages:
         """The first good reply of each client; errors, strangers, and late or second replies go to ``faults``."""
         by_id, known = dict[str, int](), 0
         by_node = {m.metadata.dst_node_id: i for i, m in enumerate(self.messages)}
-        group = self.messages[0].metadata.group_id if self.messages else ""
         seen: set[int] = set()
         for reply in replies:
             metadata = reply.metadata
@@ -84,7 +83,7 @@ class RoundMessages:
             if reply.has_error():
                 why = reply.error.reason if self.reasons else "see its log"
                 self._fault(index, f"failed (error {reply.error.code}): {why}")
-            elif metadata.group_id != group or index is None or (answers is None and by_id):
+            elif index is None or metadata.group_id != self.messages[index].metadata.group_id or (answers is None and by_id):
                 self._fault(index, "answers another round, or was not asked")
             elif metadata.src_node_id != self.messages[index].metadata.dst_node_id:
                 self._fault(index, "came from another node than was asked")
@@ -116,9 +115,10 @@ class RoundMessages:
 
 
 def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], ttl: float | None) -> RoundMessages:
-    """One message to each client's node, under a fresh group id."""
-    group = secrets.token_hex(16)
-    messages = [Message(content, node, message_type, ttl=ttl, group_id=group) for node in nodes.values()]
+    """One message to each client's node, whose group id begins with that of the round."""
+    # A SuperLink does not compare a reply with the node that pushes it, and all else in a message can be guessed, its id too.
+    group, new = secrets.token_hex(16), secrets.token_hex
+    messages = [Message(content, node, message_type, ttl=ttl, group_id=f"{group}-{new(16)}") for node in nodes.values()]
     # What a client says of its training may be of its data; of anything else the operator needs it.
     return RoundMessages(messages, list(nodes), reasons=not is_training(message_type))
 
