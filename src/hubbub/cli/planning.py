@@ -68,8 +68,7 @@ def plan(
         if given and not compare:
             raise ConfigError(f"{flag} with --no-alternatives: concerns alternatives; leave one of them out")
     layer, named = configs.load(file), configs.overrides(assignments)
-    if line := configs.replaced(layer, named, str(file)):
-        say(console(stderr=as_json), line)
+    say(console(stderr=as_json), *configs.replaced(layer, named, str(file)))
     made = _planned(configs.resolve(layer, named), allow_import=allow_import, measure=measure)
     say(console(stderr=as_json), *noise_for_earlier_runs(made.config, made.plan))
     promised, costs = made.plan.promised, _costs(made)

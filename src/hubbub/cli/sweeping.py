@@ -68,10 +68,10 @@ def _described(source: Path, asked: Asked) -> SweepRecord:
         if key in fixed.get(section, {}):
             raise ConfigError(f"--set {name}: is also on the grid; name it once")
     over: configs.Layer = {"privacy": {name.removeprefix("privacy."): values for name, values in grid.items()}}
-    if line := configs.replaced(fixed, over, "--set"):
+    for line in configs.replaced(fixed, over, "--set"):
         raise ConfigError(f"--grid: {line}; leave one of them out")
-    lines = (configs.replaced(settings, layer, str(source)) for layer in (fixed, over))
-    say(console(stderr=asked.as_json), *filter(None, lines))
+    for layer in (fixed, over):
+        say(console(stderr=asked.as_json), *configs.replaced(settings, layer, str(source)))
     return SweepRecord(source.name, configs.merge(settings, fixed), grid, str(Path.cwd()), asked.allow_import)
 
 

@@ -216,8 +216,7 @@ def _launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
 def train(file: Path, assignments: list[str], out: Path | None, how: How) -> None:
     """Start a run in a new folder."""
     layer, named = configs.load(file), configs.overrides(assignments)
-    line = configs.replaced(layer, named, str(file))
-    _begin([layer, named], out, file.stem, how, [line] if line else [])
+    _begin([layer, named], out, file.stem, how, configs.replaced(layer, named, str(file)))
 
 
 def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: How, lines: Sequence[str]) -> None:
@@ -285,8 +284,7 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
     lines = [f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}"]
     if others := privacy["earlier_runs"][1:]:
         lines.append(f"The privacy cost also counts its earlier runs: {', '.join(others)}")
-    if line := configs.replaced(layer, named, str(folder / "config.toml")):
-        lines.append(line)
+    lines += configs.replaced(layer, named, str(folder / "config.toml"))
     if named.get("privacy", {}).get("clipping") == "fixed":
         # Settings of an adaptive clip norm, which is fixed from here on.
         for key in ("target_quantile", "clip_norm_learning_rate", "clip_count_stddev"):

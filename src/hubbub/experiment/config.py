@@ -468,21 +468,21 @@ def merge(*layers: Layer) -> Layer:
     return merged
 
 
-def replaced(layer: Layer, over: Layer, name: str) -> str:
-    """Which of the two settings of noise :func:`merge` drops from a layer called ``name`` for the other one, in words.
+def replaced(layer: Layer, over: Layer, name: str) -> list[str]:
+    """Which of the two settings of noise :func:`merge` drops from a layer called ``name`` for the other one: a line, or none.
 
     Example:
         >>> replaced({"privacy": {"epsilon": 8.0}}, {"privacy": {"noise_multiplier": 1}}, "run.toml")
-        'privacy.epsilon = 8.0 of run.toml is replaced by privacy.noise_multiplier = 1'
+        ['privacy.epsilon = 8.0 of run.toml is replaced by privacy.noise_multiplier = 1']
         >>> replaced({"privacy": {"epsilon": 8.0}}, {"privacy": {"epsilon": 4.0}}, "run.toml")
-        ''
+        []
     """
     before, after = layer.get("privacy", {}), over.get("privacy", {})
     for dropped, kept in (("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")):
         if before.get(dropped) is not None and kept in after:
             value = _DEFAULT if after[kept] is None else repr(after[kept])
-            return f"privacy.{dropped} = {before[dropped]!r} of {name} is replaced by privacy.{kept} = {value}"
-    return ""
+            return [f"privacy.{dropped} = {before[dropped]!r} of {name} is replaced by privacy.{kept} = {value}"]
+    return []
 
 
 def resolve(*layers: Layer) -> Config:

@@ -115,21 +115,14 @@ def _require_recorded(recorded: Recorded, following: RunPlan, config: configs.Co
 def _plan(before: configs.Config, recorded: Recorded, following: RunPlan) -> RunPlan:
     """The plan of the finished run, by its ledger; clipping and optimizer by its settings, which the ledger confirms."""
     promise = recorded.promise
+    alike = "rounds", "mechanism", "delta", "neighboring_relation", "accountant", "lattice_bits", "noise_by", "setting"
     return RunPlan(
-        rounds=promise.rounds,
+        **{name: getattr(promise, name) for name in (*alike, "privacy_unit")},
         participation=following.participation if promise.mechanism is None else promise.mechanism.participation,
         expected_cohort_size=promise.settings["expected_cohort_size"],
-        mechanism=promise.mechanism,
         clip_norm=clipping_of(before),
-        delta=promise.delta,
-        neighboring_relation=promise.neighboring_relation,
-        accountant=promise.accountant,
         server=server_of(before),
         noise="simulation" if promise.simulation else "secure",
-        lattice_bits=promise.lattice_bits,
-        noise_by=promise.noise_by,
-        setting=promise.setting,
-        privacy_unit=promise.privacy_unit,
     )
 
 
