@@ -217,11 +217,11 @@ def test_rng_10_the_command_line_leaves_no_core_dump() -> None:
 def test_rng_10_neither_an_open_run_nor_its_noise_nor_a_secret_can_be_pickled_or_shown(tmp_path: Path) -> None:
     path = opened(locked(tmp_path))
     secrets = [form for key in secrets_of(tmp_path) for form in forms(key)]
-    for thing in (path, path._noise):
+    own, ledger = (path, path._noise, path.cohort_keys, SecureSource(KEY)), path.ledger
+    for thing in (*own, ledger, path._source):
         for refused in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match="cannot be copied or pickled"):
                 refused(thing)
-    own, ledger = (path, path._noise, path.cohort_keys, SecureSource(KEY)), path.ledger
     for thing in (*own, ledger, ledger.promise, *ledger.history.epochs):
         shown = f"{thing!r} {thing}".encode()
         assert not any(form in shown for form in (*secrets, *forms(KEY)))

@@ -50,9 +50,9 @@ def finite(name: str, value: object) -> float:
 
 
 def plain_numbers(spec: object, **checks: Callable[[str, object], float]) -> None:
-    """Put Python's numbers in place of others in a new frozen dataclass, of some fields as a check gives them.
+    """Put Python's numbers in place of others in a new frozen dataclass, some by a check of theirs, and tuples for lists.
 
-    NumPy's wrap and round to few digits, and neither they nor fractions are JSON.
+    NumPy's wrap and round to few digits, and neither they nor fractions are JSON; a list is still its caller's.
     """
     for name, value in list(vars(spec).items()):
         if name in checks:
@@ -61,6 +61,8 @@ def plain_numbers(spec: object, **checks: Callable[[str, object], float]) -> Non
             object.__setattr__(spec, name, int(value))
         elif isinstance(value, np.floating | Fraction):
             object.__setattr__(spec, name, float(value) if isinstance(value, np.floating) else finite(name, value))
+        elif isinstance(value, list):
+            object.__setattr__(spec, name, tuple(value))
 
 
 def number(name: str, value: object, holds: Callable[[float], bool], rule: str) -> float:

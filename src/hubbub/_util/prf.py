@@ -12,12 +12,22 @@ import hmac
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 KEY_BYTES = 32
+
+
+class Uncopied:
+    """Base of what holds a secret key: a copy would draw the same bits for other data, and a pickle is the key, unprotected."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} of a run cannot be copied or pickled: it holds a secret, and is used in one place"
+        )
 
 
 def fresh_key() -> bytes:

@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Strategy
 from safetensors.numpy import save
 
 from hubbub._util import files, strict_json
+from hubbub._util.prf import Uncopied
 from hubbub.errors import LedgerError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.options import Options
@@ -41,7 +42,7 @@ _Entries = npt.NDArray[np.generic]
 _OWNERS: WeakValueDictionary[Path, "ServerState"] = WeakValueDictionary()
 
 
-class ServerState:
+class ServerState(Uncopied):
     """The state of an open run: its release path, not started yet, and its folder.
 
     ``rounds`` is the number of rounds in the stored model, ``clip_norm`` the next round's. ``closed``: another strategy has the
@@ -98,9 +99,6 @@ class ServerState:
         if self.closed:
             raise LedgerError("state: another strategy has resumed this run; use that one")
         return self._path
-
-    # An open run is not copied.
-    __reduce_ex__ = ReleasePath.__reduce_ex__
 
     def evaluations(self) -> Evaluations | None:
         """The private evaluations of the run; ``None`` if it has none."""

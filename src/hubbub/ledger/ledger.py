@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from hubbub._util import files, strict_json
 from hubbub._util.checks import integer, scale, shown
+from hubbub._util.prf import Uncopied
 from hubbub.accounting.statement import PrivacyGuarantee
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.ledger.actual_cost import breaches
@@ -55,7 +56,7 @@ class Ticket:
     clip_norm: float | None = None
 
 
-class Ledger:
+class Ledger(Uncopied):
     """The record of a run.
 
     Args:

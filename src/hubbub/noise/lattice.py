@@ -209,26 +209,19 @@ def require_one_shape(total: torch.Tensor, row: torch.Tensor, step: float | None
         row.meet(total, step)
 
 
-def changes(tensor: torch.Tensor) -> int | None:
-    """How often torch changed a tensor in place; of one made in inference mode it does not tell."""
-    return None if tensor.is_inference() else tensor._version
-
-
 class Row(torch.Tensor):
     """The row of noise of a round: a tensor that opens one sum, once, in the process that drew it."""
 
     # What is computed from a row is a plain tensor, as of torch's own Parameter.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-    _unmet: list[tuple[torch.Tensor, int | None] | None]
+    _unmet: list[torch.Tensor | None]
     _step: float | None
     _round_index: int
     _process: int
 
     @classmethod
-    def of(
-        cls, row: torch.Tensor, round_index: int, begun: tuple[torch.Tensor, int | None] | None, step: float | None
-    ) -> "Row":
-        """A row for a sum and its :func:`changes` when its round began, or for one that is not formed yet, in such steps."""
+    def of(cls, row: torch.Tensor, round_index: int, begun: torch.Tensor | None, step: float | None) -> "Row":
+        """A row for the sum of which ``begun`` is a copy, or for one that is not formed yet, in such steps."""
         made = row.as_subclass(cls)
         made._unmet, made._step, made._round_index, made._process = [begun], step, round_index, os.getpid()
         return made
@@ -260,17 +253,12 @@ class Row(torch.Tensor):
             )
         if begun is None or total is None:
             return
-        own, before = begun
-        if changes(own) != before:
-            raise NoiseExhaustedError(
-                f"round {self._round_index}: its sum was changed after the round was begun with it; abort the round, and give "
-                "begin a sum that stays, such as total.clone()"
-            )
-        if own is not total and (own.dtype != total.dtype or not torch.equal(own.cpu(), total.cpu())):
+        if begun.dtype != total.dtype or not torch.equal(begun, total.to(begun.device)):
             self._unmet.append(begun)
             raise NoiseExhaustedError(
                 f"round {self._round_index}: its row of noise is for the sum that the round was begun with, and this is "
-                "another one; open that one, or abort the round, and begin one with the sum that is to be released"
+                "another one, or was changed since; open that one, or abort the round, and begin one with the sum that is to "
+                "be released"
             )
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hubbub._util.prf import derive, seed_for, seed_key, word_stream
+from hubbub._util.prf import Uncopied, derive, seed_for, seed_key, word_stream
 from hubbub.errors import NoiseExhaustedError
 
 # Numbers in a segment: few enough for the cache, many enough that calls do not count; more on a GPU. Changing it changes rows.
@@ -101,7 +101,7 @@ class SimulationSource:
         return fill
 
 
-class SecureSource:
+class SecureSource(Uncopied):
     """AES-256 in counter mode under a secret key of 32 bytes, one derived key for each row.
 
     Belongs to the process that made it: a fork would draw the same rows for other data.
@@ -140,7 +140,7 @@ class SecureSource:
         return lambda out: _fill_wide(words, out)
 
 
-class IncarnationSource:
+class IncarnationSource(Uncopied):
     """Rows of z from the key of the incarnation in which each was first drawn. An incarnation is one start of a run.
 
     Every incarnation draws new rows from a key of its own, so that no row meets two sums even after a rollback of the record;

@@ -13,14 +13,14 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.prf import bits, derive, uniform_choice
+from hubbub._util.prf import Uncopied, bits, derive, uniform_choice
 from hubbub.errors import ParticipationError
 from hubbub.ledger.ledger import Ledger
 from hubbub.mechanism import participation as parts
 
 
 @dataclass(frozen=True)
-class CohortKeys:
+class CohortKeys(Uncopied):
     """The keys from which cohorts are drawn; secret in a real run.
 
     Args:
@@ -55,8 +55,7 @@ def draw(
     Raises:
         ParticipationError: A client is listed twice, or too few may join.
     """
-    listed = clients if isinstance(clients, range) else tuple(clients)
-    require_distinct(listed)
+    require_distinct(clients)
     _require_counted(participation, len(clients))
     coins = derive(keys.fresh, "cohort", round_index)
     match participation:
@@ -73,7 +72,7 @@ def draw(
             turn, key = round_index % cycle_length, derive(keys.lasting, "groups")
             chosen = [i for i in drawn if _slot(key, clients[i], cycle_length) == turn]
         case parts.BallsInBinsSampling(bins):
-            slots = _slots(derive(keys.lasting, "slots"), listed, bins)
+            slots = _slots(derive(keys.lasting, "slots"), clients if isinstance(clients, range) else tuple(clients), bins)
             chosen = np.flatnonzero(slots == round_index % bins).tolist()
         case parts.FixedSizeSampling(cohort_size):
             chosen = uniform_choice(coins, len(clients), cohort_size)
@@ -138,11 +137,16 @@ def counts_on_list(participation: parts.Participation) -> bool:
     return isinstance(participation, parts.RandomParticipation | parts.FixedEpochs)
 
 
-@lru_cache(maxsize=1)
-def require_distinct(clients: range | tuple[Hashable, ...]) -> None:
+def require_distinct(clients: Sequence[Hashable]) -> None:
     """Refuse a client that is listed twice, also under names that are equal as text: it would be sampled twice as often."""
+    if not isinstance(clients, range):
+        _require_distinct(tuple(clients))
+
+
+@lru_cache(maxsize=1)
+def _require_distinct(clients: tuple[Hashable, ...]) -> None:
     places: dict[str, int] = {}
-    for place, client in enumerate(() if isinstance(clients, range) else clients):
+    for place, client in enumerate(clients):
         first = places.setdefault(str(client), place)
         if first != place:
             raise ParticipationError(

@@ -18,12 +18,11 @@ import math
 import sys
 import threading
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NoReturn, SupportsIndex
 
 import numpy as np
 import torch
 
-from hubbub._util.prf import derive, fresh_key, seed_key
+from hubbub._util.prf import Uncopied, derive, fresh_key, seed_key
 from hubbub.errors import ConfigError, LedgerError, ParticipationError, RankError, RunFolderError
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
@@ -31,7 +30,7 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.strategies import OWN, Identity, strategy_arrays
 from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.noise import NoiseStream, SimulationSource, sampler
-from hubbub.noise.lattice import Lattice, Row, changes
+from hubbub.noise.lattice import Lattice, Row
 from hubbub.noise.sources import IncarnationSource
 from hubbub.noise.steps import require_room
 from hubbub.noise.stream import require_memory
@@ -81,7 +80,7 @@ class _Unchanged:
             )
 
 
-class ReleasePath:
+class ReleasePath(Uncopied):
     """Ledger, noise and folder of a run, in the order in which they must be used.
 
     Args:
@@ -162,15 +161,11 @@ class ReleasePath:
             store.unseal_noise(self._secret, self.ledger.chain, self._noise)
         self._foreign = _Unchanged(mechanism) if mechanism and type(mechanism.strategy) not in OWN else None
         self._started = False
-        # The round in progress and its sum, and the ticket whose row was given out.
-        self._begun: tuple[Ticket, Sum, tuple[torch.Tensor, int | None] | None] | None = None
+        # The round in progress, its sum and a copy of it as it is, and the ticket whose row was given out.
+        self._begun: tuple[Ticket, Sum, torch.Tensor | None] | None = None
         self._given: Ticket | None = None
         # Two threads would find the same row not given out yet.
         self._one_at_a_time = threading.RLock()
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Refuse: each copy would record its rounds in a ledger of its own, and draw the same noise and cohorts."""
-        raise TypeError("an open run cannot be copied or pickled: its rounds are recorded, and its noise drawn, in one place")
 
     @property
     def ledger(self) -> Ledger:
@@ -222,8 +217,8 @@ class ReleasePath:
                 "round, cohort or clip norm", lambda: fingerprint(self.next_round, list(cohort), clip_norm)
             )
             ticket = self._ranks.lead(lambda: self._recorded(cohort, total, clip_norm))
-            own = total.total if isinstance(total, LatticeSum | PlainSum) else None
-            self._begun = ticket, total, None if own is None else (own, changes(own))
+            own = total.total.clone() if isinstance(total, LatticeSum | PlainSum) and self._draws else None
+            self._begun = ticket, total, own
             return ticket
 
     def _recorded(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
@@ -276,7 +271,7 @@ class ReleasePath:
                     self._settle()
                 raise
             step = None if total.lattice is None else total.lattice.step
-            return Row.of(row * ticket.clip_norm, ticket.round_index, begun, step)
+            return Row.of(row.mul_(ticket.clip_norm), ticket.round_index, begun, step)
 
     def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
         """Write the release to disk, then its digest to the ledger. On return it may leave.
