@@ -134,9 +134,8 @@ def test_cra_6_a_run_goes_on_with_its_own_model_only(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("years", [-60, 300])
-def test_cra_12_no_clock_decides_anything(years: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = replace(PLAN, noise="simulation")
-    whole = nn.Linear(3, 2)
+def test_cra_12_no_clock_and_no_folder_decides_anything(years: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, whole = replace(PLAN, noise="simulation"), nn.Linear(3, 2)
     broken = deepcopy(whole)
     list(train(planned, silent(), whole, RunStore(tmp_path / "whole")))
     shift = years * 365.25 * 86400
@@ -145,7 +144,10 @@ def test_cra_12_no_clock_decides_anything(years: int, tmp_path: Path, monkeypatc
         monkeypatch.setattr(time, clock, lambda real=real: real() + shift)
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")
     time.tzset()
-    until(train(planned, silent(), broken, RunStore(tmp_path / "run")), 3)
+    monkeypatch.chdir(tmp_path)
+    next(run := train(planned, silent(), broken, RunStore("run")))
+    monkeypatch.chdir("/")
+    until(run, 3)
     for path in (tmp_path / "run").rglob("*"):
         # Files of the future, and of before there was Unix.
         os.utime(path, (datetime.datetime.now().timestamp(),) * 2 if years < 0 else (1, 1))

@@ -34,6 +34,8 @@ def test_prt_4_a_client_joins_as_the_promise_allows_and_aborted_rounds_count() -
     assert not ledger.may_join("c", 3)
     assert ledger.may_join("c", 4)
     assert ledger.participations("c") == (1,)
+    with pytest.raises(ValueError, match="read-only"):
+        ledger.history.participations.counts[:] = 0
     assert ledger.rounds == ("committed", "aborted", "committed")
 
 

@@ -193,8 +193,7 @@ def test_the_charge_is_on_disk_before_the_row_and_the_release_before_its_record(
 
 def test_cra_2_a_release_that_is_whole_on_disk_is_committed_after_a_crash_and_the_round_not_lost(tmp_path: Path) -> None:
     path = opened(locked(tmp_path))
-    ticket = path.begin([3], total(), CLIP)
-    release = total().open(path.row(ticket))
+    release = total().open(path.row(path.begin([3], total(), CLIP)))
     RunStore(tmp_path).save_release(0, release)
     again = opened(RunStore(tmp_path))
     assert again.ledger.rounds == ("committed",)

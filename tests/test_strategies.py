@@ -114,12 +114,8 @@ def test_no_strategy_understates_any_pattern(strategy: strategies.Strategy) -> N
     check_strategy(strategy, [SingleParticipation(), *separations, *epochs])
 
 
-@pytest.mark.parametrize(
-    "strategy", [s for s in STRATEGIES if s.rounds <= 10 and hasattr(s, "leading")], ids=lambda value: repr(value)[:40]
-)
-@pytest.mark.parametrize(
-    "pattern", [SingleParticipation(), MinSeparation(3, 4), FixedEpochs(5, 2)], ids=lambda value: repr(value)[:40]
-)
+@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s.rounds <= 10 and hasattr(s, "leading")], ids="{!r:.40}".format)
+@pytest.mark.parametrize("pattern", [SingleParticipation(), MinSeparation(3, 4), FixedEpochs(5, 2)], ids=repr)
 def test_the_leading_part_is_what_the_first_rounds_use(strategy: strategies.Strategy, pattern: MinSeparation) -> None:
     for t in range(1, strategy.rounds + 1):
         leading = strategy.leading(t)

@@ -94,13 +94,13 @@ class Participations:
 
     @property
     def counts(self) -> npt.NDArray[np.int32]:
-        """``(clients,)``: in how many rounds each took part."""
-        return self._counts[: self.clients]
+        """``(clients,)``, read-only: in how many rounds each took part."""
+        return np.broadcast_to(self._counts[: self.clients], self.clients)
 
     @property
     def last(self) -> npt.NDArray[np.int32]:
-        """``(clients,)``: the last round of each."""
-        return self._last[: self.clients]
+        """``(clients,)``, read-only: the last round of each."""
+        return np.broadcast_to(self._last[: self.clients], self.clients)
 
     def tag(self, number: int) -> str:
         """By what the ledger knows a client, as 16 hexadecimal digits."""

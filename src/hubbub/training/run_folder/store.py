@@ -77,7 +77,8 @@ class RunStore:
         free_share: float = 0.0,
         head_hook: "HeadHook | None" = None,
     ) -> None:
-        self.folder = Path(folder)
+        # Absolute: the program may change its own folder while the run is at work.
+        self.folder = Path(folder).absolute()
         self._free_share = non_negative("free_share", free_share)
         self._hook = head_hook
         self.heads_waiting: int | None = None
