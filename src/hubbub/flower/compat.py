@@ -12,7 +12,6 @@ noise, are off (``evaluation``). A model with buffers is refused, or keeps them 
 no further rounds. Arguments are refused under the names of the class behind.
 """
 
-import copy
 from collections.abc import Iterable
 from typing import Unpack
 
@@ -209,9 +208,8 @@ def _with_our_bit(reply: Message) -> Message:
             clipped = record[_FLOWER_NORM_BIT]
             # Another value stays as it is: the sum refuses the reply.
             bit = 1 - clipped if isinstance(clipped, int) else clipped
-            translated = copy.copy(reply)
-            translated.content = RecordDict({**reply.content, name: MetricRecord({**record, NORM_BIT: bit})})
-            return translated
+            reply.content = RecordDict({**reply.content, name: MetricRecord({**record, NORM_BIT: bit})})
+            break
     return reply
 
 

@@ -21,7 +21,7 @@ from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.protocol import LONGEST_NAME, Agreement, MessageFile, framed
 from hubbub.secagg.threshold import KeyShare
 from hubbub.training.encrypted import HolderNoise, noise_steps
-from hubbub.training.encryption import Encryption
+from hubbub.training.encryption import BITS_ABOVE
 from hubbub.training.run_folder.state import parse
 
 _LARGEST_PROMISE, _LARGEST_ARRAYS = 10**6, 2**32
@@ -88,7 +88,7 @@ class HolderFolder:
         sentence = "Holders add no noise: who does, and what is guaranteed, the server knows."
         if stated:
             promise = _promise(stated, arrays)
-            if Encryption.bits_of(promise.lattice_bits) != agreement.packing.bits:
+            if promise.lattice_bits + BITS_ABOVE != agreement.packing.bits:
                 raise ValueError(
                     f"the promise is of noise on a lattice of {promise.lattice_bits} bits, the agreement packs "
                     f"{agreement.packing.bits}: clients could move a sum by more than the noise hides"
@@ -118,9 +118,8 @@ class HolderFolder:
         if fixed is not None and clip_norm != fixed:
             raise ValueError(f"{CLIP_NORM} = {clip_norm}: the run promises {shown(fixed)}")
         holder.require_no_noise_yet(round_index)
-        given, kept = holder.next_noise, folder / "noise"
-        stream = HolderNoise(promise.mechanism, holder.agreement.size, kept, seed=self._seed, given=given)
-        lattice = Lattice(clip_norm, promise.lattice_bits)
+        size, given, lattice = holder.agreement.size, holder.next_noise, Lattice(clip_norm, promise.lattice_bits)
+        stream = HolderNoise(promise.mechanism, size, folder / "noise", seed=self._seed, given=given)
         steps = noise_steps(stream.row(round_index) * lattice.clip_norm, lattice.step)
         return ConfigRecord({"noise": holder.noise(round_index, steps)})
 

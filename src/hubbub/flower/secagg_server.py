@@ -110,7 +110,7 @@ class GridHolders:
         )
 
     def add_noise(self, aggregator: Aggregator, clip_norm: float) -> None:
-        """Add the noise of every holder to a sum."""
+        """Add the noise of every holder to a sum, if they add any."""
         rows = self.agreement.noising_holders
         if len(self._nodes) < rows:
             self.find()
@@ -134,8 +134,7 @@ class GridHolders:
 
     def noised(self, aggregator: Aggregator, lattice: Lattice) -> Steps:
         """The opened sum in whole steps, ``(size,)``, with the holders' noise if they add any."""
-        if self.agreement.noising_holders:
-            self.add_noise(aggregator, lattice.clip_norm)
+        self.add_noise(aggregator, lattice.clip_norm)
         return self.open(aggregator)
 
     def open(self, aggregator: Aggregator) -> Steps:

@@ -300,10 +300,9 @@ def generate(
     if size % 2:
         raise ValueError(f"bits = {size}: must be even, for two primes of one length")
     # Before the search, which takes a while.
-    count = integer("holders", holders, at_least=1, at_most=MOST_HOLDERS)
-    needed = integer("threshold", threshold, at_least=1, at_most=count)
+    integer("threshold", threshold, at_least=1, at_most=integer("holders", holders, at_least=1, at_most=MOST_HOLDERS))
     least = integer("min_contributions", min_contributions, at_least=1)
-    return deal(*safe_prime_pair(size, progress), holders=count, threshold=needed, min_contributions=least)
+    return deal(*safe_prime_pair(size, progress), holders=holders, threshold=threshold, min_contributions=least)
 
 
 def deal(

@@ -18,7 +18,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -144,8 +143,8 @@ class HolderNoise:
         """Put on disk which rows were drawn, and from which start on."""
         if self._folder is None or not self._first_rows:
             return
-        told: dict[str, Any] = {"first_rows": self._first_rows, "next_round": self._next, "sampler": sampler()}
-        files.write_atomic(self._folder / "noise.json", strict_json.canonical(told))
+        told = strict_json.canonical({"first_rows": self._first_rows, "next_round": self._next, "sampler": sampler()})
+        files.write_atomic(self._folder / "noise.json", told)
 
 
 class EncryptedPopulation(Population):
@@ -239,8 +238,8 @@ class EncryptedPopulation(Population):
                 row = noise_steps(stream.row(aggregator.round_index) * lattice.clip_norm, lattice.step)
                 aggregator.add_noise(holder.name, holder.noise(aggregator.round_index, row))
         request = aggregator.request()
-        needed = self._public.threshold if self._public else 1
-        steps, liars = combined(aggregator, self._public, [holder.open(request) for holder in self._holders[:needed]])
+        asked = self._holders[: self._public.threshold if self._public else 1]
+        steps, liars = combined(aggregator, self._public, [holder.open(request) for holder in asked])
         if liars:
             raise SumNotOpenedError(f"round {aggregator.round_index + 1}: {', '.join(liars)} answered falsely", liars)
         return steps

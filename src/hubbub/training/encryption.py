@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NoiseSide = Literal["server", "holders", "clients"]
 # Beside the bits of the lattice: its sign, and since a clip norm has up to twice as many steps as its power of two.
-_BITS_ABOVE = 2
+BITS_ABOVE = 2
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Encryption:
     def __post_init__(self) -> None:
         plain_numbers(self)
         integer("secagg.key_bits", self.key_bits, at_least=2048, at_most=16_384)
-        integer("secagg.bits", self.bits, at_least=8 + _BITS_ABOVE, at_most=24 + _BITS_ABOVE)
+        integer("secagg.bits", self.bits, at_least=8 + BITS_ABOVE, at_most=24 + BITS_ABOVE)
         integer("secagg.holders", self.holders, at_least=1, at_most=100)
         integer("secagg.threshold", self.threshold, at_least=1, at_most=self.holders)
         one_of("secagg.noise_by", self.noise_by, get_args(NoiseSide))
@@ -80,15 +80,10 @@ class Encryption:
                 "sum bare; let more hold shares of the key, or let the server add the noise"
             )
 
-    @staticmethod
-    def bits_of(lattice_bits: int) -> int:
-        """The bits that a client packs of each number of such a lattice."""
-        return lattice_bits + _BITS_ABOVE
-
     @property
     def lattice_bits(self) -> int:
         """How fine the lattice is on which updates are summed."""
-        return self.bits - _BITS_ABOVE
+        return self.bits - BITS_ABOVE
 
     @property
     def tolerated(self) -> int:
