@@ -210,7 +210,7 @@ def test_noise_that_is_not_correlated_as_promised_is_found(monkeypatch: pytest.M
 
 def test_noise_that_comes_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, first = PLANS["independent, separated"], []
-    noise(monkeypatch, lambda row: first.append(row) or first[0])
+    noise(monkeypatch, lambda row: first.append(row.clone()) or first[0].clone())
     assert "largest correlation of two rounds" in failed(audited(plan()))
     monkeypatch.undo()
     noise(monkeypatch, twice)
@@ -388,10 +388,12 @@ def test_the_command_writes_its_findings(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_command_ends_with_1_where_the_system_is_broken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noise(monkeypatch, lambda row: row / 4)
-    assert hubbub("audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "a")) == 1
+    monkeypatch.chdir(tmp_path)
+    # Another audit of these settings takes the first name meanwhile.
+    noise(monkeypatch, lambda row: (Path("audits/digits-1").mkdir(parents=True, exist_ok=True), row / 4)[1])
+    assert hubbub("audit", str(DIGITS), *SMALL) == 1
     assert "BROKEN" in capsys.readouterr().out
-    assert "**FAILED**" in (tmp_path / "a" / "audit.md").read_text()
+    assert "**FAILED**" in Path("audits/digits-2/audit.md").read_text()
 
 
 def test_the_command_audits_the_flower_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,8 +177,8 @@ def test_fil_5_of_a_checkpoint_no_bit_changes_unseen() -> None:
 
 DEEP = 100_000
 ODD: dict[str, tuple[bytes, str]] = {
-    "NaN": (b'{"epsilon":NaN}', "NaN is no number"),
-    "an infinity": (b'{"epsilon":[-Infinity]}', "-Infinity is no number"),
+    "NaN": (b'{"epsilon":NaN}', "NaN is not finite"),
+    "an infinity": (b'{"epsilon":[-Infinity]}', "-Infinity is not finite"),
     "a number beyond all floats": (b'{"epsilon":1e999}', "1e999 is not finite"),
     "a name twice": (b'{"epsilon":1.0,"epsilon":0.0}', "the name 'epsilon' comes twice"),
     "a name twice within": (b'[{"a":{"b":1,"b":1}}]', "the name 'b' comes twice"),

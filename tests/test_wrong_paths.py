@@ -129,15 +129,16 @@ def test_fil_13_what_is_no_file_is_refused_at_once(kind: str) -> None:
         becoming("odd", kind)()
     dense = ["privacy.strategy=dense", "privacy.matrix=odd"]
     data = ["data.name=mnist", "data.path=odd"]
-    earlier = ['privacy.earlier_runs=["odd"]']
     cifar = ["data.name=cifar10", "data.path=odd"]
     lines = [settings("correlated.toml", *dense), settings("good.toml", *data), settings("good.toml", *cifar)]
-    lines += [settings("good.toml", *earlier), ["verify", "odd"], ["resume", "odd"], ["ledger", "odd"], ["close", "odd"]]
+    lines += [["verify", "odd"], ["resume", "odd"], ["ledger", "odd"], ["close", "odd"]]
+    lines += [settings("good.toml", 'privacy.earlier_runs=["odd"]')]
     lines += [["factorize", "file", "--matrix", "odd"], ["account", "odd", "--delta", "1e-5"]]
     lines += [["factorize", "dense", "--rounds", "4", "--learning-rates", "odd"]]
     lines += [["train", "odd"]] if kind != "empty" else []
     for line in lines:
         refused(line, "odd")
+    refused(settings("good.toml", 'privacy.earlier_runs=["~odd"]'), "a path with ~: Could not determine home directory")
     assert not Path("new").exists()
 
 

@@ -89,7 +89,7 @@ def _check_sensitivity(strategy: Strategy, C: Array, pattern: Pattern) -> None:
     truth = brute_force_sensitivity(C, pattern, most_sets=_MOST_SETS)
     if stated.value < truth * (1 - 1e-9):
         raise ContractError(f"{pattern}: states a sensitivity of {stated.value}, brute force finds {truth}")
-    everything = _count(strategy.rounds, pattern) <= _MOST_SETS and strategy.rounds <= _MOST_SIGNS
+    everything = strategy.rounds <= _MOST_SIGNS and not any(itertools.islice(_sets(strategy.rounds, pattern), _MOST_SETS, None))
     X = C.T @ C
     # Else vectors may move further than any signs.
     everything = everything and is_balanced(np.where(np.abs(X) < 1e-12 * X.max(), 0.0, X))
@@ -146,10 +146,6 @@ def _sets(rounds: int, pattern: Pattern) -> Iterator[tuple[int, ...]]:
         chosen = stack.pop()
         yield chosen
         stack.extend((*chosen, r) for r in range(chosen[-1] + 1, rounds) if pattern.allows([*chosen, r]))
-
-
-def _count(rounds: int, pattern: Pattern) -> int:
-    return sum(1 for _ in itertools.islice(_sets(rounds, pattern), _MOST_SETS + 1))
 
 
 def _patterns(rounds: int) -> list[Pattern]:

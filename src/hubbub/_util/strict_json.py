@@ -54,7 +54,7 @@ def loads(content: bytes) -> Any:
         ValueError: the name 'a' comes twice
     """
     try:
-        return json.loads(content.decode("utf-8"), object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(content.decode("utf-8"), object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite)
     except RecursionError as error:
         raise ValueError("too many levels") from error
 
@@ -77,10 +77,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the name {name[:40]!r} comes twice")
         found[name] = value
     return found
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON")
 
 
 def _finite(text: str) -> float:

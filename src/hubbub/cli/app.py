@@ -154,10 +154,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(_PATIENCE)
             sys.exit(1)
-        # An extra that is not installed is an ImportError. Anything else is a bug, whose report needs the traceback.
-        if os.environ.get("HUBBUB_DEBUG") or not isinstance(
-            error, HubbubError | ValueError | TypeError | OSError | ImportError
-        ):
+        # An extra is not installed, or a ~ is nobody's. Anything else is a bug, whose report needs the traceback.
+        meant = isinstance(error, ImportError) or (isinstance(error, RuntimeError) and "home directory" in str(error))
+        if os.environ.get("HUBBUB_DEBUG") or not (meant or isinstance(error, HubbubError | ValueError | TypeError | OSError)):
             raise
         _stop(_as_typed(_said(error), given))
 
@@ -166,7 +165,7 @@ def _said(error: Exception) -> str:
     """What an error says; of a file, its name first."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: cannot be read or written ({error.strerror}); mend that, and give the command again"
-    return str(error) or type(error).__name__
+    return f"a path with ~: {error} Write all of it." if isinstance(error, RuntimeError) else str(error) or type(error).__name__
 
 
 def _of_usage(error: Any) -> str:

@@ -46,8 +46,7 @@ def audit(
     # Before an audit, which takes long.
     above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        why = "cannot be written" if above.is_dir() else "is a file"
-        raise RunFolderError(f"{folder}: cannot be made, since {above} {why}; name another folder with --out")
+        raise RunFolderError(f"{folder}: cannot be made, since {above} is no folder to write in; name another with --out")
     torch.set_num_threads(1)
     run = build(config, allow_import=allow_import)
     # A report compares them with those of its run.
@@ -58,11 +57,15 @@ def audit(
     with tempfile.TemporaryDirectory(prefix="hubbub-audit-") as scratch:
         found = _audited(run, effort, Path(scratch), screen, allow_import=allow_import)
     findings = {**found.as_json(), "settings": settings}
-    write_audit(folder, name, findings)
-    if as_json:
-        print_json({**findings, "folder": str(folder)})
-    else:
-        _show(found, audit_rows(findings), folder)
+    # Meanwhile another audit may have taken the name.
+    folder = folder if out else new_folder(None, "audits", name)
+    try:
+        write_audit(folder, name, findings)
+    finally:
+        if as_json:
+            print_json({**findings, "folder": str(folder)})
+        else:
+            _show(found, audit_rows(findings), folder)
     return 0 if found.holds else 1
 
 

@@ -101,7 +101,7 @@ class Metrics(AbstractContextManager["Metrics"]):
             _LOG.setLevel(logging.INFO)
             _LOG.propagate = False
         self._path, self._planned, self._aborted = path, planned, 0
-        self.rows, self._size = read_metrics(path)
+        self._size = read_metrics(path)[1]
         self._descriptor: int | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -119,7 +119,6 @@ class Metrics(AbstractContextManager["Metrics"]):
         elif "released" not in row["private"]:
             self._aborted += not row.get("released", True)
         files.write_whole(self._descriptor, strict_json.canonical(row) + b"\n", self._path)
-        self.rows.append(dict(row))
         numbers = {name: value for name, value in {**now, **row}.items() if name in _PUBLIC and name not in row["private"]}
         numbers |= {"rounds": row["round_index"] + 1, "rounds_planned": self._planned, "rounds_aborted": self._aborted}
         # An epsilon of None is infinite; another number of None was not measured.
