@@ -83,8 +83,7 @@ def test_cli_5_drop_outs_leave_correlated_noise_as_stated(silent: float) -> None
     grid = Federation(CLIENTS, lambda model, index: model, silent=range(round(silent * CLIENTS))).grid
     with pytest.MonkeyPatch.context() as patch:
         found = spied(patch)
-        for _ in train(planned, GridPopulation(grid, grid.get_node_ids()), Wide(dim, torch.float32, 0.0)):
-            pass
+        list(train(planned, GridPopulation(grid, grid.get_node_ids()), Wide(dim, torch.float32, 0.0)))
     rows = torch.stack([one.release for one in found]).numpy()
     whitened = planned.mechanism.strategy.matrix() @ rows / (planned.mechanism.stddev * CLIP)
     assert float(whitened.std()) == pytest.approx(1, rel=WITHIN)
@@ -110,8 +109,7 @@ def test_cli_5_a_model_of_half_precision_is_released_with_noise_of_full_precisio
     with pytest.MonkeyPatch.context() as patch:
         found = spied(patch)
         transcript = Transcript(Nobody())
-        for _ in train(plan(Identity(1)), transcript, Wide(DIM, dtype, 1000.0)):
-            pass
+        list(train(plan(Identity(1)), transcript, Wide(DIM, dtype, 1000.0)))
     assert found[0].release.dtype == torch.float64
     assert float(found[0].release.std()) == pytest.approx(Z * CLIP, rel=WITHIN)
     assert len(found[0].release.unique()) > DIM * 0.9

@@ -73,8 +73,7 @@ def gone_on(
 
 def _loop(plan: RunPlan, module: torch.nn.Module, folder: Path, seed: int, rounds: int | None) -> None:
     run = train(plan, RandomSums(seed), module, RunStore(folder))
-    for _ in itertools.islice(run, rounds):
-        pass
+    list(itertools.islice(run, rounds))
     run.close()
 
 

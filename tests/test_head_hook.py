@@ -342,8 +342,7 @@ def evaluating(folder: Path, hook: HeadHook) -> Iterator[RoundResult]:
 def test_cra_19_evaluations_that_were_rolled_back_are_found_by_the_kept_list(tmp_path: Path) -> None:
     key, public = key_pair(tmp_path)
     run, heads = tmp_path / "run", tmp_path / "heads.jsonl"
-    for _ in evaluating(run, HeadHook([*KEEP, str(heads)], key=key, required=True)):
-        pass
+    list(evaluating(run, HeadHook([*KEEP, str(heads)], key=key, required=True)))
     runs = [json.loads(line)["run"] for line in heads.read_bytes().splitlines()]
     ledgers = [read_chain(path / "ledger.jsonl") for path in (run, run / "evaluation")]
     assert [runs.count(ledger.hashes[0]) for ledger in ledgers] == [ROUNDS + 1, ROUNDS // 2 + 1]

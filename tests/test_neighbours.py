@@ -66,8 +66,7 @@ def noted(planned: RunPlan, population: Any) -> Transcript:
     """A run in which the target sends nothing; by a seed, so that it is the same each time."""
     population.inject(TARGET, lambda model, round_index: None)
     transcript = Transcript(population)
-    for _ in train(replace(planned, noise="simulation"), transcript, linear()):
-        pass
+    list(train(replace(planned, noise="simulation"), transcript, linear()))
     return transcript
 
 
@@ -188,8 +187,7 @@ def require_same_records(
         numbers = itertools.count(1)
         for module in (release, store):
             monkeypatch.setattr(module, "fresh_key", lambda numbers=numbers: next(numbers).to_bytes(32, "big"))
-        for _ in train(planned, population, linear(), RunStore(folder / name)):
-            pass
+        list(train(planned, population, linear(), RunStore(folder / name)))
     assert kinds(folder / "one") == kinds(folder / "other")
 
 

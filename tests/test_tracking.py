@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from conftest import raising
 from hubbub.experiment import tracking
-from hubbub.ledger.chain import record_hash
+from hubbub.ledger.chain import Chain
 from hubbub.training import RoundResult
-from hubbub.training.run_folder.record import Metrics
+from hubbub.training.run_folder.record import Metrics, read_metrics
 from recorded_runs import hubbub
 
 PUBLIC = {"public/epsilon", "public/accuracy", "public/loss"}
@@ -199,16 +200,21 @@ def test_a_run_leaves_gauges_and_lines_of_what_is_public_alone(tmp_path: Path) -
     assert json.loads(done.stdout)["run"] == "run"
 
 
-def test_what_a_row_calls_private_is_in_no_gauge_whatever_it_is_called(tmp_path: Path) -> None:
-    (tmp_path / 'r"u\\n').mkdir()
+def test_what_a_row_calls_private_is_in_no_gauge_whatever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / 'r"u\\n'
-    line = b'{"body":{"kind":"promise"},"hash":"%s"}\n'
-    (folder / "ledger.jsonl").write_bytes(line % record_hash("0" * 64, {"kind": "promise"}).encode())
+    folder.mkdir()
+    Chain(folder / "ledger.jsonl").append({"kind": "promise"})
     names = ["accuracy", "loss", "delta", "released", "rounds_aborted", "heads_waiting", "clients", "seconds"]
-    with Metrics(folder / "metrics.jsonl", 9) as metrics:
-        for t in range(2):
-            row = dict.fromkeys(names, 0.123) | {"released": False, "round_index": t, "epsilon": None, "private": names}
-            metrics.add(row, {"clip_norm": 2.0})
+    metrics, write = Metrics(folder / "metrics.jsonl", 9), os.write
+    for t in range(2):
+        row = dict.fromkeys(names, 0.123) | {"released": False, "round_index": t, "epsilon": None, "private": names}
+        # What a full disk leaves of a row is gone with the next one.
+        monkeypatch.setattr(os, "write", lambda at, part: write(at, part[:9]) and raising(OSError(28, "full"))())
+        with pytest.raises(OSError, match=r"metrics\.jsonl"):
+            metrics.add(row, {})
+        monkeypatch.undo()
+        metrics.add(row, {"clip_norm": 2.0})
+    assert [line["round_index"] for line in read_metrics(folder / "metrics.jsonl")[0]] == [0, 1]
     assert "0.123" not in (folder / "metrics.prom").read_text()
     shown = gauges(folder / "metrics.prom")
     assert shown.pop("last_round_timestamp_seconds") > 0

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import struct
@@ -89,15 +88,13 @@ def test_a_run_that_goes_on_while_it_is_read_is_no_fault(tmp_path: Path, monkeyp
     assert "the release of round 5 is not the committed one" in failing(tmp_path / "run")["releases"]
 
 
-def test_acc_13_verification_reads_a_run_whose_code_is_not_there_and_imports_nothing(run: Path) -> None:
+def test_acc_13_verification_reads_a_run_whose_code_is_not_there_and_imports_nothing(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (run / "config.toml").write_text('[model]\nname = "poison:Model"\n[data]\nname = "poison:load"\n')
     (run / "poison.py").write_text("raise SystemExit('ran')\n")
-    here = Path.cwd()
-    os.chdir(run)
-    try:
-        assert failing(Path()) == {"files": "config.toml is not the file that the ledger binds"}
-    finally:
-        os.chdir(here)
+    monkeypatch.chdir(run)
+    assert failing(Path()) == {"files": "config.toml is not the file that the ledger binds"}
     assert "poison" not in sys.modules
 
 

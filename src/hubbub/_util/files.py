@@ -22,7 +22,7 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o
         # Left by a crash, or put there by somebody: never written into.
         os.unlink(temporary)
     try:
-        with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode) as descriptor:
+        with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode) as descriptor:
             for part in (content,) if isinstance(content, bytes) else content:
                 write_whole(descriptor, part, temporary)
             os.fsync(descriptor)
@@ -38,7 +38,7 @@ def append(path: Path, content: bytes, *, at: int) -> None:
 
     ``at`` is how long the file must be before: a longer or shorter one was changed by somebody else.
     """
-    with _opened(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) as descriptor:
+    with opened(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) as descriptor:
         size = os.fstat(descriptor).st_size
         if size != at:
             raise BlockingIOError(errno.EAGAIN, f"holds {size} bytes, not the {at} that were written", str(path))
@@ -52,7 +52,7 @@ def append(path: Path, content: bytes, *, at: int) -> None:
 
 def truncate(path: Path, size: int) -> None:
     """Cut a file off, durably."""
-    with _opened(path, os.O_WRONLY | os.O_NOFOLLOW) as descriptor:
+    with opened(path, os.O_WRONLY | os.O_NOFOLLOW) as descriptor:
         os.ftruncate(descriptor, size)
         os.fsync(descriptor)
 
@@ -97,7 +97,7 @@ def locked_folder(path: Path, *, wait: bool = True) -> Iterator[None]:
 def sync(path: Path) -> None:
     """Make durable what is in a file, or the names that are in a folder."""
     try:
-        with _opened(path, os.O_RDONLY) as descriptor:
+        with opened(path, os.O_RDONLY) as descriptor:
             os.fsync(descriptor)
     except PermissionError:
         # A folder that may be entered and not read.
@@ -115,7 +115,7 @@ def remove(path: Path) -> None:
 
 def wipe(path: Path) -> None:
     """Write zeros over a file, then remove it, durably. Copies of a disk or a backup are out of reach."""
-    with _opened(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as descriptor:
+    with opened(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as descriptor:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             raise OSError(
@@ -130,7 +130,7 @@ def wipe(path: Path) -> None:
 
 def read(path: Path, *, at_most: int) -> bytes:
     """A regular file's content; one of more than ``at_most`` bytes is refused before it is read."""
-    with _opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as descriptor:
+    with opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as descriptor:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "is no regular file", str(path))
@@ -158,7 +158,7 @@ def refusing(path: Path, what: str, then: str = "restore it") -> Iterator[None]:
 
 
 @contextmanager
-def _opened(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
+def opened(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
     """A descriptor; an error of a call on it names the file."""
     descriptor = os.open(path, flags, mode)
     try:

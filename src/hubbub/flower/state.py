@@ -88,7 +88,7 @@ class ServerState(Uncopied):
         self._evaluations: Evaluations | None = None
         self._metrics: Metrics | None = None
         if folder is not None:
-            self._metrics = self._lock.enter_context(Metrics(folder / "metrics.jsonl", promise.rounds))
+            self._metrics = Metrics(folder / "metrics.jsonl", promise.rounds)
             if not (folder / "guarantee.json").exists():
                 whole = promise.after(promise.rounds, promise.delta)
                 files.write_atomic(folder / "guarantee.json", strict_json.canonical(whole.as_json()))

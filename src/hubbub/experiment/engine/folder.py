@@ -198,12 +198,11 @@ class RunInFolder:
         ``"private"`` names the values of a line that no epsilon covers.
         """
         torch.set_num_threads(1)
-        store = self.store
-        with Metrics(self.folder / "metrics.jsonl", self.run.plan.rounds) as metrics:
-            for result in train(self.run.plan, population, self.run.model, store, head=self.head):
-                row = self._row(result)
-                metrics.add(strict_json.finite_only(row), {"clip_norm": result.clip_norm, "heads_waiting": store.heads_waiting})
-                yield row
+        store, metrics = self.store, Metrics(self.folder / "metrics.jsonl", self.run.plan.rounds)
+        for result in train(self.run.plan, population, self.run.model, store, head=self.head):
+            row = self._row(result)
+            metrics.add(strict_json.finite_only(row), {"clip_norm": result.clip_norm, "heads_waiting": store.heads_waiting})
+            yield row
 
     def finish(self) -> tuple[float, float]:
         """Write the model, bind it in the ledger, and write the report; returns loss and accuracy on the test examples."""

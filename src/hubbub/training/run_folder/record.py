@@ -13,7 +13,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +88,7 @@ def _row(row: Any, after: int) -> dict[str, Any]:
     return row
 
 
-class Metrics(AbstractContextManager["Metrics"]):
+class Metrics:
     """The metrics files of a running run. Nothing is written before the first row of this start.
 
     With ``HUBBUB_LOG=json`` in the environment the public numbers of each round are a line of JSON on the standard error.
@@ -100,25 +99,23 @@ class Metrics(AbstractContextManager["Metrics"]):
             _LOG.addHandler(logging.StreamHandler())
             _LOG.setLevel(logging.INFO)
             _LOG.propagate = False
-        self._path, self._planned, self._aborted = path, planned, 0
-        self._size = read_metrics(path)[1]
-        self._descriptor: int | None = None
-
-    def __exit__(self, *_: object) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+        self._path, self._planned, self._size = path, planned, read_metrics(path)[1]
+        self._aborted: int | None = None
 
     def add(self, row: Mapping[str, Any], now: Mapping[str, float | None]) -> None:
         """Write a row as strict JSON (``None`` for what is not finite), and the public numbers of it and of ``now``."""
-        if self._descriptor is None:
+        if self._aborted is None:
             records = read_chain(self._path.with_name("ledger.jsonl")).records
             # The record of this round is among them.
             self._aborted = sum(record["kind"] == "abort" for record in records)
-            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-            os.ftruncate(self._descriptor, self._size)
         elif "released" not in row["private"]:
             self._aborted += not row.get("released", True)
-        files.write_whole(self._descriptor, strict_json.canonical(row) + b"\n", self._path)
+        line = strict_json.canonical(row) + b"\n"
+        with files.opened(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW) as descriptor:
+            # What a full disk or a crash left of a row goes; a file that was moved away begins anew.
+            os.ftruncate(descriptor, min(self._size, os.fstat(descriptor).st_size))
+            files.write_whole(descriptor, line, self._path)
+        self._size += len(line)
         numbers = {name: value for name, value in {**now, **row}.items() if name in _PUBLIC and name not in row["private"]}
         numbers |= {"rounds": row["round_index"] + 1, "rounds_planned": self._planned, "rounds_aborted": self._aborted}
         # An epsilon of None is infinite; another number of None was not measured.
