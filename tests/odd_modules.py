@@ -1,5 +1,6 @@
 """Modules that use their parameters in every way there is, each with inputs of its kind."""
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -32,27 +33,18 @@ class Attention(nn.Module):
         return self.out(self.attention(x, x, x, need_weights=False)[0].mean(dim=1))
 
 
-class Forks(nn.Module):
+def forks() -> nn.Module:
     """Asks the example what to do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.first(x) if float(x.sum()) > 0 else self.second(x)
+    module = nn.Linear(4, 3)
+    module.register_forward_hook(lambda _, given, made: made if float(given[0].sum()) > 0 else -made)
+    return module
 
 
-class Counts(nn.Linear):
+def counts() -> nn.Module:
     """Counts its calls, and so has another gradient each time."""
-
-    def __init__(self) -> None:
-        super().__init__(4, 3)
-        self.calls = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return super().forward(x) * (1 + 1e-6 * self.calls)
+    module, calls = nn.Linear(4, 3), itertools.count(1)
+    module.register_forward_hook(lambda *called: called[2] * (1 + 1e-6 * next(calls)))
+    return module
 
 
 class Mixes(nn.Linear):
@@ -95,6 +87,10 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "frozen": (_frozen, (2, 6, 6)),
     "tied": (Tied, (5,)),
     "attention": (Attention, (5, 4)),
+    "instance norm": (
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2), nn.Flatten(), nn.Linear(6, 3)),
+        (4,),
+    ),
     "batch norm of one": (
         lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten(), nn.Linear(48, 3)),
         (2, 6, 6),

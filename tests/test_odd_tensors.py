@@ -116,7 +116,7 @@ def test_shp_4_half_precision_is_summed_and_hidden_in_whole_steps(dtype: torch.d
     assert float(clip(small, 0.1)[0].norm()) == pytest.approx(0.1, rel=1e-5)
 
 
-def test_shp_8_tied_weights_count_once_and_tensors_of_no_size_pass() -> None:
+def test_shp_8_tied_weights_count_once_frozen_ones_do_not_and_tensors_of_no_size_pass() -> None:
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     second.weight = first.weight
     second.extra = nn.Parameter(torch.zeros(0, 4))
@@ -133,6 +133,12 @@ def test_shp_8_tied_weights_count_once_and_tensors_of_no_size_pass() -> None:
     out, _ = federation.round(strategy, {"w": np.zeros(4), "none": np.zeros((0, 4))})
     assert out["none"].shape == (0, 4)
     np.testing.assert_allclose(out["w"], 0.5, rtol=1e-5)
+    second.bias.requires_grad_(False)
+    flat = FlatModel(model)
+    assert flat.dim == 9 + 3
+    flat.vector.fill_(2.0)
+    assert (first.weight == 2).all()
+    assert not (second.bias == 2).all()
 
 
 def test_shp_9_complex_sparse_and_quantised_numbers_are_refused_by_name() -> None:

@@ -149,8 +149,7 @@ def test_cli_13_a_row_outside_a_table_adds_nothing_and_is_not_read_from_the_neig
 ) -> None:
     torch.manual_seed(0)
     fine, spoilt = (torch.zeros(4, 3, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)), torch.full((4, 3), wrong)
-    clients = [fine, fine]
-    clients[place] = spoilt, fine[1]
+    clients = [(spoilt, fine[1]) if i == place else fine for i in range(2)]
     for plan in ("one-by-one", "batched-2"):
         population = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), lattice=False, execution=Execution(plan))
         model = Table(below=below)

@@ -105,12 +105,11 @@ class Hostile(SimulatedPopulation):
             yield client, torch.full_like(update, self.ENDS[client]) if client < len(self.ENDS) else update, loss
 
 
-def hostile() -> Hostile:
-    return Hostile(population()._examples, F.cross_entropy, LocalTraining())
+HOSTILE = Hostile(population()._examples, F.cross_entropy, LocalTraining())
 
 
 def test_num_7_num_8_num_9_the_population_keeps_its_contract_with_hostile_clients() -> None:
-    check_population(hostile(), linear(), clip_norm=0.25)
+    check_population(HOSTILE, linear(), clip_norm=0.25)
 
 
 def test_a_population_that_forgets_to_clip_is_caught() -> None:
@@ -119,12 +118,12 @@ def test_a_population_that_forgets_to_clip_is_caught() -> None:
             return super().collect(cohort, model, None, round_index, split)
 
     with pytest.raises(ContractError, match="moves the sum"):
-        check_population(Forgets(hostile()._examples, F.cross_entropy, LocalTraining()), linear(), clip_norm=0.25)
+        check_population(Forgets(HOSTILE._examples, F.cross_entropy, LocalTraining()), linear(), clip_norm=0.25)
 
 
 def test_num_7_num_8_a_run_with_hostile_clients_ends_with_a_finite_model() -> None:
     model = linear()
-    list(train(PLANS["independent, everyone"], hostile(), model))
+    list(train(PLANS["independent, everyone"], HOSTILE, model))
     assert all(torch.isfinite(p).all() for p in model.parameters())
 
 
@@ -135,14 +134,3 @@ def test_shp_2_shp_3_a_buffer_is_refused_and_a_constant_is_not() -> None:
     model.register_buffer("mean", torch.ones(1))
     with pytest.raises(ConfigError, match="'mean'"):
         FlatModel(model)
-
-
-def test_shp_8_shared_and_frozen_parameters_count_as_they_should() -> None:
-    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
-    second.weight = first.weight
-    second.bias.requires_grad_(False)
-    flat = FlatModel(nn.Sequential(first, second))
-    assert flat.dim == 9 + 3
-    flat.vector.fill_(2.0)
-    assert (first.weight == 2).all()
-    assert not (second.bias == 2).all()

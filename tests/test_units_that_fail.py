@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,14 +18,14 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 import encrypted_runs
 from hubbub import training
-from hubbub.errors import ConfigError
+from hubbub.errors import ConfigError, DataError
 from hubbub.experiment.tracking import scalars
 from hubbub.mechanism.strategies import Identity
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunStore, SimulatedPopulation, private_gradients, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.simulation.local import Examples
 from odd_modules import Mixes
-from small_runs import CLIENTS, PLANS, linear
+from small_runs import CLIENTS, PLANS, linear, population
 
 SPOILT = 99.0
 
@@ -73,9 +75,8 @@ class Picky(nn.Module):
         return F.cross_entropy(output, targets)
 
 
-def data(clients: int = CLIENTS) -> Data:
-    drawn = torch.Generator().manual_seed(1)
-    return Data([(torch.randn(5, 3, generator=drawn), torch.randint(0, 2, (5,), generator=drawn)) for _ in range(clients)])
+def data() -> Data:
+    return Data(population()._examples)
 
 
 @cache
@@ -275,6 +276,19 @@ def test_cli_15_clients_whose_features_share_a_graph_take_nothing_from_one_anoth
     whole, *each = (units.collect(some, model, 0.5, 0).total for some in (range(4), [0], [1], [2], [3]))
     assert torch.equal(whole, sum(each))
     assert all(one.any() for one in each)
+
+
+@pytest.mark.parametrize("draw", [torch.rand, np.random.random])
+def test_cli_15_what_is_drawn_where_a_client_is_read_is_its_own_or_refused(draw: Callable[..., Any]) -> None:
+    class Augmented(Data):
+        def __getitem__(self, client: Any) -> Any:
+            inputs, targets = super().__getitem__(client)
+            return inputs * torch.as_tensor(draw((5, 1))), targets
+
+    units = SimulatedPopulation(Augmented([(x.double(), y) for x, y in data()]), F.cross_entropy)
+    with pytest.raises(DataError, match="gives other examples at each reading") if draw is not torch.rand else nullcontext():
+        whole, *each = (units.collect(some, linear().double(), 0.5, 0).total for some in ([0, 1], [0], [1]))
+        assert torch.equal(whole, sum(each))
 
 
 @pytest.mark.parametrize("around", [torch.no_grad, partial(torch.autocast, "cpu", torch.bfloat16)])

@@ -8,7 +8,7 @@ an array without axes is left as the client returned it @ Layout.of
 + array.dtype in _FLOATS and array.shape and (name.rpartition('.')[2] not in BUFFERS)
 ? test_flower_mods.py::test_shp_1_an_array_without_axes_is_clipped_and_stays_an_array
 
-buffers of a module pass unseen @ functional.refuse_buffers
+buffers of a module pass unseen @ functional.require_trainable
 - name in kept
 + name not in kept
 ? test_training.py::test_shp_2_shp_3_a_buffer_is_refused_and_a_constant_is_not

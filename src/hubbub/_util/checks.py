@@ -36,7 +36,9 @@ def shown(value: object) -> str:
 
 def finite(name: str, value: object) -> float:
     """Any finite real number."""
-    if type(value) is not float and (isinstance(value, bool | np.timedelta64) or not isinstance(value, numbers.Real)):
+    if type(value) is not float and (
+        isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | np.floating | np.integer)
+    ):
         raise TypeError(f"{name} = {shown(value)}: must be a number, not {type(value).__name__}")
     try:
         number = float(value)
@@ -105,8 +107,8 @@ def probability(name: str, value: object) -> float:
 
 def integer(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
     """A whole number in a range."""
-    # The slow check of kinds is skipped for int: a ledger has millions. Spans of time are whole numbers to NumPy.
-    if type(value) is not int and (isinstance(value, bool | np.timedelta64) or not isinstance(value, numbers.Integral)):
+    # The slow check of kinds is skipped for int: a ledger has millions.
+    if type(value) is not int and (isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral | np.integer)):
         raise TypeError(f"{name} = {shown(value)}: must be a whole number, not {type(value).__name__}")
     number = int(value)
     if number < at_least:
@@ -187,14 +189,10 @@ def real_array(name: str, value: npt.ArrayLike, *, ndim: int, at_most: float = _
         raise ValueError(f"{name} has shape {array.shape}: must have {ndim} axes")
     if array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}: must not be empty")
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
-        where = tuple(int(i) for i in bad[0])
-        raise ValueError(f"{name}{list(where) or ''} = {array[where]}: must be finite")
-    huge = np.argwhere(np.abs(array) > at_most)
-    if len(huge):
-        where = tuple(int(i) for i in huge[0])
-        raise ValueError(f"{name}{list(where) or ''} = {array[where]}: must be at most {at_most:g}, or its square overflows")
+    huge = f"at most {at_most:g}, or its square overflows"
+    for wrong, rule in ((~np.isfinite(array), "finite"), (np.abs(array) > at_most, huge)):
+        for where in np.argwhere(wrong)[:1].tolist():
+            raise ValueError(f"{name}{where or ''} = {array[tuple(where)]}: must be {rule}")
     array.setflags(write=False)
     return array
 

@@ -72,15 +72,13 @@ def selection_epsilon(
     # Of one trial: the largest of the candidates, as a draw among them is the same for all people.
     trial = np.max([rdp_of_all(events, orders, relation) for events in distinct], axis=0)
     several = trial + math.log(mean) / (orders - 1)
-    match law:
-        case "poisson":
-            # Theorem 6 asks for one trial's delta where e^ε ≤ 1 + 1/(a − 1): rounded down.
-            largest = [math.log1p(1 / (order - 1)) * (1 - _ROUNDING) for order in orders]
-            several += [mean * delta_from_rdp(orders, trial, epsilon) for epsilon in largest]
-        case _:
-            shape = 1 if law == "geometric" else 0
-            last = 1 / mean if shape else _logarithmic(mean)
-            several += (1 + shape) * ((1 - 1 / orders) * trial - math.log(last) / orders).min()
+    if law == "poisson":
+        # Theorem 6 asks for one trial's delta where e^ε ≤ 1 + 1/(a − 1): rounded down.
+        largest = [math.log1p(1 / (order - 1)) * (1 - _ROUNDING) for order in orders]
+        several += [mean * delta_from_rdp(orders, trial, epsilon) for epsilon in largest]
+    else:
+        shape, last = (1, 1 / mean) if law == "geometric" else (0, _logarithmic(mean))
+        several += (1 + shape) * ((1 - 1 / orders) * trial - math.log(last) / orders).min()
     return epsilon_from_rdp(orders, several * (1 + _ROUNDING), delta)
 
 

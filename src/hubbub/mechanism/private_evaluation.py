@@ -334,11 +334,10 @@ def _share(share: float) -> float:
 
 def _statistic(record: object) -> ClientStatistic:
     stated = dict(table("a statistic", record))
-    kinds: dict[str, Any] = {"Mean": Mean, "Histogram": Histogram}
+    kinds: dict[str, type[Mean | Histogram]] = {"Mean": Mean, "Histogram": Histogram}
     kind = kinds.get(str(stated.pop("kind", None)))
     if kind is None or set(stated) != set(kind.__dataclass_fields__):
         raise ValueError(f"evaluation.statistics: {shown(record)} is no Mean and no Histogram")
     if isinstance(edges := stated.get("edges"), Sequence):
         stated["edges"] = tuple(edges)
-    made: ClientStatistic = kind(**stated)
-    return made
+    return kind(**stated)

@@ -34,9 +34,8 @@ class CohortKeys(Uncopied):
 
     def renewed(self, participation: parts.Participation, key: bytes) -> "CohortKeys":
         """The keys of an incarnation with this key."""
-        return (
-            CohortKeys(self.lasting, derive(key, "cohorts")) if isinstance(participation, parts.RandomParticipation) else self
-        )
+        random = isinstance(participation, parts.RandomParticipation)
+        return CohortKeys(self.lasting, derive(key, "cohorts")) if random else self
 
 
 def draw(

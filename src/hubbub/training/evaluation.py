@@ -125,13 +125,13 @@ def fairness(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_si
 def measured(model: nn.Module, examples: Callable[[], Examples], loss: Loss, who: str) -> dict[str, float] | None:
     """Accuracy, loss and number of examples of one client; ``None`` if it has none, or fails, which the operator's log says."""
     try:
-        own = examples()
-        if not bool((own[1] != _PADDED).any()):
-            return None
         device = next(model.parameters()).device
-        # What random layers draw must not depend on who was measured before.
+        # What random layers, or the reading of examples, draw must not depend on who was measured before.
         with own_generators(device):
             seed_generators(0, device)
+            own = examples()
+            if not bool((own[1] != _PADDED).any()):
+                return None
             accuracies, losses = per_client(model, [own], loss)
         return {"accuracy": float(accuracies[0]), "loss": float(losses[0]), "examples": float(len(own[0]))}
     except Exception as error:  # noqa: BLE001 # whatever it is that this client's examples raise

@@ -34,7 +34,7 @@ from hubbub.training.simulation.functional import (
     require_trainable,
     seed_generators,
 )
-from hubbub.training.simulation.local import Examples, Loss
+from hubbub.training.simulation.local import Examples, Loss, trainable
 from hubbub.training.simulation.stacks import keep_freed_memory
 
 Tensors = dict[str, torch.Tensor]
@@ -62,12 +62,6 @@ class Chosen:
         return self.inputs[rows], self.targets[rows]
 
 
-def _trainable(module: nn.Module) -> Tensors:
-    """The parameters that are trained, by name, in the order of the flat vector; detached."""
-    require_trainable(module)
-    return {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
-
-
 def _form(inputs: torch.Tensor, targets: torch.Tensor) -> tuple[object, ...]:
     return tuple((part.shape[1:], part.dtype, part.device) for part in (inputs, targets))
 
@@ -79,8 +73,9 @@ class ExampleGradients:
     """
 
     def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None) -> None:
+        require_trainable(module)
         self.module, self._loss = module, loss
-        self.shapes = {name: p.shape for name, p in _trainable(module).items()}
+        self.shapes = {name: p.shape for name, p in trainable(module).items()}
         self._batch = batch
         # Else every batch touches new pages: two thirds of the time of a dense layer of 123,000 parameters.
         keep_freed_memory()
@@ -100,7 +95,7 @@ class ExampleGradients:
         if not len(numbers):
             return
         together, batch = self.batched(examples), self.size(examples.inputs, examples.targets)
-        first, device = next(iter(_trainable(self.module).values())), examples.inputs.device
+        first, device = next(iter(trainable(self.module).values())), examples.inputs.device
 
         def alone(number: int) -> Rows:
             seed_generators(examples.seed(number), device)
@@ -184,7 +179,9 @@ class ExampleGradients:
         placed = room[:, :size].view(inputs.shape).copy_(inputs)
         differentiated = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0))
         with repeatable(inputs.device):
-            found, losses = differentiated(parameters or _trainable(self.module), placed, targets)
+            # Copies: a module may write into its weights.
+            given = {name: p.detach().clone() for name, p in (parameters or trainable(self.module)).items()}
+            found, losses = differentiated(given, placed, targets)
         return torch.cat([part.flatten(1) for part in found.values()], dim=1), losses.detach()
 
     def _same_bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> bool:
@@ -213,21 +210,21 @@ class ExampleGradients:
             return False
 
     def _bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        found, _ = self.of_batch(inputs, targets, shaken(_trainable(self.module)))
+        found, _ = self.of_batch(inputs, targets, shaken(trainable(self.module)))
         return found.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[found.element_size()])
 
     def _nothing(self, number: int, error: Exception) -> Rows:
         """The zero gradient and the loss of an example that fails."""
         self.failed += 1
         note(f"example {number}", reason(error))
-        first = next(iter(_trainable(self.module).values()))
+        first = next(iter(trainable(self.module).values()))
         return first.new_zeros(1, self.dim), first.new_full((1,), torch.nan)
 
     def _alone(self, inputs: torch.Tensor, targets: torch.Tensor) -> Rows:
         """The gradient of a single example, ``(1, dim)``, and its loss, ``(1,)``."""
         with torch.enable_grad(), in_range(inputs.device), repeatable(inputs.device):
             # Copies: a module may write into its weights, as Embedding(max_norm) does, which must not reach the next examples.
-            parameters = {name: p.clone().requires_grad_() for name, p in _trainable(self.module).items()}
+            parameters = {name: p.detach().clone().requires_grad_() for name, p in trainable(self.module).items()}
             value = self._loss(called(self.module, {**self._constants(), **parameters}, inputs), targets)
             found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)
         return torch.cat([part.to_dense().reshape(1, -1) for part in found], dim=1), value.detach().reshape(1)

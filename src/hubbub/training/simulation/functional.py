@@ -71,11 +71,22 @@ class FlatModel:
 
 def require_trainable(module: nn.Module) -> list[nn.Parameter]:
     """The trainable parameters of a module; one that cannot be trained privately is refused."""
-    refuse_buffers(module)
+    # Statistics of clients' data in buffers would be released without clipping or noise.
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
+            raise ConfigError(
+                f"model: {name or 'the model'} is {type(layer).__name__}, whose running statistics come from clients' data "
+                "and cannot be hidden; use GroupNorm, LayerNorm or InstanceNorm without running statistics"
+            )
+    kept = set(module.state_dict())
+    for name, _ in module.named_buffers():
+        if name in kept:
+            raise ConfigError(
+                f"model: has the buffer {name!r}, which is neither clipped nor noised; register a constant with "
+                "persistent=False, or make it a parameter"
+            )
     if any(is_lazy(p) or p.is_meta for p in module.parameters()):
-        raise ConfigError(
-            "model: has parameters without values (lazy layers, device 'meta'); call it on an example, or load it"
-        )
+        raise ConfigError("model: has parameters without values (lazy layers, device 'meta'); call it on an example or load it")
     parameters = [p for p in module.parameters() if p.requires_grad]
     if not any(p.numel() for p in parameters):
         raise ConfigError("model: has no trainable parameter; set requires_grad on those to be trained")
@@ -95,23 +106,6 @@ def difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     if after.dtype == before.dtype and after.dtype in (torch.float32, torch.float64):
         return after - before
     return after.to(torch.float64) - before.to(torch.float64)
-
-
-def refuse_buffers(module: nn.Module) -> None:
-    """Refuse buffers: statistics of clients' data in them would be released without clipping or noise."""
-    for name, layer in module.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
-            raise ConfigError(
-                f"model: {name or 'the model'} is {type(layer).__name__}, whose running statistics come from clients' data "
-                "and cannot be hidden; use GroupNorm, LayerNorm or InstanceNorm without running statistics"
-            )
-    kept = set(module.state_dict())
-    for name, _ in module.named_buffers():
-        if name in kept:
-            raise ConfigError(
-                f"model: has the buffer {name!r}, which is neither clipped nor noised; register a constant with "
-                "persistent=False, or make it a parameter"
-            )
 
 
 # Functions of indices into rows or classes: their first arguments, and the name of the indices.

@@ -17,21 +17,20 @@ from hubbub.training.ranks import Ranks, fingerprint, word
 from hubbub.training.simulation import AUTO, Execution, clients_at_once
 from hubbub.training.simulation.choice import Choice, Probe, Trainer, trainer
 from hubbub.training.simulation.faults import isolated, note, reason, require_own
-from hubbub.training.simulation.functional import require_trainable
+from hubbub.training.simulation.functional import own_generators, require_trainable, seed_generators
 from hubbub.training.simulation.local import Examples, Job, LocalTraining, Loss, OneByOne, Trained, flat_parameters, trainable
 from hubbub.training.simulation.stacks import keep_freed_memory
 
 # Clients of a chunk where each trains alone.
 _FEW = 8
-# The least relative difference of an update that is more than rounding.
-_UNLIKE = 1e-3
 
 
 class SimulatedPopulation(LocalPopulation):
     """Clients as pairs of tensors.
 
     Args:
-        clients: For each client its inputs and targets, first axes of equal length; a client may have none.
+        clients: For each client its inputs and targets, first axes of equal length; a client may have none. A sequence that
+            reads them when it is asked may draw random numbers, as for crops of images, from torch alone.
         loss: Mean loss of a batch from the module's output and the targets.
         local: What a client does in a round; by default one pass of SGD over its examples.
         seed: Of shuffles and dropout. By one plan of execution, a client's contribution depends on the model, its own data and
@@ -113,7 +112,8 @@ class SimulatedPopulation(LocalPopulation):
         given = list[object]([self._local, self._seed, self._lattice, self._execution, word(self._loss)])
         for client in self.clients:
             try:
-                given += self._examples[client]
+                job = self._job(client, 0)
+                given += [job.inputs, job.targets]
             except Exception as error:  # noqa: BLE001 # whatever this client's examples raise
                 given.append(type(error).__name__)
         return fingerprint(*given)
@@ -144,6 +144,11 @@ class SimulatedPopulation(LocalPopulation):
                 form = tuple((tuple(part.shape[1:]), part.dtype) for part in (job.inputs, job.targets))
                 if len(job.inputs) and form not in tried:
                     tried.add(form)
+                    again = self._job(client, 0)
+                    if fingerprint(job.inputs, job.targets) != fingerprint(again.inputs, again.targets):
+                        raise DataError(
+                            f"client {client}: gives other examples at each reading; let torch alone draw at random"
+                        )
                     probe = Probe(model, self._loss, self._local, self._execution, job)
                     probe.require_steady(at_once)
                     return probe
@@ -162,21 +167,16 @@ class SimulatedPopulation(LocalPopulation):
             return named or Choice(1, "since no client has an example")
         if named is None:
             return probe.choice(max(1, cohort))
-        if named.clients > 1:
-            unlike = not probe.agrees(named.clients, _UNLIKE)
-            if unlike or (self._lattice and not probe.independent(named.clients)):
-                if self._execution.plan == AUTO:
-                    return Choice(1, "since many at a time a client would get another update")
-                if unlike:
-                    raise ConfigError(
-                        f"plan = {named.plan!r}: clients would not get the updates that they get one by one, as if examples "
-                        "see one another, and so padding, or of a model with hooks; say 'auto' or 'one-by-one'"
-                    )
-                raise ConfigError(
-                    f"plan = {named.plan!r}: on this machine a client's last bits depend on where it stands in the stack, and "
-                    "so on who else takes part, which no noise hides; say 'auto' or 'one-by-one', or, with parameters of "
-                    "32 bits or more, another number of clients"
-                )
+        # More than rounding, of parameters of 32 bits.
+        unlike = named.clients > 1 and not probe.agrees(named.clients, 1e-3)
+        if unlike or (named.clients > 1 and self._lattice and not probe.independent(named.clients)):
+            if self._execution.plan == AUTO:
+                return Choice(1, "since many at a time a client would get another update")
+            raise ConfigError(
+                f"plan = {named.plan!r}: on this machine a client's last bits depend on where it stands in the stack, and so "
+                "on who else takes part, or its update is another than alone, as with statistics of a batch; say 'auto' or "
+                "'one-by-one', or, with parameters of 32 bits or more, another number of clients"
+            )
         return named
 
     def collect(
@@ -222,10 +222,8 @@ class SimulatedPopulation(LocalPopulation):
 
         whole, found = self._ranks.summed([partial(chunk, clients) for clients in chunks], zero, terms)
         self._faults += [fault for _, _, faults in found for fault in faults]
-        private = statistics(
-            len(cohort), sum(clipped for clipped, _, _ in found), [x for _, losses, _ in found for x in losses]
-        )
-        private |= self.failed()
+        losses = [loss for _, some, _ in found for loss in some]
+        private = statistics(len(cohort), sum(clipped for clipped, _, _ in found), losses) | self.failed()
         return LatticeSum(whole, lattice, private) if lattice else PlainSum(whole, private)
 
     def updates(
@@ -326,9 +324,13 @@ class SimulatedPopulation(LocalPopulation):
             return 0
 
     def _job(self, client: int, round_index: int) -> Job:
-        inputs, targets = self._examples[client]
+        seed = seed_for(self._key, client, round_index)
+        # Examples may be drawn when they are read, as those of images that are cropped.
+        with own_generators(self._device):
+            seed_generators(seed, self._device)
+            inputs, targets = self._examples[client]
         # Detached: a graph behind the inputs, as of features, would be freed by whoever trains first.
-        return Job(client, inputs.detach(), targets.detach(), seed_for(self._key, client, round_index), round_index)
+        return Job(client, inputs.detach(), targets.detach(), seed, round_index)
 
 
 def _require_examples(clients: Sequence[object], execution: Execution) -> None:

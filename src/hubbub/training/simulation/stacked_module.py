@@ -234,14 +234,6 @@ def _narrowed(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
-def _embedding(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, *options: Any, **named: Any) -> Any:
-    return F.embedding(_within(x, len(weight)), weight, *options, **named)
-
-
-def _plain_embedding(_: _Rewriting, weight: torch.Tensor, indices: torch.Tensor, *options: Any, **named: Any) -> Any:
-    return torch.embedding(weight, _within(indices, len(weight)), *options, **named)
-
-
 def _within(indices: torch.Tensor, rows: int) -> Any:
     """The indices, checked: ``vmap`` puts the clients' tables end to end, and would read another client's row."""
 
@@ -356,8 +348,8 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.adaptive_avg_pool2d: _pooling(F.adaptive_avg_pool2d),
     F.group_norm: _group_norm,
     F.linear: _linear,
-    F.embedding: _embedding,
-    torch.embedding: _plain_embedding,
+    F.embedding: lambda _, x, weight, *rest, **named: F.embedding(_within(x, len(weight)), weight, *rest, **named),
+    torch.embedding: lambda _, weight, x, *rest, **named: torch.embedding(weight, _within(x, len(weight)), *rest, **named),
     F.dropout: _dropout(feature=False),
     F.dropout2d: _dropout(feature=True),
     torch.lstm: _lstm,

@@ -75,7 +75,6 @@ class Stacks:
             inputs, targets, counts = feed.batch(step)
             # Clients without a batch left, and padding, take no step.
             active = torch.tensor([count > 0 for count in counts], device=self._device)
-            # Whatever context a run's caller is in.
             with torch.enable_grad(), torch.autocast(self._device.type, enabled=False), repeatable(self._device):
                 with computing(self._precision, self._device):
                     output = self._model(own, inputs, counts, generators)
