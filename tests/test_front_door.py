@@ -158,6 +158,7 @@ def test_of_what_no_run_can_train_on_the_reason_is_said() -> None:
     for message, make in {
         "model: has parameters without values": lambda: FlatModel(nn.LazyLinear(2)),
         "lazy layers, device 'meta'": lambda: FlatModel(nn.Linear(2, 2, device="meta")),
+        "loss: has trainable parameters": lambda: hubbub.private_gradients(nn.Linear(3, 2), nn.PReLU(), inputs, targets, 1.0),
         "model: has parameters that are not finite": lambda: FlatModel(broken),
         "clients: is a int; give a list": lambda: hubbub.SimulatedPopulation(5, loss),
         "plan = 5: must be 'auto'": lambda: Execution(plan=5),

@@ -127,8 +127,7 @@ def require_no_look_ahead(strategy: Strategy) -> None:
         >>> from hubbub.mechanism.strategies import BinaryTree
         >>> require_no_look_ahead(BinaryTree(rounds=8))
     """
-    C, memory = np.asarray(strategy.matrix(), dtype=np.float64), ()
-    drawn: list[int] = []
+    C, memory, drawn = np.asarray(strategy.matrix(), dtype=np.float64), (), list[int]()
 
     def draw(row: int) -> Array:
         drawn.append(row)

@@ -73,7 +73,7 @@ class ExampleGradients:
     """
 
     def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None) -> None:
-        require_trainable(module)
+        require_trainable(module, loss)
         self.module, self._loss = module, loss
         self.shapes = {name: p.shape for name, p in trainable(module).items()}
         self._batch = batch
@@ -399,7 +399,7 @@ def private_gradients(
         private. Dropout and the like draw from a fresh secret key for each example.
 
     Raises:
-        ConfigError: No trainable parameter, several dtypes, or a buffer.
+        ConfigError: No trainable parameter, several dtypes, a buffer, or a loss with trainable parameters.
         DataError: Inputs and targets that are no tensors or of different lengths.
         ValueError: The clip norm is out of range.
 

@@ -207,7 +207,6 @@ class OneByOne:
         """The trained parameters as one vector, ``(dim,)``, which the next call overwrites, and the mean loss over batches."""
         local, worker, vector, gradient = self._local, self._worker, self._worker.vector, self._worker.gradient
         device = self._device
-        # Whatever context a run's caller is in.
         with torch.enable_grad(), torch.autocast(device.type, enabled=False), own_generators(device), repeatable(device):
             seed_generators(job.seed, device)
             stepper = Stepper(local, [vector], [start])

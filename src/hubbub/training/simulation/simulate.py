@@ -126,7 +126,7 @@ class SimulatedPopulation(LocalPopulation):
                 the next; or the sums are secure and, by the named plan, a client's bits depend on its place in the stack.
         """
         if model is not self._chosen or self._choice is None:
-            require_trainable(model)
+            require_trainable(model, self._loss)
             self._choice = self._sound(self._choice, self._runnable(model, self._choice.clients if self._choice else 1), cohort)
             self._chosen = model
         return self._choice
