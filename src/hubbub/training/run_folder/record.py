@@ -130,7 +130,7 @@ class Metrics:
             for name, words in _PUBLIC.items()
             if name in numbers
         )
-        files.write_atomic(self._path.with_suffix(".prom"), exposition.encode())
+        files.write_atomic(self._path.with_suffix(".prom"), exposition.encode(errors="replace"))
         _LOG.info("%s", strict_json.canonical({"event": "round", "run": run, **numbers}).decode())
 
 
