@@ -242,8 +242,11 @@ def test_a_sweep_counts_what_a_run_released_before_it_began(tmp_path: Path) -> N
     (tmp_path / "run" / NORMALIZATION).rename(tmp_path / CELLS / "one" / NORMALIZATION)
     state, known = found(tmp_path, cell)
     assert state.state == "waiting"
-    assert known is not None
     assert choice([known]).epsilon == pytest.approx(compose_runs(begun.run.plan.earlier, 1e-5).epsilon)
+    # What a run cost is known, whatever became of its scores.
+    (ended(tmp_path / CELLS / "two").folder / "private-scores.json").touch()
+    state, known = found(tmp_path, Cell("two", {}, small()))
+    assert (state.state, choice([known]).epsilon) == ("failed", pytest.approx(4.0, abs=1e-3))
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

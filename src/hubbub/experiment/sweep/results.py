@@ -232,6 +232,7 @@ def sweep_summary(folder: Path, record: SweepRecord, cells: Sequence[Cell], erro
 def found(sweep: Path, cell: Cell, error: str = "") -> tuple[CellSummary, Begun | None]:
     """One run of a sweep as its folder shows it, and its record if it has begun."""
     folder, summary = sweep / CELLS / cell.name, CellSummary(cell.name, cell.settings, "waiting")
+    recorded: Recorded | None = None
     try:
         if not (folder / "ledger.jsonl").exists() and not Traces.of(RunStore(folder)).tell:
             # A run that has released means and variances alone counts as these.
@@ -242,7 +243,7 @@ def found(sweep: Path, cell: Cell, error: str = "") -> tuple[CellSummary, Begun 
         guarantee = spent(recorded.promise, recorded.history).guarantee
         scores = None if error else current_scores(folder, recorded)
     except (HubbubError, OSError) as problem:
-        return replace(summary, state="failed", error=error or str(problem)), (cell, None)
+        return replace(summary, state="failed", error=error or str(problem)), (cell, recorded)
     summary = replace(
         summary,
         state="failed" if error else "interrupted" if scores is None else "finished",
