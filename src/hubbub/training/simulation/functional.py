@@ -72,9 +72,7 @@ class FlatModel:
 def require_trainable(module: nn.Module, loss: object = None) -> list[nn.Parameter]:
     """The trainable parameters of a module; one, or a loss, that cannot be trained privately is refused."""
     if isinstance(loss, nn.Module) and any(p.requires_grad for p in loss.parameters()):
-        raise ConfigError(
-            "loss: has trainable parameters, whose gradients no noise hides; move them to the model, or freeze them"
-        )
+        raise ConfigError("loss: has trainable parameters, whose gradients no noise hides; put them in the model, or freeze it")
     # Statistics of clients' data in buffers would be released without clipping or noise.
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
