@@ -262,7 +262,7 @@ def test_what_was_frozen_in_one_run_trains_in_the_next(make: str) -> None:
     units, model = population_of(make, F.cross_entropy), nn.Sequential(nn.Linear(3, 3), linear())
     for frozen in (True, False):
         model[0].requires_grad_(not frozen)
-        with torch.enable_grad():
+        with torch.enable_grad(), torch.device("meta"):
             for result in train(everyone(units), units, model):
                 assert "failed" not in result.statistics
                 torch.set_grad_enabled(False)

@@ -20,15 +20,7 @@ from hubbub.accounting.events import (
     TruncatedPoissonSampled,
 )
 from hubbub.errors import ConfigError
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedSizeSampling,
-    Participation,
-    PoissonSampling,
-    SingleParticipation,
-    TruncatedPoissonSampling,
-)
+from hubbub.mechanism import participation as parts
 
 Events = tuple[tuple[Event, int], ...]
 
@@ -212,13 +204,13 @@ def run_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation) -
     return tuple(dict.fromkeys((*found, *ended, *run.further)))
 
 
-def run_participations(events: Events | None, rounds: int) -> tuple[Participation | None, ...]:
+def run_participations(events: Events | None, rounds: int) -> tuple[parts.Participation | None, ...]:
     """Cohorts that cost these events over a number of rounds; ``None`` for an event that no participation has."""
     found = zip(events or (), _participations(events, rounds), strict=True)
     return tuple(None if isinstance(event, MixtureOfGaussians) else participation for (event, _), participation in found)
 
 
-def _participations(events: Events | None, rounds: int) -> list[Participation]:
+def _participations(events: Events | None, rounds: int) -> list[parts.Participation]:
     """Of each event of a run: behind that of its rounds stands that of its private evaluations."""
     return [_participation(event, count, count if place else rounds) for place, (event, count) in enumerate(events or ())]
 
@@ -244,20 +236,20 @@ def _event_words(event: Event, times: int, rounds: int, unit: str) -> str:
             return f"Gaussian noise with noise multiplier {event.noise_multiplier!r}, {who}"
 
 
-def _participation(event: Event, count: int, rounds: int) -> Participation:
+def _participation(event: Event, count: int, rounds: int) -> parts.Participation:
     """Cohorts that cost this event; for a pattern any, since an event does not name its numbers."""
     match event:
         case PoissonSampled(_, q):
             # Fewer events than rounds: cyclic Poisson sampling, whose number of groups is between these.
-            return CyclicPoissonSampling(q, -(-rounds // count)) if count < rounds else PoissonSampling(q)
+            return parts.CyclicPoissonSampling(q, -(-rounds // count)) if count < rounds else parts.PoissonSampling(q)
         case FixedSizeSampled(_, cohort_size, population):
-            return FixedSizeSampling(cohort_size, population)
+            return parts.FixedSizeSampling(cohort_size, population)
         case TruncatedPoissonSampled(_, q, max_cohort_size, population):
-            return TruncatedPoissonSampling(q, max_cohort_size, population)
+            return parts.TruncatedPoissonSampling(q, max_cohort_size, population)
         case BallsInBins(_, bins):
-            return BallsInBinsSampling(bins)
+            return parts.BallsInBinsSampling(bins)
         case MixtureOfGaussians():
             # Each contribution is drawn at random.
-            return PoissonSampling(1.0)
+            return parts.PoissonSampling(1.0)
         case Gaussian() | TreeAggregation() | DiscreteGaussianShares():
-            return SingleParticipation()
+            return parts.SingleParticipation()

@@ -249,7 +249,7 @@ def noised_steps(layout: Layout, content: RecordDict, *, counted: bool, mods: st
         raise ValueError(f"sent no noised numbers; its app needs mods={mods} ({error})") from error
     if counted and bit is None:
         raise ValueError(f"its noised indicator is missing; its app needs mods={mods}")
-    return steps if bit is None else torch.cat([steps, torch.tensor([bit], dtype=torch.int64)])
+    return steps if bit is None else torch.cat([steps, torch.tensor([bit], dtype=torch.int64, device="cpu")])
 
 
 # Who is in a round.

@@ -128,7 +128,7 @@ class GridPopulation(Population):
             whole, _, _ = Summing(layout, clip_norm, split).of(messages, replies, arrays)
             messages.log_faults(f"round {round_index + 1}")
             return whole
-        before, total = layout.views(arrays), torch.zeros(layout.dim + (split is not None), dtype=torch.float64)
+        before, total = layout.views(arrays), torch.zeros(layout.dim + (split is not None), dtype=torch.float64, device="cpu")
         clipped, losses, answers = 0, list[float](), dict(messages.contents(replies))
         # In the order of the cohort: in floating point another order gives another sum.
         for client in filter(answers.__contains__, messages.clients):

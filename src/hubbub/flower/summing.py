@@ -153,7 +153,8 @@ class Summing:
         shares = self.mechanism.shares if self.mechanism else None
         dim = self.layout.dim + (self.split is not None)
         # Whole numbers that float64 adds exactly; with noise by the clients they may be larger.
-        total, noised = torch.zeros(dim, dtype=torch.float64), torch.zeros(dim if shares else 0, dtype=torch.int64)
+        total = torch.zeros(dim, dtype=torch.float64, device="cpu")
+        noised = torch.zeros(dim if shares else 0, dtype=torch.int64, device="cpu")
         buffer, came, clipped, losses = self.lattice.buffer(total), 0, 0, list[float]()
         for client, content in messages.contents(replies):
             came += 1

@@ -99,7 +99,7 @@ class Lattice:
         gathered = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
         if rows.device.type == "cpu":
             buffer = self.buffer(gathered)
-            clipped = torch.tensor([self.add(row, gathered, buffer) is not False for row in rows.detach()], dtype=torch.bool)
+            clipped = gathered.new_tensor([self.add(row, gathered, buffer) is not False for row in rows.detach()]).bool()
         else:
             clipped, finite = self._add_together(rows.detach(), gathered)
             clipped = (clipped | ~finite).cpu()

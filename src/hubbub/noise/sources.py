@@ -49,7 +49,7 @@ class NoiseSource(Protocol):
 
 def _row(source: NoiseSource, index: int, dim: int) -> torch.Tensor:
     """Row ``index`` of z, ``(dim,)`` float64."""
-    row = torch.empty(dim, dtype=torch.float64)
+    row = torch.empty(dim, dtype=torch.float64, device="cpu")
     fill, length = source.segments(index, 0), source.segment_length(row.device)
     for start in range(0, dim, length):
         fill(row[start : start + length])
@@ -164,7 +164,7 @@ class IncarnationSource(Uncopied):
 def _fill_wide(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
     """Fill ``out`` with numbers that are made in float64."""
     in_place = out.dtype == torch.float64 and out.device.type == "cpu" and len(out) % 2 == 0
-    made = out.view(2, -1) if in_place else torch.empty(2, (len(out) + 1) // 2, dtype=torch.float64)
+    made = out.view(2, -1) if in_place else torch.empty(2, (len(out) + 1) // 2, dtype=torch.float64, device="cpu")
     _box_muller(words, made)
     if not in_place:
         out.copy_(made.view(-1)[: len(out)])

@@ -172,7 +172,8 @@ class NoiseStream:
                 if slot not in self._remembered:
                     self._ring[slot, start:stop] = one
             if out is not None:
-                released = torch.mul(torch.as_tensor(row, dtype=out.dtype), self.mechanism.stddev, out=out[start:stop])
+                unit = torch.as_tensor(row, dtype=out.dtype, device=out.device)
+                released = torch.mul(unit, self.mechanism.stddev, out=out[start:stop])
                 if not bool(released.sum().isfinite()):
                     raise ValueError(f"dtype = {out.dtype}: cannot hold the strategy's coefficients; scale C, or use float64")
         self._remembered, self.drawn = places or [], max(self.drawn, z.drawn)
@@ -199,17 +200,17 @@ class NoiseStream:
 
         ``memory`` holds the remembered rows, each as long as the whole segments that the part lies in.
         """
-        memory = [torch.as_tensor(self._ring[slot]).clone() for slot in self._remembered]
+        memory = [torch.as_tensor(self._ring[slot], device=self._like.device).clone() for slot in self._remembered]
         return {"round_index": self.round_index, "drawn": self.drawn, "memory": memory}
 
     def remembered(self) -> Iterator[bytes]:
         """The remembered rows of :meth:`state_dict`, one after another."""
         for slot in self._remembered:
-            yield torch.as_tensor(self._ring[slot]).cpu().numpy().tobytes()
+            yield torch.as_tensor(self._ring[slot], device="cpu").numpy().tobytes()
 
     def take_up(self, round_index: int, drawn: int, rows: memoryview) -> None:
         """Restore the state of :meth:`remembered`, as :meth:`load_state_dict` does."""
-        kept = np.frombuffer(rows, dtype=torch.empty(0, dtype=self._like.dtype).numpy().dtype).reshape(-1, self._width)
+        kept = np.frombuffer(rows, dtype=self._like.cpu().numpy().dtype).reshape(-1, self._width)
         memory = [torch.from_numpy(row.copy()) for row in kept]
         self.load_state_dict({"round_index": round_index, "drawn": drawn, "memory": memory})
 

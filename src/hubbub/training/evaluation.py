@@ -240,7 +240,7 @@ class Evaluations:
 
     def release(self, cohort: Sequence[Hashable], answers: Sequence[Values]) -> tuple[Estimate, ...]:
         """Sum the answers, each clipped, and release the sum with noise."""
-        total = torch.zeros(self.measured.dim, dtype=torch.int64)
+        total = torch.zeros(self.measured.dim, dtype=torch.int64, device="cpu")
         for values in answers[: len(cohort)]:
             total += self._lattice.encode(torch.from_numpy(self.measured.encode(values)))[0]
         whole = LatticeSum(total, self._lattice, {})

@@ -130,7 +130,7 @@ def private_moments(
         settings={"statistics": _STATISTICS, **(settings or {})},
         **terms,
     )
-    module = nn.ParameterDict({"moments": nn.Parameter(torch.zeros(2 * units.channels))})
+    module = nn.ParameterDict({"moments": nn.Parameter(torch.zeros(2 * units.channels, device="cpu"))})
     for _ in train(plan, units, module, store):
         pass
     return read_moments(store.folder)
@@ -197,9 +197,9 @@ class _Units(LocalPopulation):
     ) -> LatticeSum:
         if clip_norm is None:
             raise ConfigError("clip_norm: means and variances have one")
-        lattice, total = lattice_of(clip_norm), torch.zeros(2 * self.channels, dtype=torch.int64)
+        lattice, total = lattice_of(clip_norm), torch.zeros(2 * self.channels, dtype=torch.int64, device="cpu")
         for first in range(0, len(cohort), _SOME):
-            numbers = torch.tensor(cohort[first : first + _SOME])
+            numbers = torch.tensor(cohort[first : first + _SOME], device="cpu")
             if isinstance(self._clients, torch.Tensor):
                 rows = _moments(self._clients[numbers])
             else:

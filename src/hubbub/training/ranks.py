@@ -323,7 +323,7 @@ class Ranks:
                 raise RankError(f"rank {rank}: its part is {found}, must be ({stop - first}, {dtype})", rank)
         if self.size == 1 and made[0] is not None:
             return made[0]
-        whole = torch.empty(ranges[-1][1], dtype=dtype)
+        whole = torch.empty(ranges[-1][1], dtype=dtype, device="cpu")
         first, stop = ranges[self.rank]
         if made[0] is not None:
             whole[first:stop] = made[0]
@@ -443,14 +443,14 @@ class Ranks:
         return 2 * self._limit + 2 * _SOON
 
     def _send_packed(self, content: torch.Tensor, rank: int, limit: timedelta) -> None:
-        for part in (torch.tensor([len(content)]), content):
+        for part in (torch.tensor([len(content)], device="cpu"), content):
             self._move(part, rank, limit, sends=True)
 
     def _receive(self, rank: int, limit: timedelta) -> Any:
         """What a rank says in this exchange."""
-        length = torch.zeros(1, dtype=torch.int64)
+        length = torch.zeros(1, dtype=torch.int64, device="cpu")
         self._move(length, rank, limit)
-        content = torch.empty(int(length), dtype=torch.uint8)
+        content = torch.empty(int(length), dtype=torch.uint8, device="cpu")
         self._move(content, rank, limit)
         at, said = pickle.loads(content.numpy().tobytes())  # noqa: S301 # of a rank, which is this run's own process
         if at[:2] != self._at[:2] and not isinstance(said, _Failed | _Broken):

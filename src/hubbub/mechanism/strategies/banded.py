@@ -51,8 +51,7 @@ class Banded(Rebuilt):
 
     @property
     def _stored(self) -> Array:
-        diagonals: Array = self.diagonals  # type: ignore[assignment] # the constructor made it an array
-        return diagonals
+        return np.asarray(self.diagonals)
 
     @property
     def rounds(self) -> int:

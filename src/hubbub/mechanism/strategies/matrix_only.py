@@ -50,8 +50,7 @@ class Described(Rebuilt):
 
     def matrix(self) -> Array:
         """C, ``(rows, rounds)``, read-only."""
-        C: Array = self.C  # type: ignore[assignment] # the constructor made it an array
-        return C
+        return np.asarray(self.C)
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x, computed from the matrix."""

@@ -67,8 +67,7 @@ class Stamped(Rebuilt):
     @property
     def stamp(self) -> Array:
         """C₀, read-only."""
-        C: Array = self.C  # type: ignore[assignment] # the constructor made it an array
-        return C
+        return np.asarray(self.C)
 
     @cached_property
     def bands(self) -> int:

@@ -285,7 +285,7 @@ class RunStore:
         if step is not None:
             steps = (tensors["release"] / step).to(torch.int64)
             fits = not len(steps) or int(steps.abs().max()) < 2**31
-            tensors = {"steps": steps.to(torch.int32) if fits else steps, "step": torch.tensor(step, dtype=torch.float64)}
+            tensors = {"steps": steps.to(torch.int32) if fits else steps, "step": tensors["release"].new_tensor(step)}
         content = save_tensors(tensors)
         files.write_atomic(self._release_path(round_index), content)
         return content
@@ -339,7 +339,7 @@ class RunStore:
         """
         tensors = {"model": vector.detach(), **{f"optimizer.{name}": value for name, value in optimizer.items()}}
         if clip_norm is not None:
-            tensors["clip_norm"] = torch.tensor(clip_norm, dtype=torch.float64)
+            tensors["clip_norm"] = torch.tensor(clip_norm, dtype=torch.float64, device="cpu")
         content = save_tensors({key: tensor.cpu().contiguous() for key, tensor in tensors.items()})
         files.write_atomic(self._state / f"checkpoint-{rounds}.safetensors", content)
         manifest = {"schema": 1, "rounds": rounds, "head": head, "sha256": hashlib.sha256(content).hexdigest()}

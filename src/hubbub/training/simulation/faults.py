@@ -88,13 +88,13 @@ def probe_batch(
     Integer inputs are rows of the module's embeddings, if it has any. Integer targets are 0.
     """
     drawn = torch.Generator().manual_seed(seed)
-    made = [torch.zeros(examples, *given.shape[1:], dtype=given.dtype) for given in (inputs, targets)]
+    made = [torch.zeros(examples, *given.shape[1:], dtype=given.dtype, device="cpu") for given in (inputs, targets)]
     if not inputs.is_floating_point():
         tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding)]
-        made[0].copy_(torch.randint(min([*tables, 256 if tables else 2]), made[0].shape, generator=drawn))
+        made[0].copy_(torch.randint(min([*tables, 256 if tables else 2]), made[0].shape, generator=drawn, device="cpu"))
     for part in made:
         if part.is_floating_point():
-            part.copy_(torch.rand(part.shape, generator=drawn))
+            part.copy_(torch.rand(part.shape, generator=drawn, device="cpu"))
     return made[0].to(inputs.device), made[1].to(targets.device)
 
 
@@ -104,7 +104,7 @@ def shaken(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     found = {}
     for name, p in parameters.items():
         stddev = max(1, p[0].numel()) ** -0.5 if p.ndim > 1 else 0.1
-        noise = torch.randn(p.shape, generator=drawn) * stddev
+        noise = torch.randn(p.shape, generator=drawn, device="cpu") * stddev
         found[name] = p.detach() + noise.to(p.device, p.dtype)
     return found
 

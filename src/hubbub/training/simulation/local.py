@@ -102,7 +102,7 @@ class LocalTraining:
         found: list[torch.Tensor] = []
         passes = 0
         while examples and (passes < self.epochs if self.steps is None else len(found) < self.steps):
-            found += torch.randperm(examples, generator=shuffles).split(self.batch_size)
+            found += torch.randperm(examples, generator=shuffles, device="cpu").split(self.batch_size)
             passes += 1
         return found[: self.steps]
 

@@ -120,7 +120,7 @@ class _Feed:
         self.steps = max(self.own_steps, default=0)
         self._idle = clients - len(jobs)
         # The indices of each batch's examples, -1 for padding: (K, steps, B).
-        self._rows = torch.full((clients, self.steps, local.batch_size), -1)
+        self._rows = torch.full((clients, self.steps, local.batch_size), -1, device="cpu")
         for table, own in zip(self._rows, batches, strict=False):
             if own:
                 table[: len(own)] = nn.utils.rnn.pad_sequence([*own, table[0]], batch_first=True, padding_value=-1)[:-1]
