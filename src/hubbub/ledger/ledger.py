@@ -35,17 +35,12 @@ from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.participations import TAG_BYTES, Listed, Participations, cohorts_path
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism.participation import (
-    BallsInBinsSampling,
-    CyclicPoissonSampling,
-    FixedSizeSampling,
-    TruncatedPoissonSampling,
-)
+from hubbub.mechanism import participation as parts
 
 _COMPUTED = ("key", "mechanism.epsilon", "mechanism.l2_sensitivity", "mechanism.stddev")
 _MOST_NAMED = 4
 # Random cohorts whose epsilon depends on the rounds of one name, or on how many names there are.
-_FOLLOWED = (CyclicPoissonSampling, BallsInBinsSampling, TruncatedPoissonSampling)
+_FOLLOWED = (parts.CyclicPoissonSampling, parts.BallsInBinsSampling, parts.TruncatedPoissonSampling)
 
 
 @dataclass(frozen=True)
@@ -409,14 +404,14 @@ class Ledger(Uncopied):
         if mechanism is None:
             return None
         promised, found = mechanism.participation, self.history.participations if listed else self._drawn
-        if isinstance(promised, FixedSizeSampling):
+        if isinstance(promised, parts.FixedSizeSampling):
             self._require_count(round_index, len(cohort), promised.cohort_size, "in its cohort")
-        if isinstance(promised, TruncatedPoissonSampling):
+        if isinstance(promised, parts.TruncatedPoissonSampling):
             self._require_count(round_index, len(cohort), promised.max_cohort_size, "in its cohort")
         if not listed and not isinstance(promised, _FOLLOWED):
             return None
         numbers = found.numbers(tags)
-        if isinstance(promised, TruncatedPoissonSampling):
+        if isinstance(promised, parts.TruncatedPoissonSampling):
             clients = found.clients + int((numbers < 0).sum())
             self._require_count(round_index, clients, promised.population, "in the rounds so far")
         known = np.flatnonzero(numbers >= 0)

@@ -50,7 +50,7 @@ class RunStore:
     """The folder of a run.
 
     Args:
-        folder: Created when a run begins in it; private to the user.
+        folder: Created when a run begins in it; private to the user. The same wherever the program goes meanwhile.
         keep_releases: Whether all releases stay, so that anybody can verify them; otherwise those since the last checkpoint.
         free_share: The share of the disk that must stay free for releases to be kept; 0 keeps them while anything fits.
         head_hook: Receives the head of each round and of each private evaluation, before its release leaves.
@@ -77,7 +77,6 @@ class RunStore:
         free_share: float = 0.0,
         head_hook: "HeadHook | None" = None,
     ) -> None:
-        # Absolute: the program may change its own folder while the run is at work.
         self.folder = Path(folder).absolute()
         self._free_share = non_negative("free_share", free_share)
         self._hook = head_hook
