@@ -444,6 +444,12 @@ def test_numbers_of_numpy_become_pythons_and_do_not_wrap() -> None:
     assert json.dumps(Promise(np.int8(2), Mechanism(own, ONE, 1.0)).record())
     assert not [one for one in made if any(isinstance(value, np.number | Fraction) for value in vars(one).values())]
     assert len({accounting.epsilon(EVENTS, kind(np.float16(1e-3)), "zero-out") for kind in (float, np.float16)}) == 1
+    assert parts.MinSeparation(1, 3).expected_cohort_size(np.int16(30_000), np.int8(10)) == 9_000
+    hiding = Encryption(noise_by="clients", min_survivors=6, min_contributions=6)
+    assert hiding.packing(np.int16(300), Mechanism(Identity(3), ONE, 1.0, hiding.shares())).noise == 52_174_200
+    for calibrated in (accounting.calibrate_noise_multiplier, accounting.calibrate_rounds):
+        with pytest.raises(TypeError, match="event = 3: must be an event"):
+            calibrated(3, *(5,) * (calibrated is accounting.calibrate_noise_multiplier), 1.0, 1e-5, "zero-out")
 
 
 def test_a_cycle_beyond_all_numbers_costs_one_round_and_a_ledger_takes_rounds_of_numpy_but_no_text_for_a_cohort() -> None:
@@ -498,13 +504,7 @@ def test_num_1_num_3_num_4_num_6_num_13_no_door_takes_a_number_that_is_none(
 
 
 # By the settings that each number is called.
-CALLED = {
-    "noise_multiplier": NUMBERS,
-    "clip_norm": ABOVE_ZERO,
-    "delta": DELTAS,
-    "epsilon": ABOVE_ZERO,
-    "stop_epsilon": ABOVE_ZERO,
-}
+CALLED = {"noise_multiplier": NUMBERS, "delta": DELTAS, **dict.fromkeys(("clip_norm", "epsilon", "stop_epsilon"), ABOVE_ZERO)}
 
 
 @pytest.mark.usefixtures("unasked")

@@ -149,7 +149,7 @@ def test_no_hostile_client_that_encrypts_by_our_code_does(pairs: int) -> None:
     planned = encrypted_plan(Identity(6), how)
 
     def opened(total: Any) -> Any:
-        steps = total.open(torch.zeros(DIM, dtype=torch.float64)) / total.step
+        steps = total.open(torch.zeros(DIM, dtype=torch.float64)) / total.lattice.step
         assert torch.equal(steps, steps.round())
         return steps.to(torch.int64).numpy()
 
@@ -381,7 +381,7 @@ def test_one_step_too_far_is_seen() -> None:
     assert influence(mechanism, once, {0: 1.0}).holds
     assert not influence(mechanism, {0: largest + np.eye(DIM, dtype=np.int64)[3]}, {0: 1.0}).holds
     assert influence(mechanism, {0: largest * 2}, {0: 1.0}, relation="replace-one").holds
-    assert not influence(mechanism, {0: largest * 2}, {0: 1.0}).holds
+    assert not influence(mechanism, {0: largest * 2}, {0: np.float32(1.0)}).holds
     # Four rounds of one client, where three were promised.
     rounds = dict.fromkeys((0, 2, 4, 6), largest)
     found = influence(mechanism, rounds, dict.fromkeys(rounds, 1.0))

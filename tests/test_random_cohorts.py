@@ -56,8 +56,7 @@ def made(*assignments: str) -> Run:
 @pytest.mark.parametrize(("assignments", "participation"), KINDS.values(), ids=KINDS.keys())
 def test_a_config_names_each_kind_of_random_cohorts(assignments: tuple[str, ...], participation: parts.Participation) -> None:
     plan = made(*assignments).plan
-    assert plan.participation == participation
-    assert plan.expected_cohort_size == 10
+    assert (plan.participation, plan.expected_cohort_size) == (participation, 10)
     promised = plan.promise().after(plan.rounds, plan.delta)
     everyone = accounting.guarantee(Mechanism(Identity(4), parts.MinSeparation(2, 2), 1.0), plan.delta, "replace-one")
     assert 0 < promised.epsilon < everyone.epsilon
@@ -89,12 +88,10 @@ def test_a_run_of_each_kind_resumes_after_a_stop_and_holds(kind: str, tmp_path: 
         interrupted.setattr(engine_folder, "evaluate", stop_in_the_third)
         assignments = [word for assignment in (*QUICK, *KINDS[kind][0]) for word in ("--set", assignment)]
         assert hubbub("train", str(EXAMPLE), "--out", "run", *assignments) != 0
-    assert hubbub("resume", "run") == 0
-    assert hubbub("verify", "run") == 0
+    assert (hubbub("resume", "run"), hubbub("verify", "run")) == (0, 0)
     records = read_chain(Path("run/ledger.jsonl")).records
     begun = [record for record in records if record["kind"] == "begin"]
-    assert len(begun) == 4
-    assert sum(record["kind"] == "epoch" for record in records) == 2
+    assert (len(begun), sum(record["kind"] == "epoch" for record in records)) == (4, 2)
     assert all(record["clients"] is record["cohort"] is None for record in begun)
     assert not Path("run/ledger.cohorts").exists()
     again = build(configs.resolve(configs.load("run/config.toml")))

@@ -142,9 +142,9 @@ def test_shp_12_a_sum_longer_than_clipped_updates_can_make_is_refused_before_any
         steps = (norm / (lattice := Lattice(room * CLIP)).step * direction).long()
         return PlainSum(norm * direction, {}) if simulation and room == 1 else LatticeSum(steps, lattice, {})
 
-    for norm, cohort in ((2.02 * CLIP, [0, 1]), (1e-5, []), (math.nan if simulation else 2.0**30, [0, 1])):
+    for norm, cohort in ((2.02 * CLIP, [0, 1]), (1e-5, []), (math.nan if simulation else 2.0**30, [0, 1]), (2e5, range(10**5))):
         with pytest.raises(ParticipationError, match=rf"its sum is longer than {len(cohort)} clients .* clip_norm = 0.5"):
-            path.begin(cohort, along(norm), CLIP)
+            path.begin(cohort, along(norm), np.float16(CLIP))
     # On a lattice for longer updates, which only a simulation takes.
     with pytest.raises(ParticipationError if simulation else LedgerError, match=r"its sum is (longer than 1|on Lattice)"):
         path.begin([0], along(2 * CLIP, room=100), CLIP)

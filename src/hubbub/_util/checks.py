@@ -36,9 +36,7 @@ def shown(value: object) -> str:
 
 def finite(name: str, value: object) -> float:
     """Any finite real number."""
-    if type(value) is not float and (
-        isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | np.floating | np.integer)
-    ):
+    if type(value) is not float and (isinstance(value, bool | np.timedelta64) or not isinstance(value, numbers.Real)):
         raise TypeError(f"{name} = {shown(value)}: must be a number, not {type(value).__name__}")
     try:
         number = float(value)
@@ -107,8 +105,8 @@ def probability(name: str, value: object) -> float:
 
 def integer(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
     """A whole number in a range."""
-    # The slow check of kinds is skipped for int: a ledger has millions.
-    if type(value) is not int and (isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral | np.integer)):
+    # The slow check of kinds is skipped for int: a ledger has millions. Spans of time are whole numbers to NumPy.
+    if type(value) is not int and (isinstance(value, bool | np.timedelta64) or not isinstance(value, numbers.Integral)):
         raise TypeError(f"{name} = {shown(value)}: must be a whole number, not {type(value).__name__}")
     number = int(value)
     if number < at_least:

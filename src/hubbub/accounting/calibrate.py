@@ -32,6 +32,7 @@ from hubbub.accounting.events import (
     PoissonSampled,
     TreeAggregation,
     TruncatedPoissonSampled,
+    require_event,
     require_relation,
 )
 from hubbub.accounting.events_of_mechanism import mechanism_events, stated_relation
@@ -140,13 +141,13 @@ def _log_inverse_mu(epsilon: float, delta: float) -> float | None:
 def _sampling(event: Event, rounds: int, relation: str) -> tuple[float, int, int]:
     """The chance of a unit to be in a step, how many steps there are, and by how many clip norms it moves each."""
     moved = 2 if relation == "replace-one" else 1
-    match event:
+    match require_event(event):
         case Gaussian() | TreeAggregation() | DiscreteGaussianShares():
             return 1.0, rounds, moved
         case PoissonSampled(_, q) | TruncatedPoissonSampled(_, q):
             return q, rounds, moved
-        case FixedSizeSampled():
-            return event.sampling_probability, rounds, 2
+        case FixedSizeSampled() as sampled:
+            return sampled.sampling_probability, rounds, 2
         case MixtureOfGaussians(_, sensitivities, probabilities):
             return max(p for p, s in zip(probabilities, sensitivities, strict=True) if s), rounds, moved
         case BallsInBins(_, bins, steps):

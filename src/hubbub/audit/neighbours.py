@@ -108,7 +108,7 @@ def influence(
         raise ValueError("differences: vectors of several lengths; those of one run have one")
     moved = {round_index: vector for round_index, vector in vectors.items() if any(vector)}
     rounds = tuple(moved)
-    units = {t: Fraction(step_of(clip_norms[t], lattice_bits)) / Fraction(clip_norms[t]) for t in rounds}
+    units = {t: Fraction(step_of(clip_norms[t], lattice_bits)) / Fraction(float(clip_norms[t])) for t in rounds}
     inner = [[units[a] * units[b] * int(moved[a] @ moved[b]) for b in rounds] for a in rounds]
     gram = _gram(mechanism, rounds)
     places = range(len(rounds))

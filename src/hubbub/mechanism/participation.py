@@ -170,7 +170,7 @@ class MinSeparation(_Participation):
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """The cohort size at which enough of ``clients`` clients are free in each round."""
-        return float(min(clients // min(self.min_separation, rounds), clients * self.max_participations // rounds))
+        return float(min(clients // min(self.min_separation, rounds), int(clients) * self.max_participations // int(rounds)))
 
 
 @dataclass(frozen=True)

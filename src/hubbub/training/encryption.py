@@ -115,7 +115,7 @@ class Encryption:
         if mechanism is not None and mechanism.shares is not None:
             # Of the clip norms that have most steps.
             widest = share_stddev(mechanism.noise_multiplier, 2 - 2.0**-30, mechanism.shares.clients, self.lattice_bits)
-            noise = clients * DEVIATIONS * widest
+            noise = int(clients) * DEVIATIONS * widest
         elif mechanism is not None:
             # Of each row of noise that one party adds.
             row = math.ceil(DEVIATIONS * largest_deviation(mechanism) * 2 ** (self.lattice_bits + 1))

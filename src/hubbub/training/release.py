@@ -493,7 +493,7 @@ def _require_clipped(round_index: int, total: Sum, clients: int, clip_norm: floa
         return
     step, rounded = (1.0, _COARSE) if total.lattice is None else (total.lattice.step, _FINE)
     # Its own norm is private, and stays out of the message.
-    if not float(total.total.to(torch.float64).norm()) * step <= clients * clip_norm * rounded:
+    if not float(total.total.to(torch.float64).norm()) * step <= clients * float(clip_norm) * rounded:
         raise ParticipationError(
             f"round {round_index}: its sum is longer than {clients} clients × clip_norm = {clip_norm}, or not finite, as that "
             "of clipped updates is not; clip each as one vector (Lattice.encode, or hubbub.training.clip in a simulation), and "
