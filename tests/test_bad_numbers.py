@@ -447,6 +447,8 @@ def test_numbers_of_numpy_become_pythons_and_do_not_wrap() -> None:
     assert parts.MinSeparation(1, 3).expected_cohort_size(np.int16(30_000), np.int8(10)) == 9_000
     hiding = Encryption(noise_by="clients", min_survivors=6, min_contributions=6)
     assert hiding.packing(np.int16(300), Mechanism(Identity(3), ONE, 1.0, hiding.shares())).noise == 52_174_200
+    assert accounting.group_epsilon(lambda delta: np.int8(60), 1e-5, group_size=3) >= 180
+    assert json.dumps(accounting.unprotected(np.int8(3), np.float32(1e-5)).as_json())
     for calibrated in (accounting.calibrate_noise_multiplier, accounting.calibrate_rounds):
         with pytest.raises(TypeError, match="event = 3: must be an event"):
             calibrated(3, *(5,) * (calibrated is accounting.calibrate_noise_multiplier), 1.0, 1e-5, "zero-out")

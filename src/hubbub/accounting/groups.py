@@ -138,7 +138,7 @@ def group_epsilon(epsilon_at: Callable[[float], float], delta: float, group_size
             raise ValueError(
                 f"epsilon_at({delta!r}) = {eps!r}: must be an epsilon of one unit, at least 0, which bounds something"
             )
-        return eps
+        return float(eps)
 
     if k == 1:
         return of_one(delta)

@@ -155,7 +155,7 @@ def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> Priv
         privacy_unit: ``"client"`` or ``"example"``.
 
     Raises:
-        ValueError: Another unit.
+        ValueError: A number out of range, or another unit.
 
     Example:
         >>> unprotected(rounds=8, delta=1e-5).private
@@ -164,11 +164,11 @@ def unprotected(rounds: int, delta: float, privacy_unit: str = "client") -> Priv
     one_of("privacy_unit", privacy_unit, wording.UNITS)
     return PrivacyGuarantee(
         epsilon=math.inf,
-        delta=float(delta),
+        delta=open_unit("delta", delta),
         neighboring_relation="zero-out",
         privacy_unit=privacy_unit,
         mechanism=f"no mechanism: {'gradients' if privacy_unit == 'example' else 'updates'} are neither clipped nor noised",
         accountant="none",
-        rounds=rounds,
+        rounds=integer("rounds", rounds, at_least=0),
         not_covered=wording.not_covered(privacy_unit, (), "zero-out"),
     )
