@@ -62,9 +62,9 @@ def mechanism_events(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, in
 
     Example:
         >>> from hubbub.mechanism.strategies import Identity, toeplitz
-        >>> mechanism_events(Mechanism(Identity(100), PoissonSampling(0.1), 2.0), rounds=30)
+        >>> mechanism_events(Mechanism(Identity(100), parts.PoissonSampling(0.1), 2.0), rounds=30)
         ((PoissonSampled(noise_multiplier=2.0, sampling_probability=0.1), 30),)
-        >>> cyclic = Mechanism(toeplitz.square_root(100, bands=8), CyclicPoissonSampling(0.4, cycle_length=8), 2.0)
+        >>> cyclic = Mechanism(toeplitz.square_root(100, bands=8), parts.CyclicPoissonSampling(0.4, cycle_length=8), 2.0)
         >>> mechanism_events(cyclic, rounds=100)
         ((PoissonSampled(noise_multiplier=2.0, sampling_probability=0.4), 13),)
     """

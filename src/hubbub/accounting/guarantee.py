@@ -50,6 +50,7 @@ def guarantee(
         ValueError: A number out of range, an unknown word, or a relation that no theorem covers.
 
     Example:
+        >>> from hubbub.accounting import rounded_up
         >>> from hubbub.mechanism.participation import PoissonSampling
         >>> from hubbub.mechanism.strategies import Identity
         >>> answer = guarantee(Mechanism(Identity(100), PoissonSampling(0.1), noise_multiplier=1.5), delta=1e-5)

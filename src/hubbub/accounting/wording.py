@@ -210,7 +210,7 @@ def cohort_words(participation: parts.Participation, privacy_unit: str = "client
     """Who takes part when, in words.
 
     Example:
-        >>> cohort_words(BallsInBinsSampling(bins=10), privacy_unit="example")
+        >>> cohort_words(parts.BallsInBinsSampling(bins=10), privacy_unit="example")
         'each example in one of 10 bins drawn at random, and so in every 10th round'
     """
     unit = privacy_unit
