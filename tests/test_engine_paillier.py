@@ -185,7 +185,6 @@ def test_noise_that_holders_drew_in_one_process_is_not_resumed_on_nodes(tmp_path
     begun = RunInFolder.resumed(folder, allow_import=True)
     with pytest.raises(RunFolderError, match="resume with --engine process"):
         local_population(begun, allow_import=True)
-    # Nor goes it on without what a holder kept of it.
     (folder / "state" / "holders" / "2" / "noise.json").unlink()
     with pytest.raises(RunFolderError, match="noise was given for 2"):
         parties(begun, begun.run.encryption)

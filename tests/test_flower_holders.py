@@ -217,6 +217,9 @@ def test_a_node_that_claims_anothers_share_does_not_keep_its_holder_from_opening
     holders = on(grid, plain())
     assert holders.find() == {1: (FIRST, FOURTH), 2: (SECOND,)}
     assert holders.open(summed(plain(), [ONE, OTHER])).tolist() == (ONE + OTHER).tolist()
+    grid.offline([FOURTH])
+    holders.open(summed(plain(), [ONE, OTHER], 1))
+    assert holders._nodes == {1: (FIRST,), 2: (SECOND,)}
 
 
 def test_an_answer_that_is_no_part_of_what_was_asked_is_not_read(tmp_path: Path) -> None:
@@ -415,8 +418,7 @@ def test_noise_is_given_to_promised_rounds_and_clip_norms_alone(tmp_path: Path, 
     assert message in refusal(to(grid, FIRST, told(noised(), "noise", **others)))
     assert not to(grid, FIRST, told(noised(), "noise", **{"round": 0, "clip-norm": 1.0})).has_error()
     # Rows that follow go with the first one, or are not given.
-    (kept,) = (tmp_path / "holder-1").glob("holder-1-*/noise/noise.json")
-    kept.unlink()
+    next((tmp_path / "holder-1").glob("holder-1-*/noise/noise.json")).unlink()
     assert "see its log" in refusal(to(grid, FIRST, told(noised(), "noise", **{"round": 1, "clip-norm": 1.0})))
 
 

@@ -164,8 +164,9 @@ class GridHolders:
         for who, what in ((silent, "did not answer"), (liars, "answered falsely")):
             if who:
                 _LOG.warning("%s: opened without %s, who %s", where, ", ".join(who), what)
-        # The others are found again when too few are left.
-        self._nodes = {number: nodes for number, nodes in asked.items() if f"holder {number}" not in {*silent, *liars}}
+        # The others are found again when too few are left: no node that is silent is waited for in each round.
+        there = {number: tuple(node for node in nodes if node in came) for number, nodes in asked.items()}
+        self._nodes = {number: nodes for number, nodes in there.items() if nodes and f"holder {number}" not in liars}
         return steps
 
     def _ask(

@@ -83,17 +83,16 @@ class Streaming(ForwardingGrid):
         while missing:
             # The last poll, at the deadline, covers all that is missing: every reply until then counts.
             left, late = dict[str, int](), until is not None and time.monotonic() >= until
-            for message_id, node in missing.items():
+            for asked, node in missing.items():
                 # One by one: a SuperLink compares no reply with the metadata in it, by which a node could answer in the name
                 # of another, and one reply that cannot be read would take all that come with it along.
                 try:
-                    replies = list(self._grid.pull_messages([message_id]))
+                    replies = [r for r in self._grid.pull_messages([asked]) if r.metadata.reply_to_message_id == asked]
                 except _UNREADABLE as error:
                     _LOG.info("counted as nothing: node %s: its reply cannot be read (%s)", node, type(error).__name__)
                     continue
-                replies = [reply for reply in replies if reply.metadata.reply_to_message_id == message_id]
                 if not replies:
-                    left[message_id] = node
+                    left[asked] = node
                 # The reader holds the last reference, and drops a reply before it takes the next.
                 while replies:
                     yield replies.pop(0)
