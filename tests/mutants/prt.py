@@ -50,7 +50,7 @@ what was promised is stated whatever happened @ Spent.guarantee
 + self.promised
 ? test_spent.py::test_prt_8_a_broken_pattern_is_charged_as_it_happened[banded]
 
-a client may be listed twice @ cohorts._require_distinct
+a client may be listed twice @ cohorts.require_distinct
 - first != place
 + False
 ? test_own_classes.py::test_prt_9_prt_10_a_round_is_of_one_list_that_has_each_name_once[60]

@@ -59,7 +59,6 @@ class _MixturePair(LossPair):
     mirrored: bool
 
     def losses(self, x: Array) -> Array:
-        """ln of the first density over the second at x, whatever the direction; increasing."""
         return self._losses(x)[0]
 
     def _losses(self, x: Array) -> tuple[Array, Array, Array]:
@@ -119,7 +118,6 @@ class _MixturePair(LossPair):
         return answer
 
     def extremes(self, log_tail: float) -> tuple[float, float]:
-        """The losses that the first law of the direction leaves with mass e^log_tail above, and e^-40 below."""
         high, low = math.sqrt(-2 * log_tail), math.sqrt(-2 * max(log_tail, LOW_TAIL))
         # Of each part at most its share of the tail lies beyond; a part that is rarer than that may lie there wholly.
         room = [math.log(p * len(self.shifts)) - log_tail for p in self.probabilities]
@@ -131,13 +129,11 @@ class _MixturePair(LossPair):
         return float(below), float(above)
 
     def between(self, x: Array) -> tuple[Array, Array]:
-        """The masses of both laws between increasing points of the line, ``(points − 1,)`` each."""
         mixture = list(zip(self.probabilities, self.shifts, strict=True))
         first = np.asarray(sum(p * between(x - s) for p, s in mixture))
         return first, np.asarray(sum(p * between(x + s) for p, s in mixture)) if self.mirrored else between(x)
 
     def above(self, loss: float) -> tuple[float, float]:
-        """The mass of each law of the direction above a loss: of the first from above, of the second from below."""
         side, wanted = (-1.0, -loss) if self.reverse else (1.0, loss)
         x = self.arguments(np.array([wanted]))
         if math.isinf(x[0]):

@@ -5,20 +5,18 @@ Letters: A workload, C strategy, N noising matrix with N·C = I, B = A·N decode
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_triangular
 
 from hubbub._util.checks import Array
+from hubbub.factorization import Optimized
 from hubbub.mechanism.sensitivity import is_triangular
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.report.drawing import INK, MARKERS, QUIET, SERIES, canvas, labelled, look, png, styled
-
-if TYPE_CHECKING:
-    from hubbub.factorization.optimized import Optimized
 
 _SUBTITLE: dict[str, Any] = {"loc": "left", "fontsize": 10, "color": QUIET}
 _OUTSIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0, "fontsize": 9}
@@ -57,7 +55,7 @@ def draw_errors(title: str, subtitle: str, curves: Mapping[str, Array]) -> bytes
 
 
 @styled
-def draw_matrices(title: str, answer: "Optimized[Strategy]", roots: Array) -> bytes:
+def draw_matrices(title: str, answer: Optimized[Strategy], roots: Array) -> bytes:
     """A PNG of A, B, C and C⁻¹ above the error over rounds.
 
     Each sign has a color, by the logarithm of an entry's size. A large matrix is shown by the largest entry of each block,

@@ -54,7 +54,8 @@ def draw(
     Raises:
         ParticipationError: A client is listed twice, or too few may join.
     """
-    require_distinct(clients)
+    listed = clients if isinstance(clients, range) else tuple(clients)
+    require_distinct(listed)
     _require_counted(participation, len(clients))
     coins = derive(keys.fresh, "cohort", round_index)
     match participation:
@@ -71,7 +72,7 @@ def draw(
             turn, key = round_index % cycle_length, derive(keys.lasting, "groups")
             chosen = [i for i in drawn if _slot(key, clients[i], cycle_length) == turn]
         case parts.BallsInBinsSampling(bins):
-            slots = _slots(derive(keys.lasting, "slots"), clients if isinstance(clients, range) else tuple(clients), bins)
+            slots = _slots(derive(keys.lasting, "slots"), listed, bins)
             chosen = np.flatnonzero(slots == round_index % bins).tolist()
         case parts.FixedSizeSampling(cohort_size):
             chosen = uniform_choice(coins, len(clients), cohort_size)
@@ -136,16 +137,11 @@ def counts_on_list(participation: parts.Participation) -> bool:
     return isinstance(participation, parts.RandomParticipation | parts.FixedEpochs)
 
 
-def require_distinct(clients: Sequence[Hashable]) -> None:
-    """Refuse a client that is listed twice, also under names that are equal as text: it would be sampled twice as often."""
-    if not isinstance(clients, range):
-        _require_distinct(tuple(clients))
-
-
 @lru_cache(maxsize=1)
-def _require_distinct(clients: tuple[Hashable, ...]) -> None:
+def require_distinct(clients: range | tuple[Hashable, ...]) -> None:
+    """Refuse a client that is listed twice, also under names that are equal as text: it would be sampled twice as often."""
     places: dict[str, int] = {}
-    for place, client in enumerate(clients):
+    for place, client in enumerate(() if isinstance(clients, range) else clients):
         first = places.setdefault(str(client), place)
         if first != place:
             raise ParticipationError(
