@@ -1,7 +1,7 @@
 """``hubbub account`` and ``calibrate`` of a mechanism, and ``hubbub gaussian``, one release by every published calibration."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +14,6 @@ from hubbub._util import files
 from hubbub._util.checks import open_unit, rounds_count, scale
 from hubbub.accounting import PrivacyGuarantee
 from hubbub.accounting.statement import RunFacts, zcdp_standing
-from hubbub.accounting.wording import crude_delta
 from hubbub.cli.factorize import PATTERN_FLAGS, pattern_of
 from hubbub.cli.flags import number, whole
 from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, require_output, say
@@ -130,15 +129,6 @@ def guarantee_rows(answer: PrivacyGuarantee) -> dict[str, str]:
         "neighboring relation": answer.neighboring_relation,
         "accountant": answer.accountant,
     }
-
-
-def promised_words(promised: PrivacyGuarantee, units: int) -> Iterator[str]:
-    """What is said of a run before it starts: its guarantee, a delta that is too large for so many units, who is trusted."""
-    yield promised.sentence()
-    if promised.private and (remark := crude_delta(promised.delta, units, promised.privacy_unit)):
-        yield f"WARNING: {remark}"
-    if promised.setting:
-        yield f"Who is trusted with what: {promised.setting}"
 
 
 # From flags to the promise of a mechanism

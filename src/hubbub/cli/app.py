@@ -16,9 +16,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from hubbub import cli
 from hubbub._util import __version__
-from hubbub.cli import mechanism_commands, run_commands
+from hubbub.cli import commands, mechanism_commands, run_commands
 from hubbub.cli.flags import AsJson
 from hubbub.cli.output import console, printable, say
 from hubbub.errors import HubbubError, RankError
@@ -51,7 +50,7 @@ _Folder = Annotated[
 @_paillier.command("keygen")
 def _keygen(output: _Folder, bits: _KeyBits = 3072, as_json: AsJson = False) -> None:
     """Write a private key, for one owner who is not the server, and its public key."""
-    cli.paillier.keygen(output, bits, as_json=as_json)
+    commands.paillier.keygen(output, bits, as_json=as_json)
 
 
 @_paillier.command("shares")
@@ -64,7 +63,7 @@ def _shares(
     as_json: AsJson = False,
 ) -> None:
     """Write a threshold key: any t of the n holders decrypt together, fewer learn nothing."""
-    cli.paillier.shares(output, holders, threshold, min_contributions, bits, as_json=as_json)
+    commands.paillier.shares(output, holders, threshold, min_contributions, bits, as_json=as_json)
 
 
 @_paillier.command("bench")
@@ -77,7 +76,7 @@ def _bench(
     as_json: AsJson = False,
 ) -> None:
     """Time encryption, arithmetic and decryption, ours and phe's, in nine plots."""
-    cli.paillier.bench(output, bits, sizes, as_json=as_json)
+    commands.paillier.bench(output, bits, sizes, as_json=as_json)
 
 
 # Panels of the help, in order.
@@ -95,7 +94,7 @@ for _panel, _commands in _PANELS.items():
 @app.command(rich_help_panel=_MORE)
 def doctor(as_json: AsJson = False) -> int:
     """Check this machine: versions, device, randomness, disk, encryption."""
-    return cli.doctor.check(as_json=as_json)
+    return commands.doctor.check(as_json=as_json)
 
 
 app.add_typer(_flower, name="flower", rich_help_panel=_MORE)

@@ -16,6 +16,7 @@ from hubbub.cli.training import new_folder
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build
+from hubbub.experiment.engine import population_of
 from hubbub.experiment.engine.folder import RunInFolder, resolved
 from hubbub.experiment.settings import require_engine
 from hubbub.report.audit import audit_rows, write_audit
@@ -96,7 +97,7 @@ def _audited(run: Run, effort: Effort, scratch: Path, screen: Console, *, allow_
         if terms is None and engine == "process":
             return run.population
         # Its parties need keys and streams of noise of their own.
-        return RunInFolder.begun(run, scratch / str(number)).population(engine, allow_import=allow_import)
+        return population_of(RunInFolder.begun(run, scratch / str(number)), engine, allow_import=allow_import)
 
     return audit_run(
         run.plan,

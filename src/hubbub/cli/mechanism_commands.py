@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hubbub import cli
-from hubbub.cli import flags
+from hubbub.cli import commands, flags
 from hubbub.errors import ConfigError
 
 _RUNS = "Folders of runs over the same people, instead of a mechanism."
@@ -62,12 +61,12 @@ def account(
     """
     given = _given(context)
     if not runs:
-        cli.accounts.account(given, as_json=as_json, in_full=in_full)
+        commands.accounts.account(given, as_json=as_json, in_full=in_full)
         return
     if others := sorted(given.keys() - {"runs", "delta", "accountant", "neighboring_relation", "as_json", "in_full"}):
         flag = others[0].replace("_", "-")
         raise ConfigError(f"--{flag}: describes a mechanism; the ledgers of runs state theirs, leave it out")
-    cli.runs.account_runs(runs, given, as_json=as_json, in_full=in_full)
+    commands.runs.account_runs(runs, given, as_json=as_json, in_full=in_full)
 
 
 def calibrate(
@@ -101,7 +100,7 @@ def calibrate(
 
     To choose a mechanism, see 'hubbub plan'.
     """
-    cli.accounts.account(_given(context), as_json=as_json)
+    commands.accounts.account(_given(context), as_json=as_json)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
@@ -140,7 +139,7 @@ def factorize(
     A matrix from a file is verified before use; --bands is then the most diagonals that it may have.
     """
     command = " ".join(["hubbub", *sys.argv[1:]])
-    cli.factorize.factorize(family, _given(context), output=output, plot=plot, as_json=as_json, command=command)
+    commands.factorize.factorize(family, _given(context), output=output, plot=plot, as_json=as_json, command=command)
 
 
 def compare(
@@ -166,7 +165,7 @@ def compare(
     Without flags on participation, each client joins one round; account and calibrate take every round.
     """
     options = {"bands": bands, "buffers": buffers, "objective": objective}
-    cli.factorize.compare(cli.factorize.setting_of(_given(context)), options, only, plot=plot, as_json=as_json)
+    commands.factorize.compare(commands.factorize.setting_of(_given(context)), options, only, plot=plot, as_json=as_json)
 
 
 def gaussian(
@@ -180,7 +179,7 @@ def gaussian(
     as_json: flags.AsJson = False,
 ) -> None:
     """The noise of one Gaussian release by every calibration, and the delta that each attains."""
-    cli.accounts.gaussian(epsilon, delta, sensitivity, plot=plot, as_json=as_json)
+    commands.accounts.gaussian(epsilon, delta, sensitivity, plot=plot, as_json=as_json)
 
 
 # In the order of the help.

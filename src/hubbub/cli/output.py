@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.cells import cell_len
@@ -13,6 +13,9 @@ from rich.table import Table
 
 from hubbub._util import strict_json
 from hubbub.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hubbub.accounting.statement import PrivacyGuarantee
 
 _LONGEST = 2000
 # The width of a table of figures.
@@ -119,3 +122,14 @@ def require_output(flag: str, path: Path | None, suffix: str = "") -> None:
         raise ConfigError(f"{flag} {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise ConfigError(f"{flag} {path}: is a folder; name a file in it")
+
+
+def promised_words(promised: "PrivacyGuarantee", units: int) -> Iterator[str]:
+    """What is said of a run before it starts: its guarantee, a delta that is too large for so many units, who is trusted."""
+    from hubbub.accounting.wording import crude_delta
+
+    yield promised.sentence()
+    if promised.private and (remark := crude_delta(promised.delta, units, promised.privacy_unit)):
+        yield f"WARNING: {remark}"
+    if promised.setting:
+        yield f"Who is trusted with what: {promised.setting}"

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from hubbub._util import files
 from hubbub.accounting import rounded_up
-from hubbub.cli.accounts import guarantee_rows, promised_words
-from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, printable, say
+from hubbub.cli.accounts import guarantee_rows
+from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, printable, promised_words, say
 from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
 from hubbub.experiment import estimates

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hubbub import cli
 from hubbub._util.files import write_atomic
-from hubbub.cli import flags
+from hubbub.cli import commands, flags
 from hubbub.cli.output import console, print_json, require_output, say
 from hubbub.errors import ConfigError
 
@@ -61,8 +60,8 @@ def train(
     as_json: flags.AsJson = False,
 ) -> None:
     """Train by a config file."""
-    how = cli.training.How(engine, plan, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
-    cli.training.train(config, assignments or [], out, how)
+    how = commands.training.How(engine, plan, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
+    commands.training.train(config, assignments or [], out, how)
 
 
 def resume(
@@ -78,8 +77,8 @@ def resume(
     as_json: flags.AsJson = False,
 ) -> None:
     """Resume an interrupted run."""
-    how = cli.training.How(engine, None, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
-    cli.training.resume(run, head, how)
+    how = commands.training.How(engine, None, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
+    commands.training.resume(run, head, how)
 
 
 def extend(
@@ -100,8 +99,8 @@ def extend(
     as_json: flags.AsJson = False,
 ) -> None:
     """Train more rounds from the model of a finished run (a warm start); the privacy cost counts both."""
-    how = cli.training.How(engine, None, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
-    cli.training.extend(run, rounds, assignments or [], out, head, how)
+    how = commands.training.How(engine, None, nproc, tensorboard, mlflow, wandb, track_private, allow_import, as_json)
+    commands.training.extend(run, rounds, assignments or [], out, head, how)
 
 
 def sweep(
@@ -121,8 +120,10 @@ def sweep(
     as_json: flags.AsJson = False,
 ) -> None:
     """Train over a grid of settings, and state the privacy cost of choosing among the runs; the same command again resumes."""
-    asked = cli.sweeping.Asked(grid or [], seeds, assignments or [], output, 1 if jobs is None else jobs, allow_import, as_json)
-    cli.sweeping.sweep(config, asked)
+    asked = commands.sweeping.Asked(
+        grid or [], seeds, assignments or [], output, 1 if jobs is None else jobs, allow_import, as_json
+    )
+    commands.sweeping.sweep(config, asked)
 
 
 def close(
@@ -130,7 +131,7 @@ def close(
     early: Annotated[bool, typer.Option("--early", help="End the run although rounds are left.")] = False,
 ) -> None:
     """End a run permanently and destroy its keys."""
-    cli.runs.close(run, early=early)
+    commands.runs.close(run, early=early)
 
 
 def verify(
@@ -163,7 +164,7 @@ def verify(
 
 def ledger(run: flags.Run, as_json: flags.AsJson = False) -> None:
     """The record of a run: cohort, release and state of each round, and the epsilon spent."""
-    cli.runs.ledger(run, as_json=as_json)
+    commands.runs.ledger(run, as_json=as_json)
 
 
 _MOST_RUNS = 40
@@ -266,7 +267,7 @@ def plan(
 ) -> None:
     """The privacy, noise and cost of a run before it starts, its alternatives, and a recommendation."""
     require_output("--plot", plot, ".png")
-    cli.planning.plan(
+    commands.planning.plan(
         config,
         assignments or [],
         compare=alternatives if neighbours is None else neighbours,
@@ -293,7 +294,7 @@ def audit(
     from hubbub.audit import Effort
 
     effort = Effort(canaries, runs, rounds)
-    return cli.auditing.audit(
+    return commands.auditing.audit(
         config, assignments or [], effort, engine=engine, out=out, allow_import=allow_import, as_json=as_json
     )
 

@@ -25,14 +25,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hubbub._util.processes import end_with
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
-from hubbub.cli.accounts import promised_words
-from hubbub.cli.output import console, print_json, say
+from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment import tracking
 from hubbub.experiment.build import build, client_side, data_of
+from hubbub.experiment.engine import population_of
 from hubbub.experiment.engine.folder import RunInFolder
-from hubbub.experiment.extending import extension
 from hubbub.experiment.planner import noise_for_earlier_runs
 from hubbub.experiment.settings import require_engine
 from hubbub.ledger.actual_cost import spent
@@ -272,6 +271,8 @@ def resume(folder: Path, head: str | None, how: How) -> None:
 
 def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | None, head: str | None, how: How) -> None:
     """Train more rounds from the model of a finished run, in a new folder."""
+    from hubbub.experiment.extending import extension
+
     named = configs.overrides(assignments)
     if "rounds" in named.get("training", {}):
         raise ConfigError("--set training.rounds: is given by --rounds; leave it out")
@@ -310,7 +311,7 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
     unit = run.plan.privacy_unit
     try:
         with how.tracked(screen, folder.name) as track, _progress(screen, run.plan.rounds, before, unit) as show:
-            for row in begun.rounds(begun.population(config.training.engine, allow_import=how.allow_import)):
+            for row in begun.rounds(population_of(begun, config.training.engine, allow_import=how.allow_import)):
                 introduce()
                 show(row)
                 track(row)

@@ -16,7 +16,6 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import DATASETS, MODELS, PRIVATELY, Config, DataConfig
-from hubbub.experiment.extending import require_same, start_from
 from hubbub.experiment.planner import everyone, made, path_of, planned, require_release
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.actual_cost import Recorded
@@ -27,7 +26,6 @@ from hubbub.training.moments import private_moments, read_moments
 from hubbub.training.ranks import Ranks
 from hubbub.training.run_folder.state import Start
 from hubbub.training.simulation.functional import FlatModel
-from hubbub.training.warm_start import extending
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +68,8 @@ def build(
     """
     require_allowed(config, allow_import=allow_import)
     if config.training.extends is not None and extends is None:
+        from hubbub.experiment.extending import require_same
+
         require_same(config)
     side = client_side(config, allow_import=allow_import, ranks=ranks)
     plan = planned(config, len(side.population.clients), allow_import=allow_import, earlier=earlier)
@@ -79,8 +79,12 @@ def build(
         )
     start = None
     if config.training.extends is not None and extends is None:
+        from hubbub.experiment.extending import start_from
+
         extends, start = start_from(config, plan, side.model, len(side.population.clients))
     if extends is not None:
+        from hubbub.training.warm_start import extending
+
         plan = extending(plan, extends)
     return Run(**vars(side), config=config, plan=plan, start=start)
 

@@ -35,7 +35,6 @@ from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder import NORMALIZATION
 from hubbub.training.run_folder.record import Metrics, read_metrics
 from hubbub.training.run_folder.state import CHECKPOINT
-from hubbub.training.warm_start import register, require_new
 
 # Computed from clients' updates: for the operator alone.
 PRIVATE = ("clients", "clients_per_second", "seconds", "phases", "clipped_fraction", "train_loss")
@@ -126,12 +125,16 @@ class RunInFolder:
 
     def _write_start(self) -> None:
         if self.run.start:
+            from hubbub.training.warm_start import require_new
+
             require_new(self._extended, self.folder)
             self.run.start.write(self.folder)
 
     def _register(self) -> None:
         """Record in the finished run's folder that this run extends it, before the first round."""
         if self.run.start:
+            from hubbub.training.warm_start import register
+
             register(self._extended, self.folder, [run.first for run in self.run.plan.earlier])
 
     @property
@@ -172,21 +175,6 @@ class RunInFolder:
         if self.run.config.training.engine != "process" or not isinstance(population, SimulatedPopulation):
             return ""
         return str(population.choose(self.run.model, math.ceil(self.run.plan.expected_cohort_size)))
-
-    def population(self, engine: str, *, allow_import: bool = False) -> Population:
-        """The clients: in this process, or as nodes of a ``"flower"`` app in it; together with all parties of encryption.
-
-        With ``allow_import`` the clients of the app may import code that the settings name.
-        """
-        if engine == "flower":
-            from hubbub.experiment.engine.flower_app import local_population
-
-            return local_population(self, allow_import=allow_import)
-        if self.run.encryption is None:
-            return self.run.population
-        from hubbub.experiment.engine.parties import parties
-
-        return parties(self, self.run.encryption)
 
     def write_guarantee(self) -> None:
         """Write ``guarantee.json``."""

@@ -21,6 +21,7 @@ from hubbub._util.processes import end_with
 from hubbub.errors import HubbubError
 from hubbub.experiment.build import build
 from hubbub.experiment.config import Config
+from hubbub.experiment.engine import population_of
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.training import evaluate
@@ -106,7 +107,7 @@ def finish(folder: Path, config: Config, *, allow_import: bool = False) -> float
         begun = RunInFolder.resumed(folder, allow_import=allow_import)
     else:
         begun = RunInFolder.begun(build(config, allow_import=allow_import), folder, allow_import=allow_import)
-    for _ in begun.rounds(begun.population(begun.run.config.training.engine, allow_import=allow_import)):
+    for _ in begun.rounds(population_of(begun, begun.run.config.training.engine, allow_import=allow_import)):
         pass
     loss, accuracy = begun.finish()
     if begun.run.config.training.fairness:

@@ -1,0 +1,12 @@
+"""The modules behind the commands, each loaded when it is named: ``hubbub --help`` answers at once."""
+
+from typing import TYPE_CHECKING
+
+from hubbub._util import lazily
+
+if TYPE_CHECKING:
+    from hubbub.cli import accounts, auditing, doctor, factorize, paillier, planning, runs, sweeping, training
+
+__all__ = ["accounts", "auditing", "doctor", "factorize", "paillier", "planning", "runs", "sweeping", "training"]
+
+__getattr__, __dir__ = lazily("hubbub.cli", dict.fromkeys(__all__, ()))
