@@ -219,16 +219,16 @@ def _normalization(run: Run) -> Claim:
 
 def _secrets(run: Run) -> Claim:
     """Keys are those of the ledger, readable by their owner only; a closed run has none."""
-    store, history, ledger = run.store, run.history, run.folder / "ledger.jsonl"
+    store, history, ledger = run.store, run.history, run.store.ledger_path
     kept = store.secret_files()
     of_operator = [*kept, ledger, *(path for path in [cohorts_path(ledger)] if os.path.lexists(path))]
     for path in of_operator:
         if stat.S_IMODE(path.lstat().st_mode) & 0o077:
-            yield f"{path.relative_to(run.folder)} is readable by others; change its mode to 0600"
+            yield f"{path.relative_to(store.folder)} is readable by others; change its mode to 0600"
             return None
     if history.closed:
         for path in kept[:1]:
-            yield f"{path.relative_to(run.folder)} is still there; close the run again"
+            yield f"{path.relative_to(store.folder)} is still there; close the run again"
         return "the keys were destroyed"
     drawn = [epoch.key for epoch in history.epochs if epoch.key is not None]
     if len(set(drawn)) != len(drawn):
