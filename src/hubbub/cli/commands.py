@@ -1,4 +1,4 @@
-"""The modules behind the commands, each loaded when it is named: ``hubbub --help`` answers at once."""
+"""The modules behind the commands, each loaded when a command needs it."""
 
 from typing import TYPE_CHECKING
 
