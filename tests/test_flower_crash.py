@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from dying import Dying
 from flower_arms import Federation
-from hubbub import Mechanism, MinSeparation
+from hubbub import Mechanism, MinSeparation, verify
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP
 from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import ServerState
@@ -85,6 +85,8 @@ def test_flw_5_prt_3_a_process_that_dies_anywhere_leaves_nothing_uncharged_or_us
     with whole.watching():
         rounds(make, tmp_path / "whole", ROUNDS, whole.tell)
     assert whole.step > 100
+    # The rule that the clip norm follows is on record.
+    assert ("clip norms" in {check.name for check in verify(tmp_path / "whole").checks}) == (make is adaptive)
     for step in range(1, whole.step + 1, every):
         folder, dying = tmp_path / f"run-{step}", watched(tmp_path / f"{step}.jsonl")
         with dying.watching():

@@ -423,7 +423,7 @@ def test_noise_is_given_to_promised_rounds_and_clip_norms_alone(tmp_path: Path, 
 
 
 def test_with_a_clip_norm_that_moves_noise_follows_the_servers(tmp_path: Path) -> None:
-    promise = replace(PROMISE, settings={"adaptive_clipping": "AdaptiveClipping()", "lattice_bits": 14}, simulation=True)
+    promise = replace(PROMISE, settings={"adaptive_clipping": {}, "lattice_bits": 14}, simulation=True)
     grid = grid_of(configs(tmp_path, SEEDS), nodes=3)
     aggregator = summed(noised(), [ONE, OTHER])
     holders = on(grid, noised(), promise)

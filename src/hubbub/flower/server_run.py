@@ -280,7 +280,6 @@ class PrivateRun:
         return model
 
     def _promise(self) -> Promise:
-        adaptive = isinstance(self._clipping, AdaptiveClipping)
         settings = {
             "engine": "flower",
             "arrays": self.layout.digest(),
@@ -290,6 +289,6 @@ class PrivateRun:
             "on_failure": self._options.on_failure,
             **({} if self._options.report_goal is None else {"report_goal": self._options.report_goal}),
             "keep_releases": False,
-            **({"adaptive_clipping": repr(self._clipping)} if adaptive else {"clip_norm": self._clipping}),
+            **self._norms.record(),
         }
         return self._options.promise(self._mechanism, settings)

@@ -99,7 +99,7 @@ class Terms:
 
     expected_cohort_size: float | None = None
     clip_norm: float | None = None
-    adaptive_clipping: Mapping[str, Any] | str | None = None
+    adaptive_clipping: Mapping[str, Any] | None = None
     lattice_bits: int = 24
     clients: int | None = None
     parameters: int | None = None

@@ -141,7 +141,7 @@ def _releases(store: RunStore, promise: Promise, history: History) -> Claim:
 def _clip_norms(run: Run) -> Claim:
     """An adaptive clip norm follows in each round from the releases before, as far as they are kept."""
     rule, mechanism, rounds = run.promise.terms.adaptive_clipping, run.promise.mechanism, run.history.rounds
-    if mechanism is None or not isinstance(rule, Mapping):
+    if mechanism is None or rule is None:
         return None
     norms = ClipNorms(AdaptiveClipping(**rule), mechanism.noise_multiplier, run.promise.settings["expected_cohort_size"])
     store, clip_norm = run.store, norms.first
