@@ -234,8 +234,9 @@ def test_another_model_or_another_promise_is_refused(tmp_path: Path) -> None:
     other = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
     with pytest.raises(LedgerError, match=r"settings\.arrays"):
         separated(tmp_path).start(grid(), other, num_rounds=1)
-    with pytest.raises(LedgerError, match=r"settings\.clip_norm was 1\.0, is 2\.0"):
-        separated(tmp_path, clip_norm=2.0).start(grid(), START, num_rounds=1)
+    for changed, named in (({"clip_norm": 2.0}, r"settings\.clip_norm was 1\.0, is 2\.0"), ({"delta": 1e-9}, "delta was")):
+        with pytest.raises(LedgerError, match=named):
+            separated(tmp_path, **changed).start(grid(), START, num_rounds=1)
     strategy = separated(tmp_path)
     one_round(strategy, grid())
     with pytest.raises(ConfigError, match="another model's"):

@@ -175,8 +175,9 @@ def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
 def require_same_mechanism(promise: Promise, folder: Path | None) -> None:
     """Refuse a folder whose rounds are of another mechanism."""
     before = recorded(folder)[1]
-    # Through JSON, in which a tuple is a list.
-    if before and before.get("mechanism") != strict_json.loads(strict_json.canonical(promise.record()["mechanism"])):
+    # Through JSON, in which a tuple is a list. Its epsilon is that of its delta, by which the ledger refuses it.
+    mechanism = {**strict_json.loads(strict_json.canonical(promise.record()["mechanism"])), "epsilon": None}
+    if before and {**before.get("mechanism", {}), "epsilon": None} != mechanism:
         raise LedgerError(f"state = {folder}: holds a run of another mechanism; give its settings, or a folder of its own")
 
 
