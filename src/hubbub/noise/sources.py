@@ -3,15 +3,13 @@
 * ``secure``: AES-256 in counter mode under a secret key, made Gaussian by Box and Muller's formula in float64 with a radius
   of 106 random bits, so that tails are right beyond 11 standard deviations. No rejection: the work does not depend on the
   values.
-* ``simulation``: torch's generator under a seed, or in float64 the same as ``secure``, which is faster there; for experiments,
-  not for release: the seed removes the noise.
+* ``simulation``: the same under a key that follows from a seed; for experiments, not for release: the seed removes the noise.
 
-A row is made in segments of a fixed length, each a function of the key, the row and its own number, so that any part of a row
-can be made anywhere.
+A row is made on a processor, in segments of a fixed length, each a function of the key, the row and its own number, so that any
+part of a row can be made anywhere.
 """
 
 import hashlib
-import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -22,18 +20,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hubbub._util.prf import Uncopied, derive, seed_for, seed_key, word_stream
+from hubbub._util.prf import Uncopied, derive, seed_key, word_stream
 from hubbub.errors import NoiseExhaustedError
 
-# Numbers in a segment: few enough for the cache, many enough that calls do not count; more on a GPU. Changing it changes rows.
-_SEGMENT, _SEGMENT_ON_DEVICE = 1 << 16, 1 << 24
+# Numbers in a segment: few enough for the cache, many enough that calls do not count. Changing it changes rows.
+_SEGMENT = 1 << 16
 # 64-bit words of two numbers, and of a segment.
 _WORDS_PER_PAIR = 3
 _WORDS = _SEGMENT // 2 * _WORDS_PER_PAIR
-# A processor's generator takes 32 bits: of 2²⁰ rows and 2¹² segments each has its own seed.
-_ROWS, _SEGMENTS = 2**20, 2**12
 
-# Writes the next segment of a row to a tensor, which is shorter at the row's end.
+# Writes the next segment of a row to a tensor on a processor, which is shorter at the row's end.
 Segments = Callable[[torch.Tensor], None]
 
 
@@ -69,36 +65,18 @@ class SimulationSource:
 
     def __init__(self, seed: int) -> None:
         self._key = derive(seed_key(seed), "noise")
-        self._first_seed = seed_for(self._key)
-        self._generators: dict[torch.device, torch.Generator] = {}
 
     @staticmethod
     def segment_length(device: torch.device) -> int:
-        """2¹⁶ on a processor, 2²⁴ on any other device."""
-        return _SEGMENT if device.type == "cpu" else _SEGMENT_ON_DEVICE
+        """2¹⁶ everywhere."""
+        return _SEGMENT
 
     row = _row
 
     def segments(self, index: int, first: int) -> Segments:
-        """The segments of row ``index`` of z, of the dtype and on the device of the tensors that are given."""
-        following = itertools.count(first)
-
-        def fill(out: torch.Tensor) -> None:
-            segment = next(following)
-            if out.dtype == torch.float64 and out.device.type == "cpu":
-                _fill_wide(word_stream(derive(self._key, index), segment * _WORDS), out)
-                return
-            if out.device not in self._generators:
-                self._generators[out.device] = torch.Generator(out.device)
-            if index >= _ROWS or segment >= _SEGMENTS:
-                raise ValueError(
-                    f"row {index}, segment {segment}: a simulation in {out.dtype} has seeds for {_ROWS} rows of "
-                    f"{_SEGMENTS * _SEGMENT} numbers; use dtype = torch.float64"
-                )
-            seed = (self._first_seed + index * _SEGMENTS + segment) % 2**32
-            out.normal_(generator=self._generators[out.device].manual_seed(seed))
-
-        return fill
+        """The segments of row ``index`` of z, made in float64 and rounded to the dtype of the tensors that are given."""
+        words = word_stream(derive(self._key, index), first * _WORDS)
+        return lambda out: _fill(words, out)
 
 
 class SecureSource(Uncopied):
@@ -122,11 +100,7 @@ class SecureSource(Uncopied):
         self._key = derive(key, "noise")
         self._process = os.getpid()
 
-    @staticmethod
-    def segment_length(device: torch.device) -> int:
-        """2¹⁶ everywhere: segments are made on the processor, in float64."""
-        return _SEGMENT
-
+    segment_length = staticmethod(SimulationSource.segment_length)
     row = _row
 
     def segments(self, index: int, first: int) -> Segments:
@@ -137,7 +111,7 @@ class SecureSource(Uncopied):
                 "in the process that releases it"
             )
         words = word_stream(derive(self._key, index), first * _WORDS)
-        return lambda out: _fill_wide(words, out)
+        return lambda out: _fill(words, out)
 
 
 class IncarnationSource(Uncopied):
@@ -154,16 +128,16 @@ class IncarnationSource(Uncopied):
         """Draw the rows from ``first_row`` on from a new key."""
         self._incarnations.append((first_row, SecureSource(key)))
 
-    segment_length = staticmethod(SecureSource.segment_length)
+    segment_length = staticmethod(SimulationSource.segment_length)
 
     def segments(self, index: int, first: int) -> Segments:
         """The segments of row ``index`` of z."""
         return next(source for first_row, source in reversed(self._incarnations) if first_row <= index).segments(index, first)
 
 
-def _fill_wide(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
+def _fill(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
     """Fill ``out`` with numbers that are made in float64."""
-    in_place = out.dtype == torch.float64 and out.device.type == "cpu" and len(out) % 2 == 0
+    in_place = out.dtype == torch.float64 and len(out) % 2 == 0
     made = out.view(2, -1) if in_place else torch.empty(2, (len(out) + 1) // 2, dtype=torch.float64, device="cpu")
     _box_muller(words, made)
     if not in_place:

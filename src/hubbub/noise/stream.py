@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from hubbub._util.checks import integer
@@ -36,7 +37,7 @@ class NoiseStream:
         dim: Length of the whole vector.
         seed: A simulation's seed. Without one the noise is secret: its key is drawn from the operating system.
         source: Of z, in place of ``seed``.
-        device: Where rows are needed. A simulation draws z there; its numbers differ between kinds of device.
+        device: Where rows are needed; they are made, and remembered, on the processor.
         dtype: Of the rows and the remembered ones.
         part: ``(first, stop)``: return these numbers of each row only. The parts of a vector together have the bits of the rows
             of one stream.
@@ -81,19 +82,18 @@ class NoiseStream:
         self._process = None if isinstance(source, SimulationSource) else os.getpid()
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype = {dtype}: must be torch.float32 or torch.float64; with less precision it is not Gaussian")
-        self._like = torch.empty(0, device=device, dtype=dtype)
-        self._on_device = self._like.device.type != "cpu"
+        self._device, self._like = torch.device(device), torch.empty(0, device="cpu", dtype=dtype)
         first, stop = part or (0, self.dim)
         if not 0 <= first < stop <= self.dim:
             raise ValueError(f"part = {part}: must be (first, stop) with 0 <= first < stop <= dim = {self.dim}")
         self._most = memory_rows(mechanism.strategy) or 0
-        require_memory(self._most, stop - first, self._like)
+        require_memory(self._most, stop - first, self._like.element_size())
         # Whole segments are computed, so that a number does not depend on the part.
         self._length = source.segment_length(self._like.device)
         self._first_segment = first // self._length
         begin = self._first_segment * self._length
         self._width = min(self.dim, -(-stop // self._length) * self._length) - begin
-        step = self._length if self._on_device else min(self._length, _SLICE)
+        step = min(self._length, _SLICE)
         self._slices = [(at, min(at + step, self._width)) for at in range(0, self._width, step)]
         self._wanted = slice(first - begin, stop - begin)
         self.round_index = self.drawn = 0
@@ -111,7 +111,7 @@ class NoiseStream:
         """
         whole = self._like.new_empty(self._width)
         self._step(whole)
-        return whole[self._wanted]
+        return whole[self._wanted].to(self._device)
 
     def skip_to(self, round_index: int) -> None:
         """Advance to a later round; the rows between are drawn and remembered for correlation, but not returned.
@@ -190,27 +190,26 @@ class NoiseStream:
         free = (slot for slot in range(len(self._ring)) if slot not in self._remembered)
         return [own[id(row)] if id(row) in own else next(free) for row in kept]
 
-    def _slots(self, count: int) -> Any:
-        """Memory for ``count`` rows; on a CPU NumPy's, which uses large pages and adds short rows faster."""
-        shape = (count, self._width)
-        return self._like.new_empty(shape) if self._on_device else np.empty(shape, self._like.numpy().dtype)
+    def _slots(self, count: int) -> npt.NDArray[Any]:
+        """Memory for ``count`` rows: NumPy's, which uses large pages and adds short rows faster."""
+        return np.empty((count, self._width), self._like.numpy().dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the stream. As secret as the noise: it removes the noise from later releases.
 
         ``memory`` holds the remembered rows, each as long as the whole segments that the part lies in.
         """
-        memory = [torch.as_tensor(self._ring[slot], device=self._like.device).clone() for slot in self._remembered]
+        memory = [torch.from_numpy(self._ring[slot].copy()) for slot in self._remembered]
         return {"round_index": self.round_index, "drawn": self.drawn, "memory": memory}
 
     def remembered(self) -> Iterator[bytes]:
         """The remembered rows of :meth:`state_dict`, one after another."""
         for slot in self._remembered:
-            yield torch.as_tensor(self._ring[slot], device="cpu").numpy().tobytes()
+            yield self._ring[slot].tobytes()
 
     def take_up(self, round_index: int, drawn: int, rows: memoryview) -> None:
         """Restore the state of :meth:`remembered`, as :meth:`load_state_dict` does."""
-        kept = np.frombuffer(rows, dtype=self._like.cpu().numpy().dtype).reshape(-1, self._width)
+        kept = np.frombuffer(rows, dtype=self._ring.dtype).reshape(-1, self._width)
         memory = [torch.from_numpy(row.copy()) for row in kept]
         self.load_state_dict({"round_index": round_index, "drawn": drawn, "memory": memory})
 
@@ -254,7 +253,7 @@ class _Draws:
     def __init__(self, source: NoiseSource, first_segment: int, length: int, width: int, like: torch.Tensor) -> None:
         self._source, self._first_segment, self._length, self._width, self._like = source, first_segment, length, width, like
         self._filling: dict[int, Segments] = {}
-        self._segment: dict[int, Any] = {}
+        self._segment: dict[int, npt.NDArray[Any]] = {}
         self._begin, self._here = 0, slice(0)
         self.drawn = 0
 
@@ -265,7 +264,7 @@ class _Draws:
             self._segment.clear()
         self._begin, self._here = begin, slice(start - begin, stop - begin)
 
-    def draw(self, index: int) -> Any:
+    def draw(self, index: int) -> npt.NDArray[Any]:
         """The slice of row ``index`` of z."""
         if index not in self._filling:
             self._filling[index] = self._source.segments(index, self._first_segment)
@@ -273,23 +272,20 @@ class _Draws:
         if index not in self._segment:
             z = self._like.new_empty(min(self._length, self._width - self._begin))
             self._filling[index](z)
-            self._segment[index] = z if z.device.type != "cpu" else z.numpy()
+            self._segment[index] = z.numpy()
         return self._segment[index][self._here]
 
 
-def require_memory(rows: int, width: int, like: torch.Tensor) -> None:
+def require_memory(rows: int, width: int, number_bytes: int = 8) -> None:
     """Refuse a stream whose ``rows`` remembered rows of ``width`` numbers exceed the memory."""
-    if like.device.type == "cuda":
-        limits = [int(torch.cuda.get_device_properties(like.device).total_memory)]
-    else:
-        limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if soft != resource.RLIM_INFINITY:
-            limits.append(soft)
-        with contextlib.suppress(OSError, ValueError):
-            # "max" means no limit.
-            limits.append(int(_CONTROL_GROUP.read_text()))
-    needed, most = rows * width * like.element_size(), min(limits)
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        limits.append(soft)
+    with contextlib.suppress(OSError, ValueError):
+        # "max" means no limit.
+        limits.append(int(_CONTROL_GROUP.read_text()))
+    needed, most = rows * width * number_bytes, min(limits)
     if needed > most:
         raise ConfigError(
             f"the noise remembers {rows:,} rows of {width:,} numbers, {needed / 2**30:,.1f} GiB, and {most / 2**30:,.1f} GiB "

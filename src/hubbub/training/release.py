@@ -143,7 +143,7 @@ class ReleasePath(Uncopied):
         self._parts = segments(dim, self._ranks.size)
         first, stop = self._parts[self._ranks.rank]
         remembered = (memory_rows(here.strategy) or 0) if here else 0
-        require_memory(remembered, stop - first, torch.empty(0, dtype=torch.float64, device="cpu"))
+        require_memory(remembered, stop - first)
         if mechanism and self._on_lattice:
             Lattice(1.0, self._lattice_bits).require_dim(dim)
         # Of rank 0: the record.
