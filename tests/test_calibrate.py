@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conftest import oracle
 from hubbub import MinSeparation, accounting
-from hubbub._util.roots import Grid, Line, first
+from hubbub._util.roots import Grid, first
 from hubbub.accounting import events
 from hubbub.accounting.composition import epsilon as epsilon_of
 from hubbub.errors import BudgetError
@@ -32,7 +32,7 @@ def points(block: str) -> Sequence[dict]:
 def test_the_answer_of_a_search_meets_the_target_and_the_index_before_it_does_not(
     lowest: int, size: int, steepness: float, roughness: float, start: int
 ) -> None:
-    """Whatever line it is told, and though the cost does not fall everywhere."""
+    """Whatever gauge it is told, and though the cost does not fall everywhere."""
     highest = lowest + size
     root = lowest + (size * 0.37)
     costs: dict[int, float] = {}
@@ -43,7 +43,7 @@ def test_the_answer_of_a_search_meets_the_target_and_the_index_before_it_does_no
         costs[index] = math.exp(max(-700, min(700, steepness * (root - index) / size))) * (1 + rough)
         return costs[index]
 
-    found = first(cost, Line(lambda c: -math.log(c) * size / 3, 1.0), Grid(lowest, highest, float, math.ceil), start)
+    found = first(cost, 1.0, lambda c: -math.log(c) * size / 3, Grid(lowest, highest, float, math.ceil), start)
     if found is None:
         assert costs[highest] > 1
     else:
@@ -124,7 +124,7 @@ def test_a_calibration_asks_few_times(epsilon: float, q: float, rounds: int, mon
 
     monkeypatch.setattr(module, "epsilon_once", counting)
     accounting.calibrate_noise_multiplier(events.PoissonSampled(1.0, q), rounds, epsilon, 1e-6, RELATION)
-    assert 2 <= len(asked) <= 8
+    assert 2 <= len(asked) <= 10
 
 
 @pytest.mark.parametrize("point", points("calibrate_rounds"), ids=str)

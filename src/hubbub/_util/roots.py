@@ -3,14 +3,14 @@
 Every returned value except that of :func:`newton` was evaluated: a caller takes the side of a bracket that is safe.
 
 :func:`first` finds the least integer in few evaluations of a cost, such as epsilon. The cost is read on a gauge: a function of
-the cost that is nearly a line in the searched coordinate, so that secants need about five evaluations. Costs fall only to the
+the cost that is nearly a line in the searched coordinate, so that secants need about six evaluations. Costs fall only to the
 tolerance of their accountant; so the answer is never what a line says: it was evaluated and met the budget, and its neighbor
 was evaluated and did not.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 # Points nearer than this show the accountant's mesh rather than its cost.
 _APART = 1e-4
@@ -115,70 +115,41 @@ class Grid:
     index: Callable[[float], int]
 
 
-@dataclass
-class Line:
-    """The searched coordinate as a line in the gauge, through what was evaluated.
-
-    The gauge of a cost is about the coordinate that has it, up to a constant; ``None`` where it says nothing.
-    """
-
-    gauge: Callable[[float], float | None]
-    target: float
-    points: list[tuple[float, float]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.wanted = self.gauge(self.target)
-
-    def learn(self, coordinate: float, cost: float) -> None:
-        """Add an evaluation."""
-        value = self.gauge(cost) if cost > 0 and math.isfinite(cost) else None
-        if value is not None and self.wanted is not None:
-            self.points.append((value - self.wanted, coordinate))
-            self.points.sort(key=lambda point: abs(point[0]))
-
-    def guess(self) -> float | None:
-        """The estimated coordinate of the target; ``None`` before any evaluation."""
-        if not self.points:
-            return None
-        value, coordinate = self.points[0]
-        others = [other for other in self.points[1:] if abs(other[0] - value) > _APART]
-        slopes = [min(max((at - coordinate) / (v - value), 1 / _STEEPEST), _STEEPEST) for v, at in others[:2]] or [1.0]
-        bend = 0.0
-        if len(slopes) == 2 and abs(others[0][0] - others[1][0]) > _APART:
-            # What the slopes of two secants say of the curve between them; no more than the line itself says.
-            bend = value * others[0][0] * (slopes[1] - slopes[0]) / (others[1][0] - others[0][0])
-            bend = math.copysign(min(abs(bend), abs(slopes[0] * value) / 2), bend)
-        return coordinate - slopes[0] * value + bend
-
-
-def first(cost: Callable[[int], float], line: Line, grid: Grid, start: int) -> int | None:
-    """The first index whose cost is at most the line's target; at the index before it, the cost is more.
+def first(cost: Callable[[int], float], target: float, gauge: Callable[[float], float], grid: Grid, start: int) -> int | None:
+    """The first index whose cost is at most the target; at the index before it, the cost is more.
 
     ``None`` where not even the grid's last index meets the target. The cost falls, but for an accountant's tolerance; it is
-    infinite where it cannot be said.
+    infinite where it cannot be said. Its gauge is about the coordinate that has it, up to a constant.
 
     Example:
-        >>> line = Line(gauge=lambda cost: 1 / cost, target=0.01)
-        >>> first(lambda n: 1 / n, line, Grid(1, 10**6, float, math.ceil), start=7)
+        >>> first(lambda n: 1 / n, 0.01, lambda cost: 1 / cost, Grid(1, 10**6, float, math.ceil), start=7)
         100
     """
+    wanted, points = gauge(target), list[tuple[float, float]]()
     low, high = grid.lowest - 1, grid.highest + 1
-    here, stride, evaluations = min(max(start, grid.lowest), grid.highest), 1, 0
+    here, stride = min(max(start, grid.lowest), grid.highest), 1
     while high - low > 1:
         value = cost(here)
-        line.learn(grid.coordinate(here), value)
-        low, high = (low, here) if value <= line.target else (here, high)
-        evaluations += 1
-        # If the line does not find it soon, because of the accountant's mesh, every second step bisects.
-        guess = line.guess() if evaluations < _PATIENCE or evaluations % 2 else None
-        bracketed = low >= grid.lowest and high <= grid.highest
-        wanted = grid.index(guess) if guess is not None else (low + high) // 2 if bracketed else low
-        if low < wanted < high:
-            stride = 1 if evaluations < _PATIENCE else stride
-            here = wanted
+        points.append((gauge(value) - wanted, grid.coordinate(here)))
+        low, high = (low, here) if value <= target else (here, high)
+        if len(points) < _PATIENCE or len(points) % 2:
+            there = grid.index(_crossing(points))
+        else:
+            # The line does not find it soon, because of the accountant's mesh: every second step bisects.
+            there = (low + high) // 2 if low >= grid.lowest and high <= grid.highest else low
+        if low < there < high:
+            stride = 1 if len(points) < _PATIENCE else stride
+            here = there
             continue
         # The answer is near this end of the bracket, or, if that is the end of the grid, far from the other.
-        here = low + stride if high > grid.highest or (wanted <= low and low >= grid.lowest) else high - stride
+        here = low + stride if high > grid.highest or (there <= low and low >= grid.lowest) else high - stride
         stride *= 4
         here = min(max(here, low + 1), high - 1)
     return high if high <= grid.highest else None
+
+
+def _crossing(points: Sequence[tuple[float, float]]) -> float:
+    """The coordinate of gauge 0 on the line through the nearest point and the next one apart from it, or of slope 1."""
+    (value, coordinate), *others = sorted(points, key=lambda point: abs(point[0]))
+    slope = next(((at - coordinate) / (other - value) for other, at in others if abs(other - value) > _APART), 1.0)
+    return coordinate - min(max(slope, 1 / _STEEPEST), _STEEPEST) * value

@@ -1,36 +1,24 @@
 """From a budget to the least noise that meets it, and from noise to the rounds, sampling and separation that a budget allows.
 
 Every answer was accounted for and meets the budget, and its neighbor (a millionth less noise, a millionth more sampling, one
-round more) was accounted for and does not. Formulas for the noise, the rounds or the sampling of a budget are where a search
-starts, never what it answers.
-
-Letters: n rounds, q sampling probability, z noise multiplier, μ of the Gaussian release with the same epsilon.
-
-Source: the central limit μ = q·√(n·(e^{1/z²} − 1)) of Bu, Dong, Long and Su 2020, https://arxiv.org/abs/1911.11607, which is
-no bound; of one round alone, Balle, Barthe and Gaboardi 2018, Theorem 8, https://arxiv.org/abs/1807.01647.
+round more) was accounted for and does not. A cost is searched by the noise multiplier of the one Gaussian release that costs as
+much: its logarithm is nearly a line in that of the noise, the rounds or the sampling.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
-import numpy as np
-
 from hubbub._util.checks import integer, one_of, open_unit, scale
-from hubbub._util.roots import Grid, Line, bracket, first, grown, pushed
+from hubbub._util.roots import Grid, bracket, first, grown, pushed
 from hubbub.accounting.composition import ACCOUNTANTS, epsilon_once
 from hubbub.accounting.events import (
     MOST_ROUNDS,
-    BallsInBins,
-    DiscreteGaussianShares,
     Event,
     FixedSizeSampled,
     Gaussian,
-    MixtureOfGaussians,
     PoissonSampled,
-    TreeAggregation,
     TruncatedPoissonSampled,
     require_event,
     require_relation,
@@ -54,8 +42,6 @@ _MOST_NOISE, _LEAST_PROBABILITY = 1e12, 1e-12
 _LEAST, _MOST = 1e-12, 1e12
 # How a search goes up from a first guess: noise in shares costs a little more than one Gaussian.
 _STRIDE, _STRIDE_OF_SHARES = 2.0, 1.2
-# A coordinate as a function of epsilon.
-_Gauge = Callable[[float], float | None]
 _Number = TypeVar("_Number", int, float)
 
 
@@ -70,21 +56,18 @@ class _Budget:
         """Epsilon of the events."""
         return epsilon_once(events, self.delta, self.relation, self.accountant)
 
-    def gauge(self, power: int = 1) -> _Gauge:
-        """A coordinate of which μ^power is a constant multiple, as a function of epsilon."""
-        return lambda epsilon: None if (found := _log_inverse_mu(epsilon, self.delta)) is None else power * found
+    def log_noise(self, epsilon: float) -> float:
+        """ln z of the one Gaussian release that costs ``epsilon``, or the nearest one that a float can tell."""
+        return math.log(gaussian.noise_multiplier(min(max(epsilon, _LEAST), _MOST), self.delta))
 
-    def first(self, cost: Callable[[int], float], grid: Grid, start: float, gauge: _Gauge) -> int | None:
+    def first(self, cost: Callable[[int], float], grid: Grid, start: float = 0.0) -> int | None:
         """The first index of a grid whose cost, which falls, meets the budget; ``None`` where none does. ``start``: a guess."""
-        return first(lambda index: _known(cost, index), Line(gauge, self.epsilon), grid, grid.index(start))
+        return first(lambda index: _known(cost, index), self.epsilon, self.log_noise, grid, grid.index(start))
 
-    def most(self, cost: Callable[[int], float], at_most: int, log_start: float, power: int = 1) -> int | None:
-        """The largest whole number whose cost, which grows with it, meets the budget; ``None`` if 1 does not.
-
-        Its logarithm grows about as ``power`` times that of μ.
-        """
+    def most(self, cost: Callable[[int], float], at_most: int) -> int | None:
+        """The largest whole number whose cost, which grows with it, meets the budget; ``None`` if 1 does not."""
         grid = Grid(-at_most, -1, lambda i: -math.log(-i), lambda c: -_whole(-c, at_most))
-        found = self.first(lambda i: cost(-i), grid, -log_start, self.gauge(power))
+        found = self.first(lambda i: cost(-i), grid)
         return None if found is None else -found
 
     def too_little_noise(self, least: str, cost: float, noise_multiplier: float) -> BudgetError:
@@ -93,37 +76,6 @@ class _Budget:
             f"epsilon = {self.epsilon!r}: {least} costs {rounded_up(cost)}; add noise: noise_multiplier = {noise_multiplier!r}"
         )
 
-    def log_noise(self, event: Event, rounds: int, epsilon: float) -> float | None:
-        """About ln z with which that many events cost ``epsilon``."""
-        whole = _log_inverse_mu(epsilon, self.delta)
-        if whole is None:
-            return None
-        q, steps, factor = _sampling(event, rounds, self.relation)
-        unsampled = whole + math.log(steps) / 2 + math.log(factor)
-        if q == 1:
-            return unsampled
-        ratio = -whole - math.log(q) - math.log(steps) / 2
-        # ln(1 + ratio²) without overflow.
-        limit = -math.log(max(math.log1p(math.exp(2 * ratio)) if ratio < 300 else 2 * ratio, 1e-300)) / 2
-        # One sampled round costs ε where the release costs ln(1 + (e^ε − 1)/q) at δ/q; no more rounds need less noise.
-        inside = epsilon - math.log(q) if epsilon > 30 else math.log1p(math.expm1(epsilon) / q)
-        alone = None if self.delta >= q else _log_inverse_mu(inside, self.delta / q)
-        # Of both the third power is what fits.
-        both = limit if alone is None else float(np.logaddexp(3 * limit, 3 * alone)) / 3
-        return min(unsampled, both + math.log(factor))
-
-    def log_rounds(self, event: Event) -> float:
-        """About ln n with which n such events cost the budget."""
-        q, steps, factor = _sampling(event, 1, self.relation)
-        inverse = min((event.noise_multiplier / factor) ** -2, 1e300)
-        log_expm1 = math.log(math.expm1(inverse)) if inverse < 700 else inverse
-        per_round = math.log(inverse) if q == 1 else 2 * math.log(q) + log_expm1
-        return -2 * (_log_inverse_mu(self.epsilon, self.delta) or 0.0) - per_round - math.log(steps)
-
-    def log_sampling(self, event: Event, q: float, rounds: int) -> float:
-        """About ln of the sampling probability that costs the budget, from an event of probability q: n grows as q⁻²."""
-        return math.log(q) + (self.log_rounds(event) - math.log(rounds)) / 2
-
 
 def _known(cost: Callable[[_Number], float], at: _Number) -> float:
     """A cost, infinite where the accountant has no bound."""
@@ -131,27 +83,6 @@ def _known(cost: Callable[[_Number], float], at: _Number) -> float:
         return cost(at)
     except BudgetError:
         return math.inf
-
-
-def _log_inverse_mu(epsilon: float, delta: float) -> float | None:
-    """−ln μ of the one Gaussian release that costs ``epsilon``; ``None`` where no float does."""
-    return math.log(gaussian.noise_multiplier(epsilon, delta)) if _LEAST <= epsilon <= _MOST else None
-
-
-def _sampling(event: Event, rounds: int, relation: str) -> tuple[float, int, int]:
-    """The chance of a unit to be in a step, how many steps there are, and by how many clip norms it moves each."""
-    moved = 2 if relation == "replace-one" else 1
-    match require_event(event):
-        case Gaussian() | TreeAggregation() | DiscreteGaussianShares():
-            return 1.0, rounds, moved
-        case PoissonSampled(_, q) | TruncatedPoissonSampled(_, q):
-            return q, rounds, moved
-        case FixedSizeSampled() as sampled:
-            return sampled.sampling_probability, rounds, 2
-        case MixtureOfGaussians(_, sensitivities, probabilities):
-            return max(p for p, s in zip(probabilities, sensitivities, strict=True) if s), rounds, moved
-        case BallsInBins(_, bins, steps):
-            return 1 / bins, rounds * steps, moved
 
 
 def _whole(log: float, most: int) -> int:
@@ -184,6 +115,7 @@ def calibrate_noise_multiplier(
         >>> f"{calibrate_noise_multiplier(event, 2000, 2.0, 1e-6, 'add-or-remove-one'):.3f}"
         '1.246'
     """
+    require_event(event)
     budget = _Budget(epsilon, delta, neighboring_relation, accountant)
     rounds = integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
 
@@ -196,10 +128,9 @@ def calibrate_noise_multiplier(
             cost, budget.epsilon, factor * math.sqrt(rounds) * gaussian.noise_multiplier(budget.epsilon, budget.delta)
         )
 
-    gauge: _Gauge = partial(budget.log_noise, event, rounds)
     most = math.floor(math.log(_MOST_NOISE) / _WIDTH)
     grid = Grid(-most, most, lambda i: i * _WIDTH, lambda log_z: math.ceil(log_z / _WIDTH))
-    found = budget.first(lambda i: cost(math.exp(i * _WIDTH)), grid, gauge(budget.epsilon) or 0.0, gauge)
+    found = budget.first(lambda i: cost(math.exp(i * _WIDTH)), grid, budget.log_noise(budget.epsilon) + math.log(rounds) / 2)
     if found is None:
         # The accountant's own refusal, where it has one, says more.
         cost(_MOST_NOISE)
@@ -240,8 +171,9 @@ def calibrate_rounds(event: Event, epsilon: float, delta: float, neighboring_rel
         >>> calibrate_rounds(PoissonSampled(1.0, 0.01), epsilon=1.0, delta=1e-6, neighboring_relation="add-or-remove-one")
         120
     """
+    require_event(event)
     budget = _Budget(epsilon, delta, neighboring_relation, accountant)
-    found = budget.most(lambda n: budget.cost((event, n)), MOST_ROUNDS, budget.log_rounds(event), power=2)
+    found = budget.most(lambda n: budget.cost((event, n)), MOST_ROUNDS)
     if found is None:
         z = calibrate_noise_multiplier(event, 1, epsilon, delta, neighboring_relation, accountant)
         raise BudgetError(
@@ -291,8 +223,7 @@ def calibrate_sampling_probability(
 
     most = math.floor(-math.log(_LEAST_PROBABILITY) / _WIDTH)
     grid = Grid(0, most, lambda i: i * _WIDTH, lambda c: math.ceil(min(c / _WIDTH, most + 1)))
-    start = -budget.log_sampling(replace(event, sampling_probability=0.01), 0.01, rounds)
-    found = budget.first(lambda i: cost(math.exp(-i * _WIDTH)), grid, start, budget.gauge())
+    found = budget.first(lambda i: cost(math.exp(-i * _WIDTH)), grid, -math.log(0.01))
     if found is None:
         raise budget.too_little_noise(
             f"not even a sampling probability of {_LEAST_PROBABILITY:g} meets it, which",
@@ -333,8 +264,7 @@ def calibrate_cohort_size(
     def cost(size: int) -> float:
         return budget.cost((replace(event, cohort_size=size), rounds))
 
-    start = budget.log_sampling(replace(event, cohort_size=1), 1 / event.population, rounds) + math.log(event.population)
-    found = budget.most(cost, event.population, start)
+    found = budget.most(cost, event.population)
     if found is None:
         raise budget.too_little_noise("not even a cohort of one client meets it, which", cost(1), event.noise_multiplier)
     return found
@@ -382,7 +312,7 @@ def calibrate_min_separation(
         mechanism = Mechanism(strategy, MinSeparation(separation, k), noise_multiplier)
         return guarantee(mechanism, delta, neighboring_relation).epsilon
 
-    found = budget.first(cost, Grid(1, rounds, math.log, lambda c: _whole(c, rounds)), math.log(rounds), budget.gauge(2))
+    found = budget.first(cost, Grid(1, rounds, math.log, lambda c: _whole(c, rounds)), math.log(rounds))
     if found is None:
         raise budget.too_little_noise("one round of each client alone", cost(rounds), noise_multiplier)
     return found
