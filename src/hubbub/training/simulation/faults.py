@@ -122,7 +122,7 @@ def require_steady(compute: Callable[[int], torch.Tensor], inputs: torch.Tensor,
     ``compute`` gives the update of a unit, by its number, ``(dim,)``.
     """
     try:
-        first, _, again = (compute(number) for number in (0, 1, 0))
+        first, _, _, again = (compute(number) for number in (0, 1, 1, 0))
     except Exception as error:
         require_own(error)
         form = f"inputs {tuple(inputs.shape[1:])} {inputs.dtype} and targets {tuple(targets.shape[1:])} {targets.dtype}"
