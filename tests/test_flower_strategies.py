@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian
 from safetensors.numpy import load_file, save
 
@@ -314,5 +314,10 @@ def test_federated_evaluation_is_off_until_its_exactness_is_asked_for() -> None:
     off = DPFedAvgFixed(FedAvg(), **settings)  # type: ignore[arg-type]
     exact = DPFedAvgFixed(FedAvg(), evaluation="exact", **settings)  # type: ignore[arg-type]
     assert list(off.configure_evaluate(1, START, ConfigRecord(), grid())) == []
-    assert len(list(exact.configure_evaluate(1, START, ConfigRecord(), grid(5)))) == 5
+    asked = list(exact.configure_evaluate(1, START, ConfigRecord(), grid(5)))
+    assert len(asked) == 5
+    stated = [{"accuracy": 0.5, "num-examples": 2}] * 4 + [{"num-examples": 2}]
+    replies = [Message(RecordDict({"m": MetricRecord(m)}), reply_to=to) for m, to in zip(stated, asked, strict=True)]
+    assert exact.aggregate_evaluate(1, replies[:4]) == MetricRecord({"accuracy": 0.5})
+    assert exact.aggregate_evaluate(1, replies) is None
     assert "the metrics of federated evaluation, which are exact" in exact.guarantee().not_covered

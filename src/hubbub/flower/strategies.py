@@ -8,6 +8,7 @@ from typing import Unpack, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import Result, Strategy
 
 from hubbub._util.checks import integer, scale
@@ -213,7 +214,12 @@ class PrivateStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The clients' metrics: exact, or under noise together with their standard errors."""
         if self._options.evaluation == "exact":
-            return self.strategy.aggregate_evaluate(server_round, replies)
+            try:
+                return self.strategy.aggregate_evaluate(server_round, replies)
+            except InconsistentMessageReplies as error:
+                # One client's odd metrics must not end the run.
+                _LOG.warning("aggregate_evaluate: round %s has no metrics: %s", server_round, error)
+                return None
         found: dict[str, int | float | list[int] | list[float]] = {}
         for one in self._run.finish_evaluation(replies) if self._run else ():
             name = f"{one.name}-histogram" if one.parts else one.name
