@@ -4,7 +4,7 @@ from mutants.mutant import parsed
 
 MUTANTS = parsed(r"""
 updates that clients should have clipped are summed as they come @ Summing._add
-- self.lattice.add(update, total, buffer)
+- self.lattice.add(update, total)
 + total.add_((update.double() / self.lattice.step).round())
 ? test_neighbours.py::test_cli_1_no_hostile_reply_moves_a_federation_by_more[fixed-40]
 
@@ -14,9 +14,9 @@ updates in this process are rounded and not clipped @ clipping.bounded
 ? test_neighbours.py::test_cli_1_no_client_in_this_process_moves_a_run_by_more_than_the_sensitivity[identity-just above]
 
 updates are weighted by the examples that clients say they have @ Summing._add
-- self.lattice.add(update, total, buffer)
+- self.lattice.add(update, total)
 + [
-+     self.lattice.add(update, total, buffer)
++     self.lattice.add(update, total)
 +     for _ in range(int(min(next(iter(content.metric_records.values()))["num-examples"], 9)))
 + ]
 ? test_bad_clients.py::test_cli_2_flw_3_what_a_client_says_beside_its_update_changes_no_bit[fixed-weight -8]
@@ -47,8 +47,8 @@ what clients measured is told with the round @ PrivateStrategy.aggregate_train
 ? test_flower_replies.py::test_cli_10_what_is_told_of_a_round_does_not_hang_on_what_clients_sent
 
 nodes that share a key are several clients @ messages.clients_of
-- 'key ' + hashlib.sha256(node.public_key).hexdigest()
-+ f'key {node.node_id}'
+- 'key ' + hashlib.sha256(key).hexdigest()
++ f'key {node}'
 ? test_bad_clients.py::test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing[keys0-0]
 
 who fails in a stack takes the others along @ faults.isolated

@@ -36,8 +36,8 @@ who was asked in a round that was aborted did not take part @ History._end
 ? test_ledger.py::test_prt_4_a_client_joins_as_the_promise_allows_and_aborted_rounds_count
 
 clients are known by the number of their node @ messages.clients_of
-- 'key ' + hashlib.sha256(node.public_key).hexdigest()
-+ f'key {node.node_id}'
+- 'key ' + hashlib.sha256(key).hexdigest()
++ f'key {node}'
 ? test_federations_go_wrong.py::test_flw_6_prt_5_nodes_that_come_back_under_new_numbers_are_the_clients_whose_keys_they_have
 
 a run goes on past its last round @ Ledger.begin

@@ -47,13 +47,14 @@ def finite(name: str, value: object) -> float:
     return number
 
 
-def plain_numbers(spec: object, **checks: Callable[[str, object], float]) -> None:
+def plain_numbers(spec: object, **checks: Callable[[str, object], object]) -> None:
     """Put Python's numbers in place of others in a new frozen dataclass, some by a check of theirs, and tuples for lists.
 
-    NumPy's wrap and round to few digits, and neither they nor fractions are JSON; a list is still its caller's.
+    NumPy's wrap and round to few digits, and neither they nor fractions are JSON; a list is still its caller's. What is
+    ``None`` by default may be ``None``.
     """
     for name, value in list(vars(spec).items()):
-        if name in checks:
+        if name in checks and (value is not None or getattr(type(spec), name, checks) is not None):
             object.__setattr__(spec, name, checks[name](name, value))
         elif type(value) is not bool and isinstance(value, numbers.Integral):
             object.__setattr__(spec, name, int(value))

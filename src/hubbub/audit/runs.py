@@ -13,7 +13,7 @@ compared with the epsilon without amplification.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
@@ -83,10 +83,8 @@ class Effort:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        for name in ("canaries", "runs", "rounds"):
-            if (value := getattr(self, name)) is not None:
-                integer(name, value, at_least=1)
+        count = partial(integer, at_least=1)
+        plain_numbers(self, canaries=count, runs=count, rounds=count)
 
     def settled(self, plan: RunPlan, clients: int, dim: int) -> tuple[int, int, int]:
         """The numbers of canaries, runs and rounds for a run.

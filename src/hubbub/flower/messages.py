@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -255,15 +255,8 @@ def noised_steps(layout: Layout, content: RecordDict, *, counted: bool, mods: st
 # Who is in a round.
 
 
-class Node(NamedTuple):
-    """A connected node; ``public_key`` is empty if the grid has none."""
-
-    node_id: int
-    public_key: bytes
-
-
-def connected(grid: Grid, wanted: int) -> list[Node]:
-    """The connected nodes, by ascending number; waits until there are ``wanted`` of them."""
+def connected(grid: Grid, wanted: int) -> dict[int, bytes]:
+    """The connected nodes' public keys, each empty if the grid has none, by ascending number; waits for ``wanted`` nodes."""
     deadline = time.monotonic() + _PATIENCE
     while len(nodes := sorted(grid.get_nodes(), key=lambda node: int(node.node_id))) < max(1, wanted):
         if time.monotonic() > deadline:
@@ -272,10 +265,10 @@ def connected(grid: Grid, wanted: int) -> list[Node]:
                 "SuperNodes, or let the wrapped strategy wait for fewer"
             )
         time.sleep(0.5)
-    return [Node(int(node.node_id), bytes(node.public_key or b"")) for node in nodes]
+    return {int(node.node_id): bytes(node.public_key or b"") for node in nodes}
 
 
-def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool) -> dict[str, int]:
+def clients_of(nodes: Mapping[int, bytes], identity: Identity, *, keys_enforced: bool) -> dict[str, int]:
     """The node of each client.
 
     A client is identified by its node's registered public key, so that a restart makes no new client of it. Of several nodes
@@ -283,13 +276,13 @@ def clients_of(nodes: Sequence[Node], identity: Identity, *, keys_enforced: bool
     a key the same node number every time.
     """
     if identity == "node":
-        return {f"node {node.node_id}": node.node_id for node in nodes}
+        return {f"node {node}": node for node in nodes}
     found: dict[str, int] = {}
-    for node in nodes:
-        if node.public_key:
-            found["key " + hashlib.sha256(node.public_key).hexdigest()] = node.node_id
+    for node, key in nodes.items():
+        if key:
+            found["key " + hashlib.sha256(key).hexdigest()] = node
         elif not keys_enforced:
-            found[f"node {node.node_id}"] = node.node_id
+            found[f"node {node}"] = node
     if not found:
         # Identified by its number, a client that took part under its key would count as another one.
         raise ParticipationError(

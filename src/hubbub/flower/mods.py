@@ -98,10 +98,9 @@ class Sent:
     def steps(self, reply: ArrayRecord, request: Request, bit: int | None) -> torch.Tensor:
         """The clipped update in whole steps of the lattice, ``(dim,)`` int64, the indicator last."""
         update = difference(self.layout.views(reply), self._before)
-        if request.count_scale is None:
-            return request.lattice.encode(update)[0]
-        joint, _ = with_indicator(update, request.clip_norm, request.count_scale, within_by_all(True, bit))
-        return request.lattice.encode(joint)[0]
+        if request.count_scale is not None:
+            update, _ = with_indicator(update, request.clip_norm, request.count_scale, within_by_all(True, bit))
+        return request.lattice.encode(update)[0]
 
     def hidden(self, reply: ArrayRecord, request: Request, bit: int | None) -> tuple[ArrayRecord, int | None]:
         """The clipped update in whole steps of a lattice, plus a discrete Gaussian noise share whose key is not kept.

@@ -68,6 +68,7 @@ _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "stop_epsilon": scale,
     "expected_cohort_size": positive,
     "deadline": positive,
+    "delta": open_unit,
 }
 
 
@@ -96,16 +97,12 @@ class Options:
     secagg: "Paillier | None" = None
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        for name, check in _CHECKS.items():
-            if getattr(self, name) is not None:
-                check(name, getattr(self, name))
+        plain_numbers(self, **_CHECKS)
         worded = {"noise_at": NoiseAt, "buffers": Buffers, "on_failure": OnFailure, "pattern_kept_by": KeptBy}
         if not isinstance(self.evaluation, PrivateEvaluation):
             worded["evaluation"] = Evaluation
         for name, words in worded.items():
             one_of(name, getattr(self, name), get_args(words))
-        open_unit("delta", self.delta)
         if not isinstance(self.keys_enforced, bool):
             raise TypeError(f"keys_enforced = {self.keys_enforced!r}: must be True or False")
         self._check_folder()

@@ -3,7 +3,7 @@
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import (
     Identity,
-    Node,
     RoundMessages,
     addressed,
     clients_of,
@@ -155,7 +154,7 @@ class PrivateRun:
         return self._holders.summing(plain, self.round_index) if self._holders else plain
 
     def begin(
-        self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, nodes: Sequence[Node], ttl: float | None
+        self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, nodes: Mapping[int, bytes], ttl: float | None
     ) -> list[Message]:
         """Sample the cohort, record the cost of the round, and make its messages."""
         summing, floating = self.summing(), self.layout.floating(arrays)
@@ -224,7 +223,7 @@ class PrivateRun:
         state.save(self.arrays, self._strategy)
         return self.arrays
 
-    def begin_evaluation(self, content: RecordDict, nodes: Sequence[Node], ttl: float | None) -> list[Message]:
+    def begin_evaluation(self, content: RecordDict, nodes: Mapping[int, bytes], ttl: float | None) -> list[Message]:
         """The messages of a private evaluation, if one is due after the round just finished."""
         evaluations, finished, self._finished = self.state.evaluations(), self._finished, None
         if evaluations is None or finished is None or not evaluations.measured.due(finished):

@@ -16,7 +16,7 @@ from hubbub.accounting.statement import PrivacyGuarantee
 from hubbub.accounting.wording import crude_delta
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
-from hubbub.flower.messages import Identity, Node, connected
+from hubbub.flower.messages import Identity, connected
 from hubbub.flower.options import Options, StrategyArguments, independent_noise, require_averaging, require_known
 from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import recorded, require_same_mechanism
@@ -243,7 +243,7 @@ class PrivateStrategy(Strategy):
         identity: Identity | None = before.get("identity", None if self._options.keys_enforced else "key")
         if stated is None or identity is None:
             nodes = self._connected(grid)
-            identity = identity or ("key" if any(node.public_key for node in nodes) else "node")
+            identity = identity or ("key" if any(nodes.values()) else "node")
             if stated is None:
                 stated = self.mechanism.participation.expected_cohort_size(len(nodes), self.mechanism.rounds)
                 _LOG.warning(
@@ -268,7 +268,7 @@ class PrivateStrategy(Strategy):
             range(done + 1, done + most + 1), True, key=lambda rounds: not self.guarantee(rounds=rounds).epsilon <= stop
         )
 
-    def _connected(self, grid: Grid) -> list[Node]:
+    def _connected(self, grid: Grid) -> dict[int, bytes]:
         return connected(grid, getattr(self.strategy, "min_available_nodes", 1))
 
 

@@ -154,7 +154,7 @@ class Summing:
         # Whole numbers that float64 adds exactly; with noise by the clients they may be larger.
         total = torch.zeros(dim, dtype=torch.float64, device="cpu")
         noised = torch.zeros(dim if shares else 0, dtype=torch.int64, device="cpu")
-        buffer, came, clipped, losses = self.lattice.buffer(total), 0, 0, list[float]()
+        came, clipped, losses = 0, 0, list[float]()
         for client, content in messages.contents(replies):
             came += 1
             try:
@@ -164,25 +164,23 @@ class Summing:
                     noised += self._noised(content, len(messages.messages))
                 else:
                     update = difference(self.layout.views(single_arrays(content)), before)
-                    clipped += self._add(update, content, total, buffer)
+                    clipped += self._add(update, content, total)
                 losses.append(train_loss(content))
             except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
                 messages.refuse(client, error)
         steps = noised if shares else total.to(torch.int64)
         return LatticeSum(steps, self.lattice, statistics(len(messages.clients), clipped, losses)), came, len(losses)
 
-    def _add(self, update: torch.Tensor, content: RecordDict, total: torch.Tensor, buffer: torch.Tensor) -> bool:
+    def _add(self, update: torch.Tensor, content: RecordDict, total: torch.Tensor) -> bool:
         """Add a client's steps to a sum, ``(dim,)``, its indicator last; whether the update was clipped."""
-        was_clipped = False
+        if not bool(torch.isfinite(update).all()):
+            raise ValueError("its update is not finite")
+        was_clipped: bool | None = None
         if self.split is not None:
-            if not bool(torch.isfinite(update).all()):
-                raise ValueError("its update is not finite")
             scale = self.split.count_scale(self.clip_norm)
             update, was_clipped = with_indicator(update, self.clip_norm, scale, norm_bit(content))
-        clipped = self.lattice.add(update, total, buffer)
-        if clipped is None:
-            raise ValueError("its update is not finite")
-        return was_clipped or (self.split is None and bool(clipped))
+        rounded = self.lattice.add(update, total)
+        return bool(rounded) if was_clipped is None else was_clipped
 
     def _noised(self, content: RecordDict, cohort: int) -> torch.Tensor:
         """A client's noised steps, ``(dim,)`` int64, which the server cannot clip again."""

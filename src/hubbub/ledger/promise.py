@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, get_args
 
 import numpy as np
@@ -60,10 +60,6 @@ class Extends:
             if name != "optimizer" or value != "":
                 digest(f"extends.{name}", value)
 
-    def record(self) -> dict[str, str]:
-        """It as strict JSON values."""
-        return asdict(self)
-
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Extends | None":
         """The warm start that the settings of a promise name; ``None`` without one."""
@@ -111,15 +107,9 @@ class Terms:
 
     def __post_init__(self) -> None:
         one_of("pattern_kept_by", self.pattern_kept_by, ("ledger", "devices"))
-        for name in ("expected_cohort_size", "clip_norm"):
-            if (size := getattr(self, name)) is not None:
-                positive(name, size)
-        for name in ("clients", "parameters"):
-            if (count := getattr(self, name)) is not None:
-                integer(name, count, at_least=0)
-        lattice_bits("lattice_bits", self.lattice_bits)
-        if self.initial_model is not None:
-            digest("initial_model", self.initial_model)
+        count = partial(integer, at_least=0)
+        plain_numbers(self, expected_cohort_size=positive, clip_norm=positive, clients=count, parameters=count)
+        plain_numbers(self, lattice_bits=lattice_bits, initial_model=digest)
         if not isinstance(self.keep_releases, bool):
             raise TypeError(f"keep_releases = {shown(self.keep_releases)}: must be true or false")
 

@@ -9,7 +9,7 @@ replaces them, provided that the ledger binds it.
 import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from torch import nn
@@ -157,7 +157,7 @@ def extending(following: RunPlan, extends: Extends) -> RunPlan:
             "operator",
         ),
     )
-    settings = {**following.settings, "extends": extends.record()}
+    settings = {**following.settings, "extends": asdict(extends)}
     return replace(following, settings=settings, seed=seed, further=(*following.further, *further))
 
 
