@@ -33,7 +33,7 @@ from hubbub.errors import LedgerError, ParticipationError
 from hubbub.ledger.actual_cost import breaches
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
-from hubbub.ledger.participations import TAG_BYTES, Listed, Participations, cohorts_path
+from hubbub.ledger.participations import TAG_BYTES, Participations, cohorts_path
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import participation as parts
 
@@ -83,7 +83,8 @@ class Ledger(Uncopied):
         self.promise = promise
         self._secret = secret
         self.history = History()
-        self._listed: tuple[Sequence[Hashable], Listed] | None = None
+        # The last list of clients that was looked through, the order of their tags, and the tags in that order.
+        self._listed: tuple[Sequence[Hashable], npt.NDArray[np.int64], npt.NDArray[np.uint64]] | None = None
         # Who was in random cohorts since the ledger was opened; never on disk, where it would be secret.
         self._drawn = Participations(cohorts=False)
         # Whether memory and file are one state; and whether the file of cohorts may hold more than the records account for.
@@ -142,19 +143,21 @@ class Ledger(Uncopied):
             client: By the name under which it takes part.
             round_index: t, from 0.
         """
-        repeated = round_index if round_index == self.history.pending else None
-        joined = [t for t in self.participations(client) if t != repeated]
-        return bool(self._allowed(np.array([len(joined)]), np.array(joined[-1:] or [0]), round_index)[0])
+        return bool(self.standing([client], round_index)[0][0])
 
     def standing(self, clients: Sequence[Hashable], round_index: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.integer]]:
         """Of each client of a list whether it may join this round, as :meth:`may_join` says, and how many it joined before it.
 
-        A list that is the one of the last call, or equal to it, is not looked through again.
+        A list that is the one of the last call, or equal to it, is not hashed again.
         """
         held = clients if isinstance(clients, range | tuple) else tuple(clients)
         if self._listed is None or self._listed[0] != held:
-            self._listed = held, Listed(self._tags(held), self.history.participations)
-        numbers, found = self._listed[1].numbers, self.history.participations
+            tags = self._tags(held)
+            order = np.argsort(tags)
+            self._listed = held, order, tags[order]
+        _, order, tags = self._listed
+        found, numbers = self.history.participations, np.empty(len(order), np.int64)
+        numbers[order] = found.numbers(tags)
         known, counts, last = numbers >= 0, np.zeros(len(numbers), np.int32), np.zeros(len(numbers), np.int32)
         # A simulation repeats a round that was cut off, with those who were in it.
         joined, latest = found.before_last() if self.history.pending == round_index else (found.counts, found.last)
@@ -249,8 +252,6 @@ class Ledger(Uncopied):
         bound = None if listed is None else hashlib.sha256(block).hexdigest()
         body = {"round": round_index, "epoch": epoch, "clients": clients, "cohort": bound, "sum": total, "clip_norm": clip_norm}
         self._append({"kind": "begin", **body}, block)
-        if listed is not None and self._listed:
-            self._listed[1].learn(listed, self.history.participations)
         if tags is not None and listed is None:
             self._drawn.add(round_index, self._drawn.block(round_index, tags))
         return Ticket(round_index, clip_norm)
@@ -335,7 +336,7 @@ class Ledger(Uncopied):
                 self._keep(block, size)
             self.chain.append(body)
         except BaseException:
-            self._listed, self._unrecorded = None, True
+            self._unrecorded = True
             undo()
             self._sound = True
             raise

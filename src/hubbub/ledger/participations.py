@@ -216,23 +216,6 @@ class Participations:
         return self._index
 
 
-class Listed:
-    """A list of clients, and which of them have a number; made once for a list that stays."""
-
-    def __init__(self, tags: _Tags, found: Participations) -> None:
-        self._places = np.argsort(tags)
-        self._tags = tags[self._places]
-        self.numbers = np.empty(len(tags), np.int64)
-        self.numbers[self._places] = found.numbers(self._tags)
-
-    def learn(self, tags: _Tags, found: Participations) -> None:
-        """Clients with these tags may have got numbers."""
-        if len(self._tags):
-            at = np.minimum(np.searchsorted(self._tags, tags), len(self._tags) - 1)
-            here = self._tags[at] == tags
-            self.numbers[self._places[at[here]]] = found.numbers(tags[here])
-
-
 def _increasing(values: npt.NDArray[np.unsignedinteger]) -> bool:
     """Whether each is larger than the one before."""
     return bool((values[1:] > values[:-1]).all())

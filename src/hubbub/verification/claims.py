@@ -14,7 +14,7 @@ from hubbub._util.files import refusing
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.accounting.wording import count
-from hubbub.ledger.actual_cost import Recorded, Spent, breaches
+from hubbub.ledger.actual_cost import Breaches, Recorded, Spent, breaches
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
 from hubbub.ledger.ledger import key_digest
@@ -49,6 +49,7 @@ class Run:
     history: History
     promise: Promise
     cost: Spent
+    broken: Breaches
 
     @property
     def store(self) -> RunStore:
@@ -64,7 +65,7 @@ def _rounds(run: Run) -> Claim:
     detail = f"{len(states)} of {run.promise.rounds} rounds recorded ({counted or '0 committed'}) in {incarnations}"
     unkeyed = [t for t, entry in enumerate(run.history.rounds) if entry.epoch is None and not run.promise.simulation]
     without = [f"round {unkeyed[0]} is of no incarnation"] if unkeyed else []
-    for broken in (*breaches(run.promise, run.history).of_rounds, *without):
+    for broken in (*run.broken.of_rounds, *without):
         yield f"{detail}; ledger.jsonl: {broken}"
         return None
     return detail + ("; simulation, not for release" if run.promise.simulation else "")
@@ -107,12 +108,8 @@ def _participation(run: Run) -> Claim:
         devices = run.promise.terms.pattern_kept_by == "devices"
         who = "each device enforces the pattern itself" if devices else "cohorts are drawn at random"
         return "nobody took part yet" if run.promise.lists_clients else f"{who}, and the ledger has no list of participants"
-    broken = joined.breaking(mechanism.participation)
-    for client in broken[:1]:
-        yield (
-            f"{len(broken)} {unit}s broke {mechanism.participation}, such as {joined.tag(client)} in rounds "
-            f"{list(joined.rounds_of(client))}; the actual epsilon is {rounded_up(run.cost.happened.epsilon)}"
-        )
+    for broken in run.broken.of_clients:
+        yield f"{broken}; the actual epsilon is {rounded_up(run.cost.happened.epsilon)}"
     most = count(int(joined.counts.max()), "round")
     return f"{joined.clients} {unit}s, each in at most {most}, kept {mechanism.participation}"
 

@@ -12,7 +12,7 @@ from hubbub._util.checks import shown
 from hubbub._util.ssh_signatures import PublicKey, public_keys, require_signed
 from hubbub.accounting.wording import count
 from hubbub.errors import ConfigError, HubbubError, LedgerError, RunFolderError
-from hubbub.ledger.actual_cost import spent
+from hubbub.ledger.actual_cost import breaches, spent
 from hubbub.ledger.chain import Chain, read_chain, record_hash
 from hubbub.ledger.history import History, published_files
 from hubbub.ledger.participations import cohorts_path
@@ -153,7 +153,7 @@ def _own(
         if kept is not None:
             checks += _checked("heads", _kept_heads(chain, RunStore(folder).evaluation().ledger_path, kept, keys))
         promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
-        run = Run(folder, chain, history, promise, spent(promise, history))
+        run = Run(folder, chain, history, promise, spent(promise, history), breaches(promise, history))
         for name, claim in CLAIMS.items():
             checks += _checked(name, claim(run))
         checks.append(Check("coverage", True, _coverage(run, compared=head is not None or kept is not None)))
