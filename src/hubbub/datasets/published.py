@@ -135,17 +135,8 @@ def read_arrays(file: Path | IO[bytes], arrays: Mapping[str, Expected], name: st
     try:
         with zipfile.ZipFile(file) as archive:
             return {key: _member(archive, key, expected) for key, expected in arrays.items()}
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        # An encrypted member, or an unknown compression.
-        RuntimeError,
-    ) as error:
+    # RuntimeError: an encrypted member, or an unknown compression.
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{label or file}: is not {name} as .npz with {', '.join(arrays)} ({error})") from error
 
 

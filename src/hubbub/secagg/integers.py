@@ -57,9 +57,7 @@ def where(name: str, index: int, shape: tuple[int, ...]) -> str:
 
 def nest(flat: Iterable[int], shape: Sequence[int]) -> Any:
     """Lists of lists of the given shape; for the shape ``()`` the only number."""
-    array = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=object)
-    array[:] = list(flat)
-    return array.reshape(shape).tolist()
+    return np.array(list(flat), dtype=object).reshape(shape).tolist()
 
 
 def in_threads(work: Callable[[list[mpz]], list[mpz]], numbers: list[mpz], threads: int) -> list[mpz]:
