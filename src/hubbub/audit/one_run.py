@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from hubbub._util.checks import Array, integer, non_negative, open_unit
+from hubbub._util.checks import Array, integer, non_negative, open_unit, plain_numbers
 from hubbub.audit.bounds import LowerBound, delta_or_zero, gaussian_bound, largest_rejected, scores, significance
 
 _MOST = 10**7
@@ -51,11 +51,10 @@ class GuessCount:
     correct: int
 
     def __post_init__(self) -> None:
-        canaries = integer("canaries", self.canaries, at_least=1, at_most=_MOST)
-        guesses = integer("guesses", self.guesses, at_least=1, at_most=canaries)
-        correct = integer("correct", self.correct, at_least=0, at_most=guesses)
-        for name, value in (("canaries", canaries), ("guesses", guesses), ("correct", correct)):
-            object.__setattr__(self, name, value)
+        plain_numbers(self)
+        integer("canaries", self.canaries, at_least=1, at_most=_MOST)
+        integer("guesses", self.guesses, at_least=1, at_most=self.canaries)
+        integer("correct", self.correct, at_least=0, at_most=self.guesses)
 
 
 def count_guesses(present: npt.ArrayLike, absent: npt.ArrayLike, *, highest: int, lowest: int = 0) -> GuessCount:

@@ -13,7 +13,7 @@ compared with the epsilon without amplification.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
@@ -201,17 +201,20 @@ class _Evidence:
                 f"canaries = {canaries}: of those that were sampled {present.size} were present and {absent.size} absent, "
                 "and an audit needs both; take more canaries, runs or rounds"
             )
+        participation = self._plan.participation
+        # Those of an adversary who does not know the cohorts, if they are secret.
+        blind = self._likelihoods(participation) if isinstance(participation, RandomParticipation) else (present, absent)
         return Audit(
             stated=self._stated,
-            comparisons=self._comparisons(present, absent),
-            checks=self._checks(present, absent, means),
+            comparisons=self._comparisons((present, absent), blind),
+            checks=(*self._checks(present, absent, means), *self._curve(*blind)),
             present=present,
             absent=absent,
             means=means,
             canaries=canaries,
             runs=len(self._seen),
             rounds=self._plan.rounds,
-            notes=self._notes(present, absent),
+            notes=self._notes(*blind),
         )
 
     def _scored(self, one: Watched) -> tuple[Array, Array, Array]:
@@ -225,44 +228,30 @@ class _Evidence:
         means = present_means(self._whitener, patterns, unit, stddev=stddev)
         return scores[here], scores[~here], means[here]
 
-    def _comparisons(self, present: Array, absent: Array) -> tuple[Comparison, ...]:
+    def _comparisons(self, known: tuple[Array, Array], blind: tuple[Array, Array]) -> tuple[Comparison, ...]:
         participation, stated = self._plan.participation, self._stated
 
         def gaussian(confidence: float) -> LowerBound:
-            return gdp_epsilon(present, absent, delta=stated.delta, confidence=confidence)
-
-        if not isinstance(participation, RandomParticipation):
-            return (
-                compared(
-                    "distribution-free",
-                    stated.epsilon,
-                    lambda confidence: clopper_pearson_epsilon(present, absent, delta=stated.delta, confidence=confidence),
-                ),
-                compared("Gaussian", stated.epsilon, gaussian),
-            )
-        here, gone = self._likelihoods
-        compete = isinstance(participation, _COMPETING)
+            return gdp_epsilon(*known, delta=stated.delta, confidence=confidence)
 
         def free(confidence: float) -> LowerBound:
-            if not compete:
-                return clopper_pearson_epsilon(here, gone, delta=stated.delta, confidence=confidence)
+            if not isinstance(participation, _COMPETING):
+                return clopper_pearson_epsilon(*blind, delta=stated.delta, confidence=confidence)
             # Canaries displace one another in a cohort: their scores are dependent.
-            total = here.size + gone.size
+            total = blind[0].size + blind[1].size
             sides = sorted({max(1, int(part * total)) for part in _GUESSED if 2 * max(1, int(part * total)) <= total})
-            counts = [count_guesses(here, gone, highest=side, lowest=side) for side in sides]
+            counts = [count_guesses(*blind, highest=side, lowest=side) for side in sides]
             return one_run_epsilon(counts, delta=stated.delta, confidence=confidence)
 
+        if not isinstance(participation, RandomParticipation):
+            return compared("distribution-free", stated.epsilon, free), compared("Gaussian", stated.epsilon, gaussian)
         return (
             compared("distribution-free, cohorts secret", stated.epsilon, free),
             compared("Gaussian, cohorts known: without amplification", stated.unamplified_epsilon, gaussian),
         )
 
-    @cached_property
-    def _likelihoods(self) -> tuple[Array, Array]:
-        """Scores that do not know the cohorts, of all present and absent canaries; for random cohorts."""
-        participation = self._plan.participation
-        if not isinstance(participation, RandomParticipation):
-            return np.zeros(0), np.zeros(0)
+    def _likelihoods(self, participation: RandomParticipation) -> tuple[Array, Array]:
+        """Scores that do not know the cohorts, of all present and absent canaries."""
         first = self._plan.clip_norms.first
         largest = 1.0 if first is None else first / self._plan.clip_norms.bound(first)
         parts = self._whitener * (self._reach * largest / self._mechanism.stddev)
@@ -288,15 +277,13 @@ class _Evidence:
             *check_whitened_scores(absent, present, means, mu=max(mu, largest)),
             *([mean_outside(outside)] if outside.size else []),
             *check_noise(noise),
-            *self._curve(),
         )
 
-    def _curve(self) -> tuple[Check, ...]:
+    def _curve(self, here: Array, gone: Array) -> tuple[Check, ...]:
         """The largest excess of a threshold over the stated trade-off curve, for random cohorts."""
-        here, gone = self._likelihoods
-        if not (here.size and gone.size) or isinstance(self._plan.participation, _COMPETING):
+        participation = self._plan.participation
+        if not isinstance(participation, RandomParticipation) or isinstance(participation, _COMPETING):
             return ()
-
         events, relation = self._stated.events or (), self._stated.neighboring_relation
         epsilons = np.linspace(0.0, min(self._stated.epsilon, _STEEPEST), _POINTS)
         kept = 1 - np.array([delta(events, float(epsilon), relation) for epsilon in epsilons])[:, None]
@@ -330,9 +317,9 @@ class _Evidence:
 
     def _notes(self, present: Array, absent: Array) -> tuple[str, ...]:
         notes = []
-        if isinstance(self._plan.participation, RandomParticipation):
-            present, absent = self._likelihoods
-        if present.size and absent.size and not isinstance(self._plan.participation, _COMPETING):
+        if isinstance(self._plan.participation, _COMPETING):
+            notes.append("Canaries compete for places in a cohort, so the distribution-free bound is the one-run bound.")
+        else:
             ones, zeros, at = np.ones(present.size), np.zeros(absent.size), self._stated.delta
             most = clopper_pearson_epsilon(ones, zeros, delta=at, confidence=CERTAIN).epsilon
             if most < self._stated.epsilon:
@@ -340,8 +327,6 @@ class _Evidence:
                     f"With all {present.size + absent.size:,} canaries distinguished the distribution-free bound would be "
                     f"{rounded_up(most)} at 1 − 10⁻⁶, below the stated epsilon: here that bound cannot fail."
                 )
-        if isinstance(self._plan.participation, _COMPETING):
-            notes.append("Canaries compete for places in a cohort, so the distribution-free bound is the one-run bound.")
         if self._mechanism.shares is not None:
             notes.append(
                 "Each client that answers adds its share of noise, so sums may have had more noise than the guarantee assumes."
