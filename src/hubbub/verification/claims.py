@@ -278,13 +278,12 @@ def _epsilon(run: Run) -> Claim:
         named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
         computed = promised.as_json() | {"versions": versions if named else "names and versions of libraries"}
         yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
-    except FileNotFoundError as error:
+    except OSError as error:
         # A run by ``train`` alone has no such file; others have it from the start.
         stated_once = any(record.get("kind") == "files" for record in run.chain.records)
-        if stated_once or any(os.path.lexists(run.folder / name) for name in ("config.toml", _SERVER)):
+        needed = stated_once or any(os.path.lexists(run.folder / name) for name in ("config.toml", _SERVER))
+        if needed or not isinstance(error, FileNotFoundError):
             yield f"guarantee.json: cannot be read ({error.strerror})"
-    except OSError as error:
-        yield f"guarantee.json: cannot be read ({error.strerror})"
     except (ValueError, TypeError) as error:
         yield f"guarantee.json: {error}"
     yield from _shown(run)
