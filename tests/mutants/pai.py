@@ -20,7 +20,7 @@ PAI-2: the key that a sender names is not compared @ PublicKey.ciphertext
 + len(key_id) > 64
 ? test_paillier_hostile.py::test_pai_2_ciphertexts_under_another_key_are_refused_by_the_name_of_the_client
 
-PAI-2: messages of other agreements are added @ aggregator.require_of
+PAI-2: messages of other agreements are added @ aggregator.received
 - message.agreement != agreement.digest
 + len(message.agreement) != len(agreement.digest)
 ? test_paillier_messages.py::test_pai_2_messages_of_another_run_key_or_packing_are_refused[agreement0]
@@ -50,7 +50,7 @@ PAI-7: one randomizer for all numbers of a call @ ciphertext._hidden
 + public.randomizers(1) * len(plain)
 ? test_paillier_peers.py::test_pai_7_a_thousand_encryptions_of_zero_share_no_randomness[short]
 
-PAI-8: messages of earlier rounds are added again @ aggregator.require_of
+PAI-8: messages of earlier rounds are added again @ aggregator.received
 - message.round_index != round_index
 + message.round_index > round_index
 ? test_paillier_messages.py::test_pai_8_a_server_that_remembers_no_round_refuses_messages_of_all_rounds_before

@@ -139,8 +139,7 @@ class Aggregator:
     def _take(self, kind: Kind, name: str, sender: str, data: object) -> None:
         """Check a message, keep it, and add its ciphertexts to the sum; a refused message leaves the sum as it was."""
         agreed = self.agreement
-        message = Message.from_bytes(data, agreed.public_key.bits, name, at_most=agreed.ciphertexts)
-        require_of(agreed, self.round_index, kind, message, name)
+        message = received(agreed, self.round_index, kind, data, name)
         if message.sender != sender:
             raise ValueError(f"{name}: sent the message of {shown(message.sender)}")
         if len(message.integers) != agreed.ciphertexts:
@@ -161,11 +160,13 @@ class Aggregator:
         self._total = ciphertext if self._total is None else self._total + ciphertext
 
 
-def require_of(agreement: Agreement, round_index: int, kind: Kind, message: Message, name: str) -> None:
-    """Refuse a message that is not of this agreement, round and kind."""
+def received(agreement: Agreement, round_index: int, kind: Kind, data: object, name: str) -> Message:
+    """A received message; one that is not of this agreement, round and kind is refused."""
+    message = Message.from_bytes(data, agreement.public_key.bits, name, at_most=agreement.ciphertexts)
     if message.agreement != agreement.digest:
         raise ValueError(f"{name}: encrypted for another run, under another key, or packed in another way than was agreed")
     if message.round_index != round_index:
         raise ValueError(f"{name}: sent a message of round {message.round_index + 1}, this is round {round_index + 1}")
     if message.kind is not kind:
         raise ValueError(f"{name}: sent a {message.kind.name.lower()}: this is the place of a {kind.name.lower()}")
+    return message

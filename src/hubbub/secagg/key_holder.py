@@ -20,7 +20,7 @@ from hubbub._util import checks, files, strict_json
 from hubbub._util.checks import integer
 from hubbub._util.files import refusing
 from hubbub.errors import SumNotOpenedError
-from hubbub.secagg.aggregator import Aggregator, Request, require_of
+from hubbub.secagg.aggregator import Aggregator, Request, received
 from hubbub.secagg.ciphertext import Ciphertext
 from hubbub.secagg.paillier import PrivateKey
 from hubbub.secagg.protocol import Agreement, Kind, Message
@@ -134,8 +134,7 @@ class Holder:
         if agreed.noising_holders and (own not in given or len(request.noise) != agreed.noising_holders):
             raise ValueError(f"the sum holds the noise of {len(given)} holders, or not this holder's own")
         if agreed.whole_key:
-            message = Message.from_bytes(request.total, agreed.public_key.bits, "the sum", at_most=agreed.ciphertexts)
-            require_of(agreed, request.round_index, Kind.SUM, message, "the sum")
+            message = received(agreed, request.round_index, Kind.SUM, request.total, "the sum")
             return agreed.public_key.ciphertext(list(message.integers), name="the sum")
         summing = Aggregator(agreed, request.round_index, keeps=False)
         for add, parts in ((summing.add, request.contributions), (summing.add_noise, request.noise)):
