@@ -17,7 +17,7 @@ from hubbub._util import files, strict_json
 from hubbub.errors import RunFolderError
 from hubbub.experiment import config
 from hubbub.factorization import Optimized, strategy_file
-from hubbub.flower.holders import HolderFolder
+from hubbub.flower.holders import answer
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.mechanism.strategies import Dense, dense
 from hubbub.mechanism.workloads import prefix_sum
@@ -57,16 +57,15 @@ def test_fil_10_forty_names_of_runs_lead_nowhere_but_into_the_holders_own_folder
     Path("elsewhere").mkdir()
     Path("root").mkdir()
     before = below(workplace)
-    holder = HolderFolder(paillier_nodes.owner(), Path("root"))
     for name in NAMES:
         # Of each name by itself, so that one that leads out is the last.
         made = below(workplace)
-        assert holder.answer(hello(name))["holder"] == 1
+        assert answer(hello(name), paillier_nodes.owner(), Path("root"))["holder"] == 1
         (folder,) = {path for path in below(workplace) - made if path.count("/") < 2}
         assert re.fullmatch("root/holder-1-[0-9a-f]{16}", folder)
     for name in NO_NAMES:
         with pytest.raises(ValueError, match=r"run = |cannot be read|surrogates"):
-            holder.answer(hello(name))
+            answer(hello(name), paillier_nodes.owner(), Path("root"))
     made = below(workplace) - before
     folders = {name for name in made if name.count("/") == 1}
     assert len(folders) == 40

@@ -16,7 +16,7 @@ from hubbub import Mechanism, MinSeparation
 from hubbub._util import strict_json
 from hubbub.flower.arrays import Layout, difference
 from hubbub.flower.holder_messages import agreement_of
-from hubbub.flower.holders import HolderFolder
+from hubbub.flower.holders import answer
 from hubbub.flower.options import Options
 from hubbub.flower.state import ServerState
 from hubbub.ledger.promise import Promise
@@ -154,10 +154,10 @@ def holder_messages(run: Run) -> Iterator[Case]:
     share, good = paillier_nodes.dealt()[1][0], request()
 
     def told() -> None:
-        HolderFolder(share, Path("holder")).answer(RecordDict({"paillier": said(action="hello")}))
+        answer(RecordDict({"paillier": said(action="hello")}), share, Path("holder"))
 
     def asked(what: str, content: dict[str, Any], *words: Word) -> Case:
-        call = Call("answer", lambda: HolderFolder(share, Path("holder")).answer(RecordDict(content)))
+        call = Call("answer", lambda: answer(RecordDict(content), share, Path("holder")))
         return Case(what, (call,), words, told)
 
     for odd in ("", "OPEN", "decrypt", "hello ", 1, b"open", 1.5, True, ["open"], "\x1b[31m"):
@@ -205,9 +205,9 @@ def laid_out(files: dict[str, bytes | None]) -> None:
 
 def holder_folders(run: Run) -> Iterator[Case]:
     share = paillier_nodes.dealt()[1][0]
-    HolderFolder(share, Path("holder")).answer(RecordDict({"paillier": said(action="hello")}))
+    answer(RecordDict({"paillier": said(action="hello")}), share, Path("holder"))
     files = made("holder")
-    call = Call("answer", lambda: HolderFolder(share, Path("holder")).answer(RecordDict(request())))
+    call = Call("answer", lambda: answer(RecordDict(request()), share, Path("holder")))
     # Nothing was opened so far: the next round is the first, whichever the last was.
     free = frozenset({"noise_round: -1", "noise_round: huge", "next_round: huge"})
     for name, content in files.items():

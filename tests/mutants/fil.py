@@ -48,7 +48,7 @@ FIL-8: what is no setting is left out @ config.resolve
 + value is not None and hasattr(kind, key)
 ? test_cli.py::test_fil_8_every_key_misspelt_is_refused_with_the_right_one[privacy]
 
-FIL-10: a holder's folder is called as the server calls the run @ HolderFolder.answer
+FIL-10: a holder's folder is called as the server calls the run @ holders.answer
 - f'holder-{number}-{hashlib.sha256(agreement.run.encode()).hexdigest()[:16]}'
 + agreement.run
 ? test_wrong_paths.py::test_fil_10_forty_names_of_runs_lead_nowhere_but_into_the_holders_own_folder

@@ -8,9 +8,9 @@ a statement is silent about the way over the network @ accounting.wording
 + 'readers see the released models, not the single updates, the cohorts, the noise or its keys'
 ? test_federations_go_wrong.py::test_flw_1_a_statement_says_that_it_counts_on_encryption_on_the_way[fixed]
 
-a promise of who joins when is made where anybody may join @ Options._require_enforced
-- promises(pattern, rounds)
-+ not promises(pattern, rounds)
+a promise of who joins when is made where anybody may join @ Options.require_fitting
+- promises(pattern, mechanism.rounds)
++ not promises(pattern, mechanism.rounds)
 ? test_federations_go_wrong.py::test_flw_2_a_promise_of_who_joins_when_is_not_made_where_anybody_may_join
 
 nodes without a registered key are asked @ messages.clients_of

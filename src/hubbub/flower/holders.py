@@ -31,97 +31,90 @@ _TAKEN = "contributions-"
 _LOG = logging.getLogger("flwr")
 
 
-class HolderFolder:
-    """A holder's answers to the server."""
+def answer(content: RecordDict, key: KeyShare | PrivateKey, root: Path, seed: int | None = None) -> ConfigRecord:
+    """A holder's answer to a message of the server; ``seed`` is that of its noise in a simulation."""
+    record = messages.said(content)
+    action, agreement = record.get("action"), messages.agreement_of(record.get(messages.AGREEMENT))
+    # Refuses an agreement on another key before anything is kept.
+    number = Holder(key, agreement).number
+    # The run's name comes from outside.
+    folder = root / f"holder-{number}-{hashlib.sha256(agreement.run.encode()).hexdigest()[:16]}"
+    if action != HELLO and not folder.exists():
+        raise ValueError(_unknown(agreement))
+    with files.locked_folder(folder):
+        if action == HELLO:
+            _agree(folder, key, agreement, record, seed)
+            return messages.held(number, key.public.key_id)
+        _require_agreed(folder, agreement)
+        holder, (stated, arrays) = Holder(key, agreement, folder), _kept(folder)
+        if agreement.noising_holders and not stated:
+            raise RunFolderError(f"{folder / _FILES[0]}: is missing or empty, and this holder agreed to add noise; restore it")
+        promise = _promise(stated, arrays) if stated else None
+        round_index = integer(messages.ROUND, record.get(messages.ROUND), at_least=0, at_most=2**31)
+        if promise is not None and round_index >= promise.rounds:
+            raise ValueError(f"round {round_index + 1}: the run promised to have {promise.rounds}")
+        if action == NOISE:
+            return _noise(folder, holder, promise, round_index, record, seed)
+        if action in (TAKE, OPEN):
+            contributions = _taken(folder, agreement, content, round_index)
+            if action == TAKE:
+                return ConfigRecord({"taken": len(contributions)})
+            rows = max(1, agreement.noising_holders)
+            noise, total = messages.parts(content, "noise", rows), messages.data_of(content, "total")
+            opened = holder.open(Request(round_index, contributions, noise, total))
+            _forget(folder)
+            return messages.answer_record(opened, agreement.public_key.bits)
+    raise ValueError(f"action = {shown(action)}: must be {HELLO}, {NOISE} or {OPEN}, or {TAKE} for contributions in parts")
 
-    def __init__(self, key: KeyShare | PrivateKey, root: Path, seed: object = None) -> None:
-        self._key, self._root = key, root
-        self._seed = None if seed is None else integer("paillier-noise-seed", seed, at_least=0)
 
-    def answer(self, content: RecordDict) -> ConfigRecord:
-        """The answer to a message of the server."""
-        record = messages.said(content)
-        action, agreement = record.get("action"), messages.agreement_of(record.get(messages.AGREEMENT))
-        # Refuses an agreement on another key before anything is kept.
-        number = Holder(self._key, agreement).number
-        # The run's name comes from outside.
-        folder = self._root / f"holder-{number}-{hashlib.sha256(agreement.run.encode()).hexdigest()[:16]}"
-        if action != HELLO and not folder.exists():
-            raise ValueError(_unknown(agreement))
-        with files.locked_folder(folder):
-            if action == HELLO:
-                self._agree(folder, agreement, record)
-                return messages.held(number, self._key.public.key_id)
-            _require_agreed(folder, agreement)
-            holder, (stated, arrays) = Holder(self._key, agreement, folder), _kept(folder)
-            if agreement.noising_holders and not stated:
-                raise RunFolderError(
-                    f"{folder / _FILES[0]}: is missing or empty, and this holder agreed to add noise; restore it"
-                )
-            promise = _promise(stated, arrays) if stated else None
-            round_index = integer(messages.ROUND, record.get(messages.ROUND), at_least=0, at_most=2**31)
-            if promise is not None and round_index >= promise.rounds:
-                raise ValueError(f"round {round_index + 1}: the run promised to have {promise.rounds}")
-            if action == NOISE:
-                return self._noise(folder, holder, promise, round_index, record)
-            if action in (TAKE, OPEN):
-                contributions = _taken(folder, agreement, content, round_index)
-                if action == TAKE:
-                    return ConfigRecord({"taken": len(contributions)})
-                rows = max(1, agreement.noising_holders)
-                noise, total = messages.parts(content, "noise", rows), messages.data_of(content, "total")
-                opened = holder.open(Request(round_index, contributions, noise, total))
-                _forget(folder)
-                return messages.answer_record(opened, agreement.public_key.bits)
-        raise ValueError(f"action = {shown(action)}: must be {HELLO}, {NOISE} or {OPEN}, or {TAKE} for contributions in parts")
-
-    def _agree(self, folder: Path, agreement: Agreement, record: ConfigRecord) -> None:
-        """Keep the agreement and the promise the first time; later refuse others under the run's name."""
-        stated, arrays = (_optional(record, name) for name in (PROMISE, messages.ARRAYS))
-        if (folder / "agreement.json").exists():
-            _require_agreed(folder, agreement)
-            if _kept(folder) != [stated, arrays]:
-                raise ValueError(f"run {agreement.run!r}: promises something else than when this holder agreed to it")
-            return
-        if (agreement.noising_holders > 0) != bool(stated):
-            raise ValueError("there is a promise and no holder adds noise, or holders add noise and the promise is missing")
-        sentence = "Holders add no noise: who does, and what is guaranteed, the server knows."
+def _agree(folder: Path, key: KeyShare | PrivateKey, agreement: Agreement, record: ConfigRecord, seed: int | None) -> None:
+    """Keep the agreement and the promise the first time; later refuse others under the run's name."""
+    stated, arrays = (_optional(record, name) for name in (PROMISE, messages.ARRAYS))
+    if (folder / "agreement.json").exists():
+        _require_agreed(folder, agreement)
+        if _kept(folder) != [stated, arrays]:
+            raise ValueError(f"run {agreement.run!r}: promises something else than when this holder agreed to it")
+        return
+    if (agreement.noising_holders > 0) != bool(stated):
+        raise ValueError("there is a promise and no holder adds noise, or holders add noise and the promise is missing")
+    sentence = "Holders add no noise: who does, and what is guaranteed, the server knows."
+    if stated:
+        promise = _promise(stated, arrays)
+        if promise.lattice_bits + BITS_ABOVE != agreement.packing.bits:
+            raise ValueError(
+                f"the promise is of noise on a lattice of {promise.lattice_bits} bits, the agreement packs "
+                f"{agreement.packing.bits}: clients could move a sum by more than the noise hides"
+            )
+        if seed is not None and not promise.simulation:
+            raise ValueError("this node's paillier-noise-seed is for simulations; the run is not a simulation")
+        sentence = "Each holder adds noise of its own: " + promise.after(promise.rounds, promise.delta).sentence()
+    for name, part in zip(_FILES, (stated, arrays), strict=True):
         if stated:
-            promise = _promise(stated, arrays)
-            if promise.lattice_bits + BITS_ABOVE != agreement.packing.bits:
-                raise ValueError(
-                    f"the promise is of noise on a lattice of {promise.lattice_bits} bits, the agreement packs "
-                    f"{agreement.packing.bits}: clients could move a sum by more than the noise hides"
-                )
-            if self._seed is not None and not promise.simulation:
-                raise ValueError("this node's paillier-noise-seed is for simulations; the run is not a simulation")
-            sentence = "Each holder adds noise of its own: " + promise.after(promise.rounds, promise.delta).sentence()
-        for name, part in zip(_FILES, (stated, arrays), strict=True):
-            if stated:
-                files.write_atomic(folder / name, part)
-            else:
-                # Left by a start that received a promise and was interrupted.
-                files.remove(folder / name)
-        Holder(self._key, agreement, folder).begin()
-        files.write_atomic(folder / "agreement.json", strict_json.canonical(agreement.record()))
-        _log_once(agreement.run, agreement.min_contributions, sentence)
+            files.write_atomic(folder / name, part)
+        else:
+            # Left by a start that received a promise and was interrupted.
+            files.remove(folder / name)
+    Holder(key, agreement, folder).begin()
+    files.write_atomic(folder / "agreement.json", strict_json.canonical(agreement.record()))
+    _log_once(agreement.run, agreement.min_contributions, sentence)
 
-    def _noise(
-        self, folder: Path, holder: Holder, promise: Promise | None, round_index: int, record: ConfigRecord
-    ) -> ConfigRecord:
-        """The holder's row of noise for a round, encrypted; it is spent from here on."""
-        if promise is None or promise.mechanism is None:
-            raise ValueError("holders add no noise in this run")
-        clip_norm, fixed = scale(CLIP_NORM, record.get(CLIP_NORM)), promise.terms.clip_norm
-        if fixed is None and not promise.terms.adaptive:
-            raise ValueError("the run promises no clip norm, to which noise would be scaled")
-        if fixed is not None and clip_norm != fixed:
-            raise ValueError(f"{CLIP_NORM} = {clip_norm}: the run promises {shown(fixed)}")
-        holder.require_no_noise_yet(round_index)
-        size, given, lattice = holder.agreement.size, holder.next_noise, Lattice(clip_norm, promise.lattice_bits)
-        stream = HolderNoise(promise.mechanism, size, folder / "noise", seed=self._seed, given=given)
-        steps = noise_steps(stream.row(round_index) * lattice.clip_norm, lattice.step)
-        return ConfigRecord({"noise": holder.noise(round_index, steps)})
+
+def _noise(
+    folder: Path, holder: Holder, promise: Promise | None, round_index: int, record: ConfigRecord, seed: int | None
+) -> ConfigRecord:
+    """The holder's row of noise for a round, encrypted; it is spent from here on."""
+    if promise is None or promise.mechanism is None:
+        raise ValueError("holders add no noise in this run")
+    clip_norm, fixed = scale(CLIP_NORM, record.get(CLIP_NORM)), promise.terms.clip_norm
+    if fixed is None and not promise.terms.adaptive:
+        raise ValueError("the run promises no clip norm, to which noise would be scaled")
+    if fixed is not None and clip_norm != fixed:
+        raise ValueError(f"{CLIP_NORM} = {clip_norm}: the run promises {shown(fixed)}")
+    holder.require_no_noise_yet(round_index)
+    size, given, lattice = holder.agreement.size, holder.next_noise, Lattice(clip_norm, promise.lattice_bits)
+    stream = HolderNoise(promise.mechanism, size, folder / "noise", seed=seed, given=given)
+    steps = noise_steps(stream.row(round_index) * lattice.clip_norm, lattice.step)
+    return ConfigRecord({"noise": holder.noise(round_index, steps)})
 
 
 def _taken(folder: Path, agreement: Agreement, content: RecordDict, round_index: int) -> Collection[bytes]:

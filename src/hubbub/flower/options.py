@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from hubbub._util.checks import integer, nearest, one_of, open_unit, plain_numbers, positive, probability, scale, shown
@@ -194,31 +193,25 @@ class Options:
 
     def require_fitting(self, mechanism: Mechanism) -> None:
         """Refuse a mechanism whose cohorts cannot be drawn, or whose participation pattern is not enforced."""
-        stated = getattr(mechanism.participation, "sampling_probability", None)
+        pattern, stated = mechanism.participation, getattr(mechanism.participation, "sampling_probability", None)
         if self.sampling_probability not in (None, stated):
-            raise ConfigError(
-                f"sampling_probability = {self.sampling_probability}: the mechanism has {mechanism.participation}; leave it out"
-            )
-        match mechanism.participation:
+            raise ConfigError(f"sampling_probability = {self.sampling_probability}: the mechanism has {pattern}; leave it out")
+        match pattern:
             case patterns.FixedSizeSampling() | patterns.TruncatedPoissonSampling():
                 raise ConfigError(
-                    f"participation = {mechanism.participation}: counts on a population of a fixed number, while nodes come "
+                    f"participation = {pattern}: counts on a population of a fixed number, while nodes come "
                     "and go; use PoissonSampling, which amplifies as well, or a pattern"
                 )
             case PoissonSampling() | patterns.CyclicPoissonSampling() | patterns.BallsInBinsSampling():
                 if self.num_sampled_clients is not None:
                     raise ConfigError(
-                        f"num_sampled_clients = {self.num_sampled_clients}: cohorts are sampled by {mechanism.participation}; "
+                        f"num_sampled_clients = {self.num_sampled_clients}: cohorts are sampled by {pattern}; "
                         "leave it out, and say expected_cohort_size where the number of clients is known"
                     )
             case patterns.SingleParticipation() | patterns.FixedEpochs() | MinSeparation():
                 if self.num_sampled_clients is None:
                     raise ConfigError("num_sampled_clients: is missing; say how many clients are asked in a round")
-        self._require_enforced(mechanism.participation, mechanism.rounds)
-
-    def _require_enforced(self, pattern: Participation, rounds: int) -> None:
-        """Refuse a participation pattern that neither the ledger nor the devices enforce."""
-        promised = promises(pattern, rounds)
+        promised = promises(pattern, mechanism.rounds)
         if self.pattern_kept_by == "devices":
             if not isinstance(pattern, MinSeparation) or not promised:
                 raise ConfigError(
@@ -322,10 +315,10 @@ def require_averaging(strategy: object) -> Strategy:
             f"strategy = {type(strategy).__name__}: must be a strategy of flwr.serverapp.strategy, such as FedAvg(); those of "
             "flwr.server.strategy, the legacy API, are not wrapped"
         )
-    if any("DifferentialPrivacy" in kind.__name__ or kind.__name__ == "PrivateStrategy" for kind in type(strategy).__mro__):
+    kinds = {kind.__name__ for kind in type(strategy).__mro__}
+    if "PrivateStrategy" in kinds or any("DifferentialPrivacy" in name for name in kinds):
         raise ConfigError(f"strategy = {type(strategy).__name__}: is private itself; wrap the strategy within it")
-    refused = tuple(getattr(flower_strategies, name) for name in _NOT_AVERAGING if hasattr(flower_strategies, name))
-    if isinstance(strategy, refused):
+    if not kinds.isdisjoint(_NOT_AVERAGING):
         raise ConfigError(
             f"strategy = {type(strategy).__name__}: uses single updates, which noise on their sum does not protect; "
             "wrap one that averages, such as FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi or FedProx"

@@ -180,16 +180,13 @@ def _answer(msg: Message, context: Context) -> Message:
             if record.get("action") != HELLO:
                 raise ValueError(f"this node holds no share of a key: its configuration has no {SHARE!r}")
             return Message(RecordDict({RECORD: held()}), reply_to=msg)
-        path = Path(str(context.node_config[SHARE]))
         # Only a holder loads accounting and noise.
-        from hubbub.flower.holders import HolderFolder
+        from hubbub.flower.holders import answer
 
-        holder = HolderFolder(
-            _key(path, path.lstat().st_ino, path.lstat().st_ctime_ns),
-            Path(str(context.node_config.get(FOLDER, path.parent))),
-            seed=context.node_config.get(SEED),
-        )
-        return Message(RecordDict({RECORD: holder.answer(msg.content)}), reply_to=msg)
+        config, path = context.node_config, Path(str(context.node_config[SHARE]))
+        key, root = _key(path, path.lstat().st_ino, path.lstat().st_ctime_ns), Path(str(config.get(FOLDER, path.parent)))
+        seed = integer(SEED, config[SEED], at_least=0) if SEED in config else None
+        return Message(RecordDict({RECORD: answer(msg.content, key, root, seed)}), reply_to=msg)
     except (HubbubError, ValueError, TypeError, OSError) as error:
         if isinstance(error, _SENT):
             return refusal(msg, ACTION, error)

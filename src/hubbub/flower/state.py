@@ -50,44 +50,37 @@ class ServerState(Uncopied):
     """
 
     def __init__(self, promise: Promise, layout: Layout, options: Options, dim: int) -> None:
-        folder, clients = options.folder, options.num_sampled_clients or MOST_CLIENTS
-        self.promise = promise
-        self._layout = layout
+        folder, self.promise, self._layout = options.folder, promise, layout
         self._store = None if folder is None else RunStore(folder, head_hook=options.head_hook)
         self._file = None if folder is None else folder / _FILE
-        self._lock = ExitStack()
-        if self._store and folder:
-            if (folder / "ledger.jsonl").exists() and read_chain(folder / "ledger.jsonl").closed:
-                raise LedgerError(
-                    f"state = {folder}: was closed and its keys destroyed; start a new run in another folder, whose "
-                    "privacy cost adds to that of this one"
-                )
-            if folder in _OWNERS:
-                _OWNERS[folder].close()
-            self._lock.enter_context(self._store.locked())
-            finalize(self, self._lock.close)
-            _OWNERS[folder] = self
-        self.closed = False
-        try:
+        self.closed, self.clip_norm, self.rounds = False, 0.0, 0
+        self._seed = options.simulation_seed or 0
+        self._evaluations: Evaluations | None = None
+        self._metrics: Metrics | None = None
+        with ExitStack() as lock:
+            if self._store and folder:
+                if (folder / "ledger.jsonl").exists() and read_chain(folder / "ledger.jsonl").closed:
+                    raise LedgerError(
+                        f"state = {folder}: was closed and its keys destroyed; start a new run in another folder, whose "
+                        "privacy cost adds to that of this one"
+                    )
+                if folder in _OWNERS:
+                    _OWNERS[folder].close()
+                lock.enter_context(self._store.locked())
             # Sums with noise by clients or holders are accepted only with that noise.
             self._path = ReleasePath(
                 promise,
                 dim,
-                clients=clients,
-                seed=options.simulation_seed or 0,
+                clients=options.num_sampled_clients or MOST_CLIENTS,
+                seed=self._seed,
                 store=self._store,
                 head=options.head,
                 noise_in_sums=promise.noise_in_sums,
             )
-        except BaseException:
-            self.close()
-            raise
-        self.clip_norm = 0.0
-        self.rounds = 0
-        self._seed = options.simulation_seed or 0
-        self._evaluations: Evaluations | None = None
-        self._metrics: Metrics | None = None
+            self._lock = lock.pop_all()
         if folder is not None:
+            finalize(self, self._lock.close)
+            _OWNERS[folder] = self
             self._metrics = Metrics(folder / "metrics.jsonl", promise.rounds)
             if not (folder / "guarantee.json").exists():
                 whole = promise.after(promise.rounds, promise.delta)
