@@ -1,9 +1,7 @@
 """Strategies: how noise is correlated over rounds. One family of C a file, independent of the others."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,33 +42,33 @@ __all__ = [
     "own",
 ]
 
-# The file of each family.
-_FAMILIES = {
-    "Banded": "banded",
-    "BandedInverse": "banded_inverse",
-    "BandedToeplitz": "toeplitz",
-    "BinaryTree": "tree",
-    "BufferedLinearToeplitz": "blt",
-    "Columns": "matrix_only",
-    "Dense": "dense",
-    "Fourier": "fourier",
-    "Identity": "identity",
-    "NormalizedToeplitz": "toeplitz",
-    "Semiseparable": "semiseparable",
-    "Stamped": "stamped",
+# A run with one kind of noise loads the file of no other.
+_FILES = {
+    "banded": ("Banded",),
+    "banded_inverse": ("BandedInverse",),
+    "blt": ("BufferedLinearToeplitz",),
+    "dense": ("Dense",),
+    "fourier": ("Fourier",),
+    "identity": ("Identity",),
+    "matrix_only": ("Columns", "Described"),
+    "semiseparable": ("Semiseparable",),
+    "stamped": ("Stamped",),
+    "toeplitz": ("BandedToeplitz", "NormalizedToeplitz"),
+    "tree": ("BinaryTree",),
 }
+__getattr__, __dir__ = lazily(__name__, _FILES)
+_NAMES = [name for names in _FILES.values() for name in names]
 
 
 class _Families:
-    """The classes of the families. The file of a family is loaded when its class is first needed."""
+    """The classes of the families; the file of each is loaded when it is asked for."""
 
     def __contains__(self, kind: type) -> bool:
-        # Compares the class itself, since anybody can copy its name. Until its file is loaded, no object of it exists.
-        module = sys.modules.get(f"{__name__}.{_FAMILIES.get(kind.__name__)}")
-        return module is not None and getattr(module, kind.__name__, None) is kind
+        # Compares the class itself, since anybody can copy its name.
+        return kind.__name__ in _NAMES and kind.__name__ != "Described" and __getattr__(kind.__name__) is kind
 
     def __iter__(self) -> Iterator[type]:
-        return (getattr(import_module(f"{__name__}.{file}"), name) for name, file in _FAMILIES.items())
+        return (__getattr__(name) for name in _NAMES if name != "Described")
 
 
 # Families of this package: plain numbers and arrays describe each completely, and its stated sensitivity is computed from
@@ -108,26 +106,16 @@ def strategy_numbers(strategy: Strategy) -> dict[str, Any]:
 
         origin = strategy.origin if isinstance(strategy, Described) else f"{kind.__module__}.{kind.__qualname__}"
         return {"name": "Described", "origin": origin, "rounds": int(strategy.rounds)}
-    return {
-        "name": kind.__name__,
-        **{name: v for name, v in _values(strategy).items() if not isinstance(v, tuple | np.ndarray)},
-    }
+    plain = {name: v for name, v in _values(strategy).items() if not isinstance(v, tuple | np.ndarray)}
+    return {"name": kind.__name__, **plain}
 
 
 def from_parts(parts: Mapping[str, Any]) -> Strategy:
     """The strategy of a name and its fields, checked by its constructor."""
-    name = one_of("strategy.name", parts.get("name"), _FILES)
-    kind = getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
-    strategy: Strategy = kind(**{name: value for name, value in parts.items() if name != "name"})
+    values = dict(parts)
+    strategy: Strategy = __getattr__(one_of("strategy.name", values.pop("name", None), _NAMES))(**values)
     return strategy
 
 
 def _values(strategy: Strategy) -> dict[str, Any]:
     return {part.name: getattr(strategy, part.name) for part in fields(strategy)}  # type: ignore[arg-type] # dataclasses
-
-
-# A run with one kind of noise loads no other.
-_FILES = {**_FAMILIES, "Described": "matrix_only"}
-__getattr__, __dir__ = lazily(
-    __name__, {file: tuple(name for name in _FILES if _FILES[name] == file) for file in _FILES.values()}
-)

@@ -23,7 +23,6 @@ https://arxiv.org/abs/2103.00039.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -34,9 +33,10 @@ from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participa
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 
-__all__ = ["DECODERS", "BinaryTree", "Forest"]
+__all__ = ["DECODERS", "BinaryTree"]
 
 DECODERS = ("plain", "online", "full")
+_Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class BinaryTree:
     @property
     def memory_rows(self) -> int:
         """The most rows that :meth:`step` remembers: one for each finished half of the intervals around a round."""
-        most = min(self.rounds, self._forest.rounds_per_tree - 1)
+        most = min(self.rounds, self._span - 1)
         # The most ones that a binary number up to this can have.
         return (most + 1).bit_length() - 1
 
@@ -99,7 +99,7 @@ class BinaryTree:
         require_dense(self.rounds)
         if self.decoder == "full":
             return self._triangular()
-        ends = sorted((stop, size, start) for size, a, b in self._forest.levels() for start, stop in zip(a, b, strict=True))
+        ends = sorted((stop, size, start) for size, a, b in self._levels() for start, stop in zip(a, b, strict=True))
         C = np.zeros((len(ends), self.rounds))
         for row, (stop, _, start) in enumerate(ends):
             C[row, start:stop] = 1
@@ -107,7 +107,7 @@ class BinaryTree:
 
     def leading(self, rounds: int) -> "BinaryTree":
         """The first ``rounds`` rounds: the intervals that are complete by then."""
-        return BinaryTree(rounds, self.decoder, self._forest.rounds_per_tree, self.completed)
+        return BinaryTree(rounds, self.decoder, self._span, self.completed)
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x.
@@ -115,24 +115,24 @@ class BinaryTree:
         Exact, except for a full decoder that stops within a tree (a bound: all intervals of the whole tree) and for thousands
         of participations a few rounds apart (a bound for each size of intervals).
         """
-        exact = self.decoder != "full" or self.rounds % self._forest.rounds_per_tree == 0
+        exact = not self._begun or self.rounds % self._span == 0
         match covering(participation, self.rounds):
             case SingleParticipation():
-                squared = self._forest.deepest()
+                squared = self._fixed_epochs(1, self.rounds)
             case FixedEpochs(epochs, rounds_per_epoch):
-                squared = self._forest.fixed_epochs(epochs, rounds_per_epoch)
+                squared = self._fixed_epochs(epochs, rounds_per_epoch)
             case MinSeparation(min_separation, max_participations):
-                squared, found = self._forest.separated(min_separation, max_participations)
+                squared, found = self._separated(min_separation, max_participations)
                 exact = exact and found
         return Sensitivity(math.sqrt(squared), exact, "Kairouz et al. 2021, Appendix D")
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """The noise of this round's prefix sum less that of the previous one: the new estimate less those that it replaces."""
         require_round(round_index, self.rounds)
-        tree, t = divmod(round_index, self._forest.rounds_per_tree)
+        tree, t = divmod(round_index, self._span)
         top = self._top(t)
         kept = len(memory) - (t & (1 << top) - 1).bit_count()
-        ended = t + 1 == self._forest.rounds_per_tree
+        ended = t + 1 == self._span
         if self.decoder == "full":
             precision, coefficients = self._conditional(t)
             row = (1 / math.sqrt(precision)) * draw(round_index)
@@ -142,22 +142,32 @@ class BinaryTree:
             for finished in memory[kept:]:
                 total = total + finished
             return row, () if ended else (*memory[:kept], total)
-        first = tree * self._rows_before(self._forest.rounds_per_tree) + self._rows_before(t)
+        first = tree * self._rows_before(self._span) + self._rows_before(t)
         estimate = draw(first + top) if self.decoder == "plain" else self._estimate(t, top, first, draw, memory)
         row = estimate
         for replaced in memory[kept:]:
             row = row - replaced
         return row, () if ended else (*memory[:kept], estimate)
 
-    @cached_property
-    def _forest(self) -> "Forest":
-        span = self.rounds if self.rounds_per_tree is None else self.rounds_per_tree
-        return Forest(self.rounds, span, self.completed, begun=self.decoder == "full")
+    @property
+    def _span(self) -> int:
+        """Rounds of a tree; the last one may have fewer."""
+        return self.rounds if self.rounds_per_tree is None else self.rounds_per_tree
+
+    @property
+    def _height(self) -> int:
+        """The height of a whole tree: 2^height is at least its rounds."""
+        return (self._span - 1).bit_length()
+
+    @property
+    def _begun(self) -> bool:
+        """Whether an unfinished last tree has all the intervals of a finished one, cut; else those that are complete."""
+        return self.decoder == "full"
 
     def _top(self, t: int) -> int:
         """The height of the largest interval that round t of a tree finishes."""
-        if self.completed and t + 1 == self._forest.rounds_per_tree:
-            return self._forest.height
+        if self.completed and t + 1 == self._span:
+            return self._height
         return ((t + 1) & -(t + 1)).bit_length() - 1
 
     def _rows_before(self, t: int) -> int:
@@ -185,10 +195,10 @@ class BinaryTree:
         the right half is still to come and integrated out.
         """
         outside, coefficients = 0.0, []
-        for height in range(self._forest.height, 0, -1):
+        for height in range(self._height, 0, -1):
             start = t >> height << height
             middle = start + (1 << height - 1)
-            total = outside + (self.completed or start + (1 << height) <= self._forest.rounds_per_tree)
+            total = outside + (self.completed or start + (1 << height) <= self._span)
             if t >= middle:
                 coefficients.append(total)
                 outside = total
@@ -202,9 +212,9 @@ class BinaryTree:
 
     def _sum_variance(self, start: int, height: int) -> float:
         """The variance of the sum over an interval, given the intervals inside it."""
-        if start + (1 << height) <= self._forest.rounds_per_tree:
+        if start + (1 << height) <= self._span:
             return _variance(height)
-        if start >= self._forest.rounds_per_tree:
+        if start >= self._span:
             return 0.0
         halves = sum(self._sum_variance(s, height - 1) for s in (start, start + (1 << height - 1)))
         return halves / (1 + halves) if self.completed else halves
@@ -213,7 +223,7 @@ class BinaryTree:
         """C of the full decoder, which has the same inner products of columns."""
         C = np.zeros((self.rounds, self.rounds))
         for round_index in range(self.rounds):
-            t = round_index % self._forest.rounds_per_tree
+            t = round_index % self._span
             precision, coefficients = self._conditional(t)
             C[round_index, round_index] = math.sqrt(precision)
             # The finished halves tile the rounds of the tree before t, the largest first.
@@ -223,69 +233,29 @@ class BinaryTree:
                 start += 1 << height
         return C
 
-
-def _variance(height: int) -> float:
-    """The variance of the best estimate of a complete interval's sum from all intervals inside it (Honaker 2015)."""
-    return 1 / (2 - 2.0**-height)
-
-
-_Integers = npt.NDArray[np.int64]
-# Pairs of partial answers that are joined at once: 16 bytes each.
-_MOST_PAIRS = 8_000_000
-_MOST_TREES = 10_000
-
-
-@dataclass(frozen=True)
-class Forest:
-    """Equal trees one after another; the last one may have fewer rounds.
-
-    Args:
-        rounds: n of all trees together.
-        rounds_per_tree: Leaves of a tree.
-        completed: A finished tree has the intervals that reach beyond its last round too, as if rounds without data followed.
-        begun: A last tree that is not finished has all the intervals of a finished one, cut; else those that are complete.
-    """
-
-    rounds: int
-    rounds_per_tree: int
-    completed: bool
-    begun: bool
-
-    @property
-    def height(self) -> int:
-        """The height of a whole tree: 2^height is at least its rounds."""
-        return (self.rounds_per_tree - 1).bit_length()
-
-    def levels(self) -> Iterator[tuple[int, _Integers, _Integers]]:
+    def _levels(self) -> Iterator[tuple[int, _Integers, _Integers]]:
         """For each height the size of its intervals, their starts and their stops, in order."""
-        trees, rest = divmod(self.rounds, self.rounds_per_tree)
-        for height in range(self.height + 1):
+        trees, rest = divmod(self.rounds, self._span)
+        for height in range(self._height + 1):
             size = 1 << height
-            within = np.arange(0, self.rounds_per_tree, size)
+            within = np.arange(0, self._span, size)
             if not self.completed:
-                within = within[: self.rounds_per_tree // size]
-            starts = (np.arange(trees)[:, None] * self.rounds_per_tree + within).ravel()
-            stops = np.minimum(starts + size, (starts // self.rounds_per_tree + 1) * self.rounds_per_tree)
-            last = within[within < rest] if self.begun else np.arange(rest // size) * size
-            first = trees * self.rounds_per_tree
+                within = within[: self._span // size]
+            starts = (np.arange(trees)[:, None] * self._span + within).ravel()
+            stops = np.minimum(starts + size, (starts // self._span + 1) * self._span)
+            last = within[within < rest] if self._begun else np.arange(rest // size) * size
+            first = trees * self._span
             yield (
                 size,
                 np.concatenate([starts, first + last]),
                 np.concatenate([stops, np.minimum(first + last + size, self.rounds)]),
             )
 
-    def deepest(self) -> int:
-        """The most intervals around a round, in O(1): round 0 is in the leftmost of each size."""
-        whole = self.rounds >= self.rounds_per_tree or self.begun
-        if whole and self.completed:
-            return self.height + 1
-        return (self.rounds_per_tree if whole else self.rounds).bit_length()
-
-    def fixed_epochs(self, epochs: int, rounds_per_epoch: int) -> int:
+    def _fixed_epochs(self, epochs: int, rounds_per_epoch: int) -> int:
         """The squared sensitivity to a client of rounds r, r + b, r + 2b, …; O(n log n)."""
         b, last = min(rounds_per_epoch, self.rounds), min(self.rounds, epochs * rounds_per_epoch)
         first, squared, steps = np.arange(b), np.zeros(b), np.zeros(-(-self.rounds // b) * b + 1)
-        for size, starts, stops in self.levels():
+        for size, starts, stops in self._levels():
             if size > b:
                 before, until = (-((first - np.minimum(edge, last)[:, None]) // b) for edge in (starts, stops))
                 squared += np.square(np.maximum(until, 0) - np.maximum(before, 0)).sum(axis=0)
@@ -297,7 +267,7 @@ class Forest:
         around[last:] = 0
         return int((squared + around.reshape(-1, b).sum(axis=0)).max())
 
-    def separated(self, separation: int, most: int) -> tuple[int, bool]:
+    def _separated(self, separation: int, most: int) -> tuple[int, bool]:
         """The squared sensitivity to at most ``most`` rounds that are ``separation`` apart, and whether that is exact.
 
         An upper bound only if the exact value would need too much memory: thousands of participations a few rounds apart.
@@ -305,13 +275,23 @@ class Forest:
         separation = min(separation, self.rounds)
         most = min(most, -(-self.rounds // separation))
         if separation == 1 and most == self.rounds:
-            return sum(int(np.square(stops - starts).sum()) for _, starts, stops in self.levels()), True
+            return sum(int(np.square(stops - starts).sum()) for _, starts, stops in self._levels()), True
         try:
             return _Programme(self, separation, most).best(), True
         except _TooManyError:
             # In each level by itself, as many intervals as possible have as many rounds as fit.
-            fits = [min(most, -(-size // separation)) for size, starts, _ in self.levels() if len(starts)]
+            fits = [min(most, -(-size // separation)) for size, starts, _ in self._levels() if len(starts)]
             return sum(most // full * full**2 + (most % full) ** 2 for full in fits), False
+
+
+def _variance(height: int) -> float:
+    """The variance of the best estimate of a complete interval's sum from all intervals inside it (Honaker 2015)."""
+    return 1 / (2 - 2.0**-height)
+
+
+# Pairs of partial answers that are joined at once: 16 bytes each.
+_MOST_PAIRS = 8_000_000
+_MOST_TREES = 10_000
 
 
 class _TooManyError(Exception):
@@ -333,8 +313,8 @@ class _Choices(NamedTuple):
 class _Programme:
     """The dynamic programme over intervals, from rounds up to trees and from the first tree to the last."""
 
-    def __init__(self, forest: Forest, separation: int, most: int) -> None:
-        self._forest, self._separation, self._most = forest, separation, most
+    def __init__(self, tree: BinaryTree, separation: int, most: int) -> None:
+        self._tree, self._separation, self._most = tree, separation, most
         idle = np.maximum(np.arange(separation + 1) - 1, 0)
         idle[separation] = separation
         taken = np.full(separation + 1, separation)
@@ -343,30 +323,30 @@ class _Programme:
 
     def best(self) -> int:
         """The largest value."""
-        forest = self._forest
-        trees, rest = divmod(forest.rounds, forest.rounds_per_tree)
-        sizes = [forest.rounds_per_tree] * trees + [rest] * bool(rest)
+        tree = self._tree
+        trees, rest = divmod(tree.rounds, tree._span)
+        sizes = [tree._span] * trees + [rest] * bool(rest)
         if len(sizes) > _MOST_TREES:
             raise _TooManyError
-        later = {rounds: self._part(forest.height, 0, rounds, self._separation + 1) for rounds in set(sizes[1:])}
+        later = {rounds: self._part(tree._height, 0, rounds, self._separation + 1) for rounds in set(sizes[1:])}
         # Nothing is forbidden at the start, so that one column is enough.
-        state = self._part(forest.height, 0, sizes[0], 1)
+        state = self._part(tree._height, 0, sizes[0], 1)
         for rounds in sizes[1:]:
             state = self._joined(state, later[rounds], counted=False)
         return int(state.values.max())
 
     def _part(self, height: int, start: int, rounds: int, columns: int) -> _Choices:
         """The choices in the interval of that height and start, of a tree that has the given rounds, more than ``start``."""
-        forest, size = self._forest, 1 << height
+        tree, size = self._tree, 1 << height
         if start + size <= rounds and (height == 0 or columns > 1):
             while len(self._complete) <= height:
                 half = self._complete[-1]
                 self._complete.append(self._joined(half, half, counted=True))
             whole = self._complete[height]
             return whole._replace(forbidden=whole.forbidden[:, :columns])
-        finished = forest.begun or rounds == forest.rounds_per_tree
-        present = forest.rounds_per_tree if finished else rounds
-        counted = start + size <= present or (finished and forest.completed)
+        finished = tree._begun or rounds == tree._span
+        present = tree._span if finished else rounds
+        counted = start + size <= present or (finished and tree.completed)
         middle = start + size // 2
         left = self._part(height - 1, start, rounds, columns)
         if middle < rounds:
