@@ -296,7 +296,7 @@ class Ranks:
                 if rank == self.rank:
                     for part in parts[1:]:
                         total += part.to("cpu")
-                self._broadcast(total, rank)
+                self._moving(partial(dist.broadcast, total, self._members[rank], group=self._data))
         return total.to(parts[0].device)
 
     def gathered(
@@ -353,18 +353,9 @@ class Ranks:
             with torch.no_grad():
                 vector.copy_(here)
 
-    def share(self, tensor: torch.Tensor) -> None:
-        """Overwrite a tensor on every rank by that of rank 0, of the same shape and dtype.
-
-        Raises:
-            RankError: A rank is gone, or its tensor has another shape or dtype.
-        """
-        if self.size > 1:
-            self.require_same("shape or dtype to share", lambda: (tuple(tensor.shape), tensor.dtype))
-            here = tensor.detach().cpu().contiguous()
-            self._broadcast(here, 0)
-            with torch.no_grad():
-                tensor.copy_(here)
+    def share(self, vector: torch.Tensor) -> None:
+        """Overwrite a vector on every rank by that of rank 0; as :meth:`complete`, with one range."""
+        self.complete(vector, [(0, len(vector)), *[(0, 0)] * (self.size - 1)])
 
     # How they talk: each with rank 0, so that whoever does not answer has a number; and in each exchange, so that whoever makes
     # other calls is found before it adds anything up.
@@ -379,9 +370,6 @@ class Ranks:
             if isinstance(error, RankError)
             else _Failed(self.rank, f"rank {self.rank}: {_line(error)}")
         )
-
-    def _broadcast(self, tensor: torch.Tensor, rank: int) -> None:
-        self._moving(lambda: dist.broadcast(tensor, self._members[rank], group=self._data))
 
     def _moving(self, move: Callable[[], object]) -> None:
         """Move data; if that fails, find out who is gone."""
