@@ -42,7 +42,7 @@ from scipy.special import ndtr
 
 from hubbub._util.checks import Array
 from hubbub.accounting.events import BallsInBins, NeighboringRelation
-from hubbub.accounting.pairs import EVERYWHERE, Law, Loss, LossLaw, Pair
+from hubbub.accounting.pairs import Law, Loss, LossLaw, Pair
 
 __all__ = ["BinsLaw", "Ratio", "directions", "of_mixture"]
 
@@ -232,13 +232,13 @@ class BinsLaw:
         losses, _ = self._atoms(_FEWEST_POINTS, log_tail)
         return min(0.0, float(losses[0])), max(0.0, float(losses[-1]))
 
-    def discretized(self, mesh: float, log_tail: float, fine: tuple[float, float] = EVERYWHERE) -> Loss:
-        """A loss on the mesh that dominates this one, fine everywhere.
+    def discretized(self, mesh: float, log_tail: float) -> Loss:
+        """A loss on the mesh that dominates this one.
 
         Where float64 cannot hold its tails (μ above 25 or so, an epsilon of hundreds) it is that of one bin, never less.
         """
         if not self._amplified(log_tail):
-            return self._unamplified.discretized(mesh, log_tail, fine)
+            return self._unamplified.discretized(mesh, log_tail)
         low, high = self.span(log_tail)
         points = _FEWEST_POINTS
         while points < _MOST_POINTS and points * mesh < high - low:

@@ -98,9 +98,9 @@ class _MixturePair(LossPair):
         while self.losses(low)[0] > float(wanted[0]) and low[0] > -_FARTHEST:
             low *= 2
         grid = np.linspace(low[0], high[0], min(8 * len(wanted), 2048))
-        at = np.clip(np.searchsorted(self.losses(grid), wanted), 1, len(grid) - 1)
-        low, high = grid[at - 1], grid[at]
-        found = (low + high) / 2
+        known = self.losses(grid)
+        at = np.clip(np.searchsorted(known, wanted), 1, len(grid) - 1)
+        low, high, found = grid[at - 1], grid[at], np.interp(wanted, known, grid)
         left = np.arange(len(wanted))
         for _ in range(_STEPS):
             x = found[left]

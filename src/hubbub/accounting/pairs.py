@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr
 
 from hubbub._util.checks import Array
@@ -47,14 +46,8 @@ class Loss:
     infinite: float
 
 
-IntArray = npt.NDArray[np.int64]
-
-
 # Logarithm of the mass below the lowest loss on the mesh; it is moved up to that loss, which only raises the profile.
 LOW_TAIL = -40.0
-EVERYWHERE = (-math.inf, math.inf)
-# In the tails one of so many points of the mesh is used.
-_STRIDE = 8
 # A tilt is chosen well with less missing mass.
 _MISSING = 1e-2
 
@@ -65,11 +58,8 @@ class LossLaw(Protocol):
     def span(self, log_tail: float) -> tuple[float, float]:
         """The losses between which all but a mass of e^log_tail lies."""
 
-    def discretized(self, mesh: float, log_tail: float, fine: tuple[float, float] = EVERYWHERE) -> Loss:
-        """A loss on the mesh that dominates this one; mass beyond the span counts as infinite loss.
-
-        Outside the losses of ``fine`` a law may use every few points only: it still dominates, less tightly.
-        """
+    def discretized(self, mesh: float, log_tail: float) -> Loss:
+        """A loss on the mesh that dominates this one; mass beyond the span counts as infinite loss."""
 
     def sampled(self, log_tail: float) -> tuple[Array, Array]:
         """Some hundred losses and their masses, to choose a tilt by: an approximation, not a bound."""
@@ -202,14 +192,6 @@ def outward(first: float, second: float, x: float) -> tuple[float, float]:
     return first * (1 + error), second * max(0.0, 1 - error)
 
 
-def _steps(first: int, last: int, low: float, high: float) -> IntArray:
-    """Multiples of the mesh that are used: all between two bounds, every few outside; 0 is among them where it is between."""
-    low, high = math.floor(min(max(low, first), 0)), math.ceil(max(min(high, last), 0))
-    left = np.arange(low, first - _STRIDE, -_STRIDE)[:0:-1]
-    right = np.arange(high, last + _STRIDE, _STRIDE)[1:]
-    return np.concatenate([left, np.arange(low, high + 1), right])
-
-
 def between(x: Array) -> Array:
     """Φ(x_{i+1}) − Φ(x_i), each from the side that keeps its relative precision.
 
@@ -242,16 +224,16 @@ class Law:
         """The losses between which all but a mass of e^log_tail lies."""
         return min(0.0, self.lower.extremes(log_tail)[0]), max(0.0, self.upper.extremes(log_tail)[1])
 
-    def discretized(self, mesh: float, log_tail: float, fine: tuple[float, float] = EVERYWHERE) -> Loss:
+    def discretized(self, mesh: float, log_tail: float) -> Loss:
         """A loss on the mesh that dominates this one."""
         low, high = self.span(log_tail)
-        at = _steps(math.floor(low / mesh), math.ceil(high / mesh), fine[0] / mesh, fine[1] / mesh)
-        edges = np.multiply(at, mesh, dtype=np.float64)
+        first = math.floor(low / mesh)
+        edges = np.multiply(np.arange(first, math.ceil(high / mesh) + 1), mesh, dtype=np.float64)
         if self.upper == self.lower:
             zero = 0
             p, q = self.upper.masses(edges)
         else:
-            zero = int(np.searchsorted(at, 0))
+            zero = -first
             below, above = self.lower.masses(edges[: zero + 1]), self.upper.masses(edges[zero:])
             p, q = (np.concatenate(parts) for parts in zip(below, above, strict=True))
         # The part of each interval's mass that goes to its upper end keeps the mass under Q: ∫ e^{-L} dP.
@@ -259,13 +241,13 @@ class Law:
             # In logarithms where e^L alone overflows and its product with the mass does not.
             kept = q * np.exp(edges[:-1]) if high < 700 else np.exp(np.minimum(np.log(q) + edges[:-1], 700))
         upper = np.clip((p - kept) / -np.expm1(-np.diff(edges)), 0, p)
-        mass = np.zeros(int(at[-1] - at[0]) + 1)
-        mass[at[1:] - at[0]] += upper
-        mass[at[:-1] - at[0]] += p - upper
+        mass = np.zeros(len(edges))
+        mass[1:] += upper
+        mass[:-1] += p - upper
         outside = math.exp(log_tail)
         # The mass below the mesh is moved up to its lowest loss, or to 0 if there are two pairs.
-        mass[at[zero] - at[0]] += max(0.0, 1 - float(mass.sum()) - outside)
-        return Loss(int(at[0]), mass, outside)
+        mass[zero] += max(0.0, 1 - float(mass.sum()) - outside)
+        return Loss(first, mass, outside)
 
     def sampled(self, log_tail: float) -> tuple[Array, Array]:
         """Some hundred losses and their masses: an approximation, not a bound."""
@@ -304,9 +286,9 @@ class Blend:
         spans = [law.span(log_tail) for law in self.laws]
         return min(low for low, _ in spans), max(high for _, high in spans)
 
-    def discretized(self, mesh: float, log_tail: float, fine: tuple[float, float] = EVERYWHERE) -> Loss:
+    def discretized(self, mesh: float, log_tail: float) -> Loss:
         """A loss on the mesh that dominates this one."""
-        parts = [law.discretized(mesh, log_tail, fine) for law in self.laws]
+        parts = [law.discretized(mesh, log_tail) for law in self.laws]
         first = min(part.first for part in parts)
         mass = np.zeros(max(part.first + len(part.mass) for part in parts) - first)
         for weight, part in zip(self.weights, parts, strict=True):
