@@ -342,8 +342,6 @@ def test_directions_of_canaries_are_orthonormal_and_reach_all_coordinates() -> N
     assert (np.abs(rows).sum(axis=0) > 0).all()
     row = np.random.default_rng(1).normal(size=210)
     np.testing.assert_allclose(planted.along(row), rows @ row, atol=1e-12)
-    amounts = np.arange(20.0)
-    np.testing.assert_allclose(planted.combined(amounts, slice(5, 90)), (amounts @ rows)[5:90], atol=1e-12)
 
 
 def test_the_scores_of_poisson_cohorts_are_likelihood_ratios() -> None:

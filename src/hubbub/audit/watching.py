@@ -53,10 +53,6 @@ class Canaries:
         """The projection of a row on each direction, ``(canaries,)``."""
         return np.bincount(self.owner, weights=row * self.vector, minlength=len(self.clients)).astype(np.float64)
 
-    def combined(self, amounts: Array, where: slice) -> Array:
-        """The sum of all directions with weights ``(canaries,)``, at some coordinates."""
-        return np.asarray(amounts[self.owner[where]] * self.vector[where])
-
 
 def plant(
     clients: Sequence[Hashable], dim: int, rounds: int, *, canaries: int, unclipped: float, rng: np.random.Generator
@@ -218,7 +214,7 @@ class _Observer(Population):
         self.patterns.append((1 - self.absent) * amounts)
         added = amounts * np.where(canaries.present, 1.0, self.absent)
         window = slice(0, min(len(scaled), max(1, _KEPT // self.plan.rounds)))
-        self.noise.append(scaled[window] - canaries.combined(added, window))
+        self.noise.append(scaled[window] - added[canaries.owner[window]] * canaries.vector[window])
 
     def _noise_factor(self, answers: int, bound: float) -> float:
         """How much larger the noise of a sum is than the promise counts on, since all who add noise are honest here."""
