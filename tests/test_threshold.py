@@ -258,7 +258,7 @@ def test_pai_15_a_share_is_in_no_text_and_no_pickle():
         assert str(secret) not in text
         assert hex(secret)[2:] not in text
     for make in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="a KeyShare is not pickled or copied"):
+        with pytest.raises(TypeError, match="a KeyShare cannot be copied or pickled"):
             make(SHARES[0])
     with pytest.raises(ValueError, match="is 0") as caught:
         SHARES[0].partial(0)

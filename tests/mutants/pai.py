@@ -100,8 +100,8 @@ PAI-15: secret keys that others may read are taken @ key_files._read
 + 2
 ? test_paillier_keys.py::test_pai_15_a_secret_that_others_may_read_is_refused_with_what_to_type[share]
 
-PAI-15: a share is pickled @ KeyShare.__reduce__
-- raise TypeError('a KeyShare is not pickled or copied: a pickle of it would be the secret, unprotected')
-+ return (KeyShare, (self.public, self.holder, self.secret))
+PAI-15: a share is pickled @ Uncopied.__reduce_ex__
+- raise TypeError(f'a {type(self).__name__} cannot be copied or pickled: it holds a secret, and is used in one place')
++ return object.__reduce_ex__(self, protocol)
 ? test_threshold.py::test_pai_15_a_share_is_in_no_text_and_no_pickle
 """)  # noqa: E501 # code as it stands

@@ -8,8 +8,9 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from hubbub.errors import RunFolderError
@@ -24,7 +25,7 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o
     try:
         with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode) as descriptor:
             for part in (content,) if isinstance(content, bytes) else content:
-                write_whole(descriptor, part, temporary)
+                write_whole(partial(os.write, descriptor), part, temporary)
             os.fsync(descriptor)
         os.replace(temporary, path)
     except BaseException:
@@ -43,7 +44,7 @@ def append(path: Path, content: bytes, *, at: int) -> None:
         if size != at:
             raise BlockingIOError(errno.EAGAIN, f"holds {size} bytes, not the {at} that were written", str(path))
         try:
-            write_whole(descriptor, content, path)
+            write_whole(partial(os.write, descriptor), content, path)
             os.fsync(descriptor)
         except BaseException:
             os.ftruncate(descriptor, size)
@@ -123,7 +124,7 @@ def wipe(path: Path) -> None:
                 "is no file of its own: it has another name or is not a regular file; remove it by hand",
                 str(path),
             )
-        write_whole(descriptor, bytes(status.st_size), path)
+        write_whole(partial(os.write, descriptor), bytes(status.st_size), path)
         os.fsync(descriptor)
     remove(path)
 
@@ -174,11 +175,11 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def write_whole(descriptor: int, content: bytes, path: Path) -> None:
-    """Write all of the content; ``path`` is for the message."""
+def write_whole(write: Callable[[memoryview], int | None], content: bytes, path: Path | None) -> None:
+    """Write all of the content by calls that may write a part of it; ``path`` is for the message."""
     view = memoryview(content)
     while view:
-        written = os.write(descriptor, view)
+        written = write(view)
         if not written:
-            raise OSError(errno.ENOSPC, f"no room for {len(view):,} bytes", str(path))
+            raise OSError(errno.ENOSPC, f"no room for {len(view):,} bytes", path and str(path))
         view = view[written:]

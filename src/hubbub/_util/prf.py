@@ -25,9 +25,7 @@ class Uncopied:
     """Base of what holds a secret key: a copy would draw the same bits for other data, and a pickle is the key, unprotected."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError(
-            f"a {type(self).__name__} of a run cannot be copied or pickled: it holds a secret, and is used in one place"
-        )
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: it holds a secret, and is used in one place")
 
 
 def fresh_key() -> bytes:

@@ -18,12 +18,13 @@ Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16, sections 4 and 
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Self
 
 import gmpy2
 from gmpy2 import mpz
 
 from hubbub._util.checks import integer
+from hubbub._util.prf import Uncopied
 from hubbub.secagg.ciphertext import LARGEST_BITS, SMALLEST_BITS, Ciphertext, PublicKey
 from hubbub.secagg.integers import MOST_WORKERS, in_threads, nest, whole
 from hubbub.secagg.primes import ROUNDS, far_apart, fit_short_exponents, prime_pair
@@ -32,7 +33,7 @@ __all__ = ["SMALLEST_BITS", "Ciphertext", "PrivateKey", "PublicKey", "generate"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class PrivateKey:
+class PrivateKey(Uncopied):
     """A private key, p and q. Its repr, errors and pickles never show them.
 
     Args:
@@ -91,9 +92,6 @@ class PrivateKey:
 
     def __repr__(self) -> str:
         return f"PrivateKey(bits={self.public_key.bits}, key_id={self.public_key.key_id!r})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a PrivateKey is not pickled or copied: a pickle of it would be the secret, unprotected")
 
     def decrypt(self, sums: Ciphertext, *, threads: int = 1) -> Any:
         """Exact Python integers from −(n − 1)/2 to (n − 1)/2: one, or lists of lists in the shape of the ciphertext.

@@ -11,7 +11,6 @@ mistake. It does not stop an attacker: ciphertexts are malleable. A message is a
 of both, which detects damage. The channel must authenticate senders.
 """
 
-import errno
 import hashlib
 import itertools
 import os
@@ -31,8 +30,8 @@ import numpy as np
 import numpy.typing as npt
 from gmpy2 import mpz
 
-from hubbub._util import strict_json
-from hubbub._util.checks import integer, plain_numbers, shown
+from hubbub._util import files, strict_json
+from hubbub._util.checks import boolean, integer, plain_numbers, shown
 from hubbub.secagg.ciphertext import width
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
@@ -148,7 +147,7 @@ class MessageFile(Collection[bytes]):
             # No SpooledTemporaryFile, which loses what it holds if the disk is full just then.
             moved = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 # closed with the messages
             try:
-                _write(moved, self._file.getvalue())
+                files.write_whole(moved.write, self._file.getvalue(), None)
             except OSError:
                 moved.close()
                 raise
@@ -157,7 +156,7 @@ class MessageFile(Collection[bytes]):
             weakref.finalize(self, moved.close)
         self._file.seek(self._ends[-1])
         try:
-            _write(self._file, framed)
+            files.write_whole(self._file.write, framed, self._path)
         except OSError as error:
             error.filename = None if self._path is None else str(self._path)
             raise
@@ -178,15 +177,6 @@ class MessageFile(Collection[bytes]):
 
     def __contains__(self, data: object) -> bool:
         return any(data == message for message in self)
-
-
-def _write(file: BytesIO | FileIO, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        written = file.write(rest)
-        if not written:
-            raise OSError(errno.ENOSPC, f"no room for {len(rest):,} bytes")
-        rest = rest[written:]
 
 
 @dataclass(frozen=True)
@@ -215,7 +205,7 @@ class Agreement:
     server_noise: bool = True
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
+        plain_numbers(self, whole_key=boolean, server_noise=boolean)
         if self.packing.key_bits != self.public_key.bits:
             raise ValueError(f"packing.key_bits = {self.packing.key_bits}: the key has {self.public_key.bits} bits")
         integer("size", self.size, at_least=1, at_most=_MOST_NUMBERS)
@@ -223,9 +213,6 @@ class Agreement:
             raise ValueError(f"run = {shown(self.run)}: must be a name of at most {LONGEST_NAME} printable characters")
         integer("min_contributions", self.min_contributions, at_least=1, at_most=self.packing.max_clients)
         integer("noising_holders", self.noising_holders, at_least=0, at_most=100)
-        for name in ("whole_key", "server_noise"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} = {shown(getattr(self, name))}: must be True or False")
         if self.whole_key and self.noising_holders:
             raise ValueError("noising_holders: holders who add noise have shares of the key, and nobody has it whole")
 

@@ -26,12 +26,13 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, NoReturn
+from typing import Any
 
 import gmpy2
 from gmpy2 import mpz
 
 from hubbub._util.checks import integer, plain_numbers, shown
+from hubbub._util.prf import Uncopied
 from hubbub.errors import HubbubError
 from hubbub.secagg.ciphertext import Ciphertext
 from hubbub.secagg.integers import MOST_WORKERS, in_threads, nest, whole
@@ -147,7 +148,7 @@ class Partial:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class KeyShare:
+class KeyShare(Uncopied):
     """One holder's secret share. Its repr, errors and pickles never show it.
 
     Args:
@@ -185,9 +186,6 @@ class KeyShare:
 
     def __repr__(self) -> str:
         return f"KeyShare(holder={self.holder}, key_id={self.public.key_id!r})"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a KeyShare is not pickled or copied: a pickle of it would be the secret, unprotected")
 
     def partial(self, sums: object, *, contributions: int = 1, workers: int = 1) -> Partial:
         """This holder's partial decryption of a sum; the caller must know that it is a sum.

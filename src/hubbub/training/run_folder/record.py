@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class Metrics:
         with files.opened(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW) as descriptor:
             # What a full disk or a crash left of a row goes; a file that was moved away begins anew.
             os.ftruncate(descriptor, min(self._size, os.fstat(descriptor).st_size))
-            files.write_whole(descriptor, line, self._path)
+            files.write_whole(partial(os.write, descriptor), line, self._path)
         self._size += len(line)
         numbers = {name: value for name, value in {**now, **row}.items() if name in _PUBLIC and name not in row["private"]}
         numbers |= {"rounds": row["round_index"] + 1, "rounds_planned": self._planned, "rounds_aborted": self._aborted}
