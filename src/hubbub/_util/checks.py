@@ -127,6 +127,13 @@ def lattice_bits(name: str, value: object) -> int:
     return integer(name, value, at_least=8, at_most=24)
 
 
+def boolean(name: str, value: object) -> bool:
+    """``True`` or ``False``."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} = {shown(value)}: must be True or False, not {type(value).__name__}")
+    return value
+
+
 def one_of(name: str, value: object, options: Iterable[str]) -> str:
     """One of a few words; the nearest is offered for a misspelt one."""
     known = tuple(options)

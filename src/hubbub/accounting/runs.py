@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
-from hubbub._util.checks import digest, integer, one_of, plain_numbers, shown, table
+from hubbub._util.checks import boolean, digest, integer, one_of, plain_numbers, shown, table
 from hubbub.accounting import wording
 from hubbub.accounting.events import (
     RELATIONS,
@@ -73,7 +73,7 @@ class RunCharge:
     setting: str = ""
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
+        plain_numbers(self, simulation=boolean)
         wording.require_words("further", self.further, wording.Assumption)
         wording.require_words("not_covered", self.not_covered, str)
         if self.setting != "":
@@ -85,8 +85,6 @@ class RunCharge:
         for relation in (self.neighboring_relation, *self.relations):
             one_of("neighboring_relation", relation, RELATIONS)
         one_of("privacy_unit", self.privacy_unit, wording.UNITS)
-        if not isinstance(self.simulation, bool):
-            raise TypeError(f"simulation = {self.simulation!r}: must be true or false")
 
     def record(self) -> dict[str, Any]:
         """It as strict JSON values."""

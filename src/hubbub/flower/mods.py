@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
-from hubbub._util.checks import finite, lattice_bits, positive, scale, shown
+from hubbub._util.checks import boolean, finite, lattice_bits, positive, scale, shown
 from hubbub._util.prf import fresh_key
 from hubbub.flower import messages
 from hubbub.flower.arrays import Layout, Views, difference, native
@@ -49,9 +49,7 @@ class Request:
                 f"the server's configuration has no {CLIP_NORM!r}, so that nothing would bound this client's update; use a "
                 "strategy of hubbub.flower"
             )
-        counted = config.get(ENABLED, False)
-        if not isinstance(counted, bool):
-            raise TypeError(f"{ENABLED} = {shown(counted)}: must be True or False, not {type(counted).__name__}")
+        counted = boolean(ENABLED, config.get(ENABLED, False))
         noise = positive(NOISE_STDDEV, config[NOISE_STDDEV]) if NOISE_STDDEV in config else None
         if noise is not None and counted and COUNT_SCALE not in config:
             raise KeyError(f"the server's configuration has no {COUNT_SCALE!r}, without which the indicator cannot be hidden")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from hubbub._util.checks import integer, nearest, one_of, open_unit, plain_numbers, positive, probability, scale, shown
+from hubbub._util.checks import boolean, integer, nearest, one_of, open_unit, plain_numbers, positive, probability, scale, shown
 from hubbub.accounting.guarantee import guarantee
 from hubbub.accounting.wording import Assumption
 from hubbub.errors import ConfigError
@@ -68,6 +68,7 @@ _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "expected_cohort_size": positive,
     "deadline": positive,
     "delta": open_unit,
+    "keys_enforced": boolean,
 }
 
 
@@ -102,8 +103,6 @@ class Options:
             worded["evaluation"] = Evaluation
         for name, words in worded.items():
             one_of(name, getattr(self, name), get_args(words))
-        if not isinstance(self.keys_enforced, bool):
-            raise TypeError(f"keys_enforced = {self.keys_enforced!r}: must be True or False")
         self._check_folder()
         if self.secagg is not None:
             self._check_secagg(self.secagg)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 
 from hubbub._util import strict_json
-from hubbub._util.checks import Array, digest, integer, lattice_bits, one_of, open_unit, plain_numbers, positive, shown, table
+from hubbub._util.checks import Array, boolean, digest, integer, lattice_bits, one_of, open_unit, plain_numbers, positive, table
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.events_of_mechanism import default_relation
@@ -109,9 +109,7 @@ class Terms:
         one_of("pattern_kept_by", self.pattern_kept_by, ("ledger", "devices"))
         count = partial(integer, at_least=0)
         plain_numbers(self, expected_cohort_size=positive, clip_norm=positive, clients=count, parameters=count)
-        plain_numbers(self, lattice_bits=lattice_bits, initial_model=digest)
-        if not isinstance(self.keep_releases, bool):
-            raise TypeError(f"keep_releases = {shown(self.keep_releases)}: must be true or false")
+        plain_numbers(self, lattice_bits=lattice_bits, initial_model=digest, keep_releases=boolean)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Terms":

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 import gmpy2
 from gmpy2 import mpz
 
-from hubbub._util.checks import integer, shown
+from hubbub._util.checks import boolean, integer, shown
 from hubbub._util.processes import end_with
 from hubbub.secagg.integers import MOST_WORKERS, flatten, where, whole
 from hubbub.secagg.primes import ROUNDS
@@ -59,8 +59,7 @@ class PublicKey:
         n = whole("n", self.n)
         if n < 15 or n % 2 == 0 or gmpy2.is_power(mpz(n)) or gmpy2.is_prime(mpz(n), ROUNDS):
             raise ValueError(f"n = {shown(n)}: must be the product of two different odd primes")
-        if not isinstance(self.short_exponents, bool):
-            raise TypeError(f"short_exponents = {shown(self.short_exponents)}: must be True or False")
+        boolean("short_exponents", self.short_exponents)
         message = b"hubbub paillier key " + n.to_bytes((n.bit_length() + 7) // 8, "big")
         object.__setattr__(self, "n", n)
         object.__setattr__(self, "n_square", mpz(n) ** 2)

@@ -62,12 +62,10 @@ class AdaptiveClipping:
     clip_count_stddev: float | None = None
 
     def __post_init__(self) -> None:
-        plain_numbers(self, clip_norm_learning_rate=positive)
+        plain_numbers(self, clip_norm_learning_rate=positive, clip_count_stddev=scale)
         if not _LEAST <= scale("initial_clip_norm", self.initial_clip_norm) <= _MOST:
             raise ValueError(f"initial_clip_norm = {self.initial_clip_norm!r}: must be from {_LEAST:g} to {_MOST:g}")
         number("target_quantile", self.target_quantile, lambda x: 0 <= x <= 1, "be from 0 to 1")
-        if self.clip_count_stddev is not None:
-            scale("clip_count_stddev", self.clip_count_stddev)
 
     def split(self, noise_multiplier: float, expected_cohort_size: float) -> CountSplit:
         """The split of the noise between updates and count.

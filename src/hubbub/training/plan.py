@@ -265,11 +265,9 @@ class Plan:
     evaluation: PrivateEvaluation | None = None
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
+        plain_numbers(self, expected_cohort_size=positive)
         if not isinstance(self.mechanism, Mechanism):
             raise TypeError(f"mechanism: is a {type(self.mechanism).__name__}, must be a Mechanism, as hubbub.calibrate makes")
-        if self.expected_cohort_size is not None:
-            positive("expected_cohort_size", self.expected_cohort_size)
         stated_relation(self.mechanism.participation, self.neighboring_relation)
         # Refuses cohorts and noise that no theorem covers together.
         mechanism_events(self.mechanism, rounds=0)
