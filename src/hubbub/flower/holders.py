@@ -9,7 +9,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, RecordDict
 
 from hubbub._util import files, strict_json
-from hubbub._util.checks import integer, scale, shown
+from hubbub._util.checks import integer, scale, shown, table
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.flower import holder_messages as messages
 from hubbub.flower.holder_messages import CLIP_NORM, FIRST, HELLO, NOISE, OPEN, PROMISE, TAKE
@@ -157,9 +157,7 @@ def _kept(folder: Path) -> list[bytes]:
 def _promise(stated: bytes, arrays: bytes) -> Promise:
     if len(stated) > _LARGEST_PROMISE:
         raise ValueError(f"{PROMISE}: has {len(stated)} bytes, at most {_LARGEST_PROMISE} are read")
-    record = strict_json.loads(stated)
-    if not isinstance(record, dict):
-        raise ValueError(f"{PROMISE}: is no table")
+    record = table(PROMISE, strict_json.loads(stated))
     try:
         promise = Promise.from_record(record, {name: tensor.numpy() for name, tensor in parse(arrays).items()})
     except LedgerError as error:
