@@ -93,11 +93,10 @@ class Banded(Rebuilt):
 
         With more bands than that, or for random cohorts, the inner products of columns are needed: O(rounds²) memory.
         """
-        pattern = covering(participation, self.rounds)
-        separation, participations = worst_rounds(pattern, self.rounds)
+        separation, participations = worst_rounds(covering(participation, self.rounds), self.rounds)
         if self.bands <= separation or participations == 1:
-            return of_columns(np.square(self._stored).sum(axis=0) * summed(1.0, self.bands), pattern)
-        return of_matrix(self.matrix(), pattern)
+            return of_columns(np.square(self._stored).sum(axis=0) * summed(1.0, self.bands), participation)
+        return of_matrix(self.matrix(), participation)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z, by forward substitution over the last ``bands`` − 1 rows."""

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers, rounds_count
+from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import matrices
@@ -128,7 +128,7 @@ def square_root(rounds: int, bands: int) -> BandedInverse:
 
     Source: Kalinin et al. 2025, https://arxiv.org/abs/2505.12128.
     """
-    return square_root_of(Workload(rounds_count(rounds)), bands)
+    return square_root_of(Workload(rounds), bands)
 
 
 def square_root_of(workload: Workload, bands: int) -> BandedInverse:

@@ -134,13 +134,12 @@ class BufferedLinearToeplitz:
 
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763, with no demand on c_0.
         """
-        pattern = covering(participation, self.rounds)
-        b, k = worst_rounds(pattern, self.rounds)
+        b, k = worst_rounds(covering(participation, self.rounds), self.rounds)
         if min(self.output_scales) >= 0 and k <= MOST_STRETCHES:
             logs, omega = np.log1p(-np.array(self.forgetting)), np.array(self.output_scales)
             squared = squared_sensitivity(self.rounds, b, k, logs, omega)[0]
             return Sensitivity(math.sqrt(squared), exact=True, source="Kalinin and Lampert 2024, Theorem 2")
-        stated = matrices.sensitivity(self.coefficients(self.rounds), self.rounds, pattern)
+        stated = matrices.sensitivity(self.coefficients(self.rounds), self.rounds, participation)
         # Scales of both signs cancel: rounded against us.
         size = 1 + float(np.abs(self.output_scales).sum())
         return Sensitivity(stated.value + _ROUNDING * k * math.sqrt(self.rounds) * size, stated.exact, stated.source)

@@ -99,10 +99,9 @@ class Columns:
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: exact for columns that do not overlap, else a bound by adding their norms."""
-        pattern = covering(participation, self.rounds)
-        separation, participations = worst_rounds(pattern, self.rounds)
+        separation, participations = worst_rounds(covering(participation, self.rounds), self.rounds)
         if self.bands <= separation:
-            return of_columns(np.full(self.rounds, self.squared_norm), pattern)
+            return of_columns(np.full(self.rounds, self.squared_norm), participation)
         summed = participations * math.sqrt(self.squared_norm)
         return Sensitivity(summed, exact=False, source="sum of the column norms: columns overlap")
 

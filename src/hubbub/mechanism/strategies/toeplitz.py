@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers, rounds_count
+from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers
 from hubbub.mechanism.participation import MinSeparation, Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix, summed
 from hubbub.mechanism.strategies import matrices
@@ -138,12 +138,11 @@ class NormalizedToeplitz(_Coefficients):
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: exact while the bands are no more than the separation, otherwise a bound."""
-        pattern = covering(participation, self.rounds)
-        separation, participations = worst_rounds(pattern, self.rounds)
+        separation, participations = worst_rounds(covering(participation, self.rounds), self.rounds)
         if self.bands <= separation or participations == 1:
             return of_columns(np.full(self.rounds, summed(1.0, self.bands)), MinSeparation(separation, participations))
         if self.rounds <= _DENSE:
-            return of_matrix(self.matrix(), pattern)
+            return of_matrix(self.matrix(), participation)
         return Sensitivity(participations * summed(1.0, self.bands), False, "sum of the column norms: columns overlap")
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
@@ -173,7 +172,7 @@ def square_root(rounds: int, bands: int) -> BandedToeplitz:
     Source: Fichtenberger et al. 2023, https://arxiv.org/abs/2202.11205; Dvijotham et al. 2024,
     https://arxiv.org/abs/2404.16706.
     """
-    return square_root_of(Workload(rounds_count(rounds)), bands)
+    return square_root_of(Workload(rounds), bands)
 
 
 def square_root_of(workload: Workload, bands: int) -> BandedToeplitz:
