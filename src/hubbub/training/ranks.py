@@ -365,11 +365,9 @@ class Ranks:
         self._at = (self._at[0] + 1, kind, word(what).removesuffix(".<locals>.<lambda>"))
 
     def _failed(self, error: BaseException) -> _Failed:
-        return (
-            _Failed(error.rank, str(error))
-            if isinstance(error, RankError)
-            else _Failed(self.rank, f"rank {self.rank}: {_line(error)}")
-        )
+        if isinstance(error, RankError):
+            return _Failed(error.rank, str(error))
+        return _Failed(self.rank, f"rank {self.rank}: {_line(error)}")
 
     def _moving(self, move: Callable[[], object]) -> None:
         """Move data; if that fails, find out who is gone."""

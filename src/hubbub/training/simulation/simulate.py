@@ -77,10 +77,10 @@ class SimulatedPopulation(LocalPopulation):
         self._key = derive(seed_key(seed), "local training")
         named = clients_at_once(self._execution.plan)
         self._choice = None if named is None else Choice(named, "as plan says")
-        # The model of the choice, that on which all ranks agree, and what trains the clients of a model, and a client alone.
+        # The model of the choice, that on which all ranks agree with what trains its clients, and what trains a client alone.
         self._chosen: nn.Module | None = None
         self._agreed: nn.Module | None = None
-        self._trainer: tuple[nn.Module, Trainer] | None = None
+        self._trainer: Trainer
         self._single: tuple[nn.Module, OneByOne] | None = None
         self._faults: list[tuple[int, str]] = []
 
@@ -101,10 +101,12 @@ class SimulatedPopulation(LocalPopulation):
             RankError: A rank has other clients, or there a client's bits would depend on the others.
         """
         # Copies of the model: frozen parameters may have changed since another run.
-        self._chosen = self._trainer = self._single = None
+        self._chosen = self._single = None
         self._ranks.require_same("data, loss, local training or seed", self._fixed)
-        self._choice = self._ranks.lead(lambda: self.choose(model, cohort))
+        self._choice = choice = self._ranks.lead(lambda: self.choose(model, cohort))
         self._ranks.require_same("number of clients that can train at once", lambda: self.choose(model, cohort).clients)
+        keep_freed_memory()
+        self._trainer = trainer(choice.clients, model, self._loss, self._local, self._execution)
         self._agreed = model
 
     def _fixed(self) -> str:
@@ -241,17 +243,10 @@ class SimulatedPopulation(LocalPopulation):
         Raises:
             ConfigError: The module does not run by the plan that was named, or an injected update is no vector of its length.
         """
-        chunks = self._chunks(cohort, model)
-        if not chunks:
-            return
-        at_once = self.choose(model, len(self._examples)).clients
-        if self._trainer is None or self._trainer[0] is not model:
-            keep_freed_memory()
-            self._trainer = model, trainer(at_once, model, self._loss, self._local, self._execution)
-        made = self._trainer[1]
+        chunks, at_once = self._chunks(cohort, model), self.choose(model, len(self._examples)).clients
 
         def together(some: Sequence[int]) -> list[Trained]:
-            return list(made.train(model, [self._job(client, round_index) for client in some]))
+            return list(self._trainer.train(model, [self._job(client, round_index) for client in some]))
 
         def nothing(client: int, error: Exception) -> list[Trained]:
             return [Trained(client, torch.zeros_like(flat_parameters(model), device=self._device), math.nan, reason(error))]
