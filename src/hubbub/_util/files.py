@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from hubbub.errors import RunFolderError
+from hubbub.errors import HubbubError, RunFolderError
 
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o600) -> None:
@@ -144,18 +144,18 @@ def read(path: Path, *, at_most: int) -> bytes:
 
 
 @contextmanager
-def refusing(path: Path, what: str, then: str = "restore it") -> Iterator[None]:
-    """A context in which errors of reading or parsing a file become a ``RunFolderError`` that names it.
+def refusing(path: Path, what: str, then: str = "restore it", kind: type[HubbubError] = RunFolderError) -> Iterator[None]:
+    """A context in which errors of reading or parsing a file become an error of a ``kind`` that names it.
 
-    The error says ``what`` the fault is, such as "is no release", and the next step, ``then``.
+    It says ``what`` the fault is, such as "is no release", and the next step, ``then``.
     """
     try:
         yield
     except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror}); {then}") from error
+        raise kind(f"{path}: cannot be read ({error.strerror}); {then}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         why = f"has no {error}" if isinstance(error, KeyError) else error
-        raise RunFolderError(f"{path}: {what} ({why}); {then}") from error
+        raise kind(f"{path}: {what} ({why}); {then}") from error
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as PrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey as PublicKey
 
+from hubbub._util.files import refusing
 from hubbub.errors import KeyFileError
 
 __all__ = ["NAMESPACE", "PrivateKey", "PublicKey", "private_key", "public_keys", "require_signed", "sign"]
@@ -91,10 +92,8 @@ def require_signed(message: bytes, signature: str, keys: Collection[PublicKey]) 
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with refusing(path, "cannot be read", "name the file of a key", KeyFileError):
         return path.read_bytes()
-    except OSError as error:
-        raise KeyFileError(f"{path}: cannot be read ({error.strerror}); name the file of a key") from error
 
 
 def _text(content: bytes) -> bytes:

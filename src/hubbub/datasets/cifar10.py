@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hubbub._util.files import cache_folder
+from hubbub._util.files import cache_folder, refusing
 from hubbub.datasets.dataset import Dataset
 from hubbub.datasets.published import Expected, Numbers, PublishedFile, image_dataset, named, read, read_arrays, replacing, what
 from hubbub.errors import DataError
@@ -64,10 +64,8 @@ def _arrays(path: str | None) -> dict[str, Numbers]:
                 batches = [PublishedFile(name, digest) for name, digest in _BATCHES.items()]
                 return _from_batches([batch.read(folder / batch.name, "unpack the archive again") for batch in batches])
         raise DataError(f"{files[0]}: {what(files[0])}; {_INSTEAD}, or leave both out to download CIFAR-10")
-    try:
+    with refusing(file, "cannot be read", _INSTEAD, DataError):
         content = read(file)
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror})") from error
     if content[:2] == b"PK":
         return _cached(f"jpeg-{hashlib.sha256(content).hexdigest()[:32]}", lambda: _from_jpeg(content, file))
     if _PUBLISHED.holds(content):

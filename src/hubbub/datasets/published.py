@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hubbub._util.files import refusing
 from hubbub._util.npy import read_header
 from hubbub.datasets.dataset import Dataset
 from hubbub.errors import DataError
@@ -85,10 +86,8 @@ class PublishedFile:
         """The content of a local copy."""
         if not file.is_file():
             raise DataError(f"{file}: {what(file)}; {missing}")
-        try:
+        with refusing(file, "cannot be read", missing, DataError):
             content = read(file)
-        except OSError as error:
-            raise DataError(f"{file}: cannot be read ({error.strerror})") from error
         if not self.holds(content):
             raise DataError(f"{file}: is not the published {self.name} (its digest differs); {missing}")
         return content

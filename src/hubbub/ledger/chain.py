@@ -177,10 +177,8 @@ def read_chain(path: Path) -> Chain:
         (True, [{'kind': 'promise'}])
     """
     chain = Chain(path)
-    try:
+    with files.refusing(path, "cannot be read", kind=LedgerError):
         content = files.read(path, at_most=_LONGEST)
-    except OSError as error:
-        raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
     for number, line in enumerate(io.BytesIO(content), start=1):
         whole = line.endswith(b"\n")
         try:

@@ -47,10 +47,8 @@ def whole_block(content: bytes | memoryview, start: int) -> int | None:
 def read_cohorts(ledger: Path) -> bytes:
     """The content of the file of cohorts of a ledger's; empty where there is none."""
     path = cohorts_path(ledger)
-    try:
+    with files.refusing(path, "cannot be read", kind=LedgerError):
         return files.read(path, at_most=_LONGEST) if os.path.lexists(path) else b""
-    except OSError as error:
-        raise LedgerError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def blocks_behind(content: memoryview, start: int, round_index: int) -> int:
