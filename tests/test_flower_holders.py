@@ -111,7 +111,7 @@ def told_node(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalGrid, Path
 def test_a_sum_is_opened_by_two_of_three_holders_among_all_nodes(tmp_path: Path) -> None:
     grid = grid_of(configs(tmp_path))
     holders = on(grid, plain())
-    assert holders.find() == {1: (FIRST,), 2: (SECOND,), 3: (THIRD,)}
+    assert holders.find() == {FIRST: 1, SECOND: 2, THIRD: 3}
     assert holders.open(summed(plain(), [ONE, OTHER])).tolist() == (ONE + OTHER).tolist()
 
 
@@ -215,11 +215,11 @@ def test_a_node_that_claims_anothers_share_does_not_keep_its_holder_from_opening
 
     grid.reply_filter = arriving
     holders = on(grid, plain())
-    assert holders.find() == {1: (FIRST, FOURTH), 2: (SECOND,)}
+    assert holders.find() == {FIRST: 1, SECOND: 2, FOURTH: 1}
     assert holders.open(summed(plain(), [ONE, OTHER])).tolist() == (ONE + OTHER).tolist()
     grid.offline([FOURTH])
     holders.open(summed(plain(), [ONE, OTHER], 1))
-    assert holders._nodes == {1: (FIRST,), 2: (SECOND,)}
+    assert holders._nodes == {FIRST: 1, SECOND: 2}
 
 
 def test_an_answer_that_is_no_part_of_what_was_asked_is_not_read(tmp_path: Path) -> None:

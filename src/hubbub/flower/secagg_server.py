@@ -82,40 +82,37 @@ class GridHolders:
             }
         elif promise is not None and promise.noise_by == "holders":
             raise ValueError("promise: says that the holders add the noise, and by the agreement none of them does")
-        self._nodes: dict[int, tuple[int, ...]] = {}
+        self._nodes: dict[int, int] = {}
         self._reached = False
 
-    def find(self) -> Mapping[int, tuple[int, ...]]:
-        """The nodes that claim each share, by its number, ascending; asks all connected nodes."""
-        found: dict[int, tuple[int, ...]] = {}
-        nodes = [int(node) for node in self._grid().get_node_ids()]
-        for node, (holder, key_id) in sorted(self._ask(nodes, HELLO, self._hello, lambda _, content: claimed(content)).items()):
-            if holder and key_id == self._key.key_id and holder <= self._key.holders:
-                found[holder] = (*found.get(holder, ()), node)
-        self._nodes = dict(sorted(found.items()))
+    def find(self) -> Mapping[int, int]:
+        """The number of the share that each node claims, by its node, ascending; asks all connected nodes."""
+        key, nodes = self._key, [int(node) for node in self._grid().get_node_ids()]
+        claims = self._ask(nodes, HELLO, self._hello, lambda _, content: claimed(content))
+        self._nodes = {n: i for n, (i, key_id) in sorted(claims.items()) if 0 < i <= key.holders and key_id == key.key_id}
         return self._nodes
 
     def reach(self) -> None:
         """Ask all connected nodes what they hold, once, before anything is spent."""
         if self._reached:
             return
-        found, needed = self.find(), max(self._key.threshold, self.agreement.noising_holders)
-        if len(found) >= needed:
-            self._reached = True
-            return
-        there = f"the holders {', '.join(map(str, found))}" if found else "no holder"
-        raise SumNotOpenedError(
-            f"secagg: {there} of the key {self._key.key_id!r} answered, and {needed} are needed; let the apps of "
-            "holders be hold(app), and start their SuperNodes with --node-config 'paillier-share=\"…\"'"
-        )
+        found, needed = set(self.find().values()), max(self._key.threshold, self.agreement.noising_holders)
+        self._reached = len(found) >= needed
+        if not self._reached:
+            there = f"the holders {', '.join(map(str, sorted(found)))}" if found else "no holder"
+            raise SumNotOpenedError(
+                f"secagg: {there} of the key {self._key.key_id!r} answered, and {needed} are needed; let the apps of "
+                "holders be hold(app), and start their SuperNodes with --node-config 'paillier-share=\"…\"'"
+            )
 
     def add_noise(self, aggregator: Aggregator, clip_norm: float) -> None:
         """Add the noise of every holder to a sum, if they add any."""
         rows = self.agreement.noising_holders
-        if len(self._nodes) < rows:
+        if len(set(self._nodes.values())) < rows:
             self.find()
+        claims = list(self._nodes.values())
         # If two nodes claim one share, it is unknown whose noise it is.
-        number_of = {some[0]: n for n, some in self._nodes.items() if n <= rows and len(some) == 1}
+        number_of = {node: number for node, number in self._nodes.items() if number <= rows and claims.count(number) == 1}
         settings = {ROUND: aggregator.round_index, messages.CLIP_NORM: float(clip_norm)}
 
         def add(node: int, content: RecordDict) -> int:
@@ -139,23 +136,22 @@ class GridHolders:
 
     def open(self, aggregator: Aggregator) -> Steps:
         """The opened sum in whole steps, ``(size,)``."""
-        if len(self._nodes) < self._key.threshold:
+        if len(set(self._nodes.values())) < self._key.threshold:
             self.find()
         asked, self._nodes = self._nodes, {}
         where = f"round {aggregator.round_index + 1}"
-        if self._public is None and len(claims := asked.get(1, ())) > 1:
-            names = tuple(f"node {node}" for node in claims)
+        if self._public is None and len(asked) > 1:
+            names = tuple(f"node {node}" for node in asked)
             raise SumNotOpenedError(f"{where}: {' and '.join(names)} claim the whole key, which has one owner", names)
-        number_of = {node: number for number, nodes in asked.items() for node in nodes}
 
         def read(node: int, content: RecordDict) -> Opened | None:
-            return messages.opened(content, number_of[node], aggregator, self._public) if action == OPEN else None
+            return messages.opened(content, asked[node], aggregator, self._public) if action == OPEN else None
 
-        came: Mapping[int, Opened | None] = dict.fromkeys(number_of)
+        came: Mapping[int, Opened | None] = dict.fromkeys(asked)
         for action, first, records in messages.requests(aggregator.request()):
             # Who missed some of the contributions cannot form the sum.
             came = self._ask(came, action, {ROUND: aggregator.round_index, FIRST: first}, read, records)
-        silent = tuple(f"holder {number}" for number in sorted(asked.keys() - {number_of[node] for node in came}))
+        silent = tuple(f"holder {number}" for number in sorted(set(asked.values()) - {asked[node] for node in came}))
         try:
             steps, liars = combined(aggregator, self._public, [answer for answer in came.values() if answer is not None])
         except SumNotOpenedError as error:
@@ -165,8 +161,7 @@ class GridHolders:
             if who:
                 _LOG.warning("%s: opened without %s, who %s", where, ", ".join(who), what)
         # The others are found again when too few are left: no node that is silent is waited for in each round.
-        there = {number: tuple(node for node in nodes if node in came) for number, nodes in asked.items()}
-        self._nodes = {number: nodes for number, nodes in there.items() if nodes and f"holder {number}" not in liars}
+        self._nodes = {node: asked[node] for node in came if f"holder {asked[node]}" not in liars}
         return steps
 
     def _ask(
