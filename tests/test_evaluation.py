@@ -48,7 +48,7 @@ def test_the_worst_tenth_are_those_whom_the_model_serves_worst() -> None:
     assert served.mean == pytest.approx(13 / 25)
     assert served.worst_tenth == pytest.approx((1 + 2 + 3) / 3 / 25)
     assert served.best_tenth == pytest.approx((23 + 24 + 25) / 3 / 25)
-    assert served.quantiles == pytest.approx({p: float(np.quantile(values, p)) for p in QUANTILES})
+    assert served.quantiles == pytest.approx({f"{p:g}": float(np.quantile(values, p)) for p in QUANTILES})
     lost = Spread.of(values, higher_is_better=False)
     assert (lost.worst_tenth, lost.best_tenth) == (served.best_tenth, served.worst_tenth)
     assert lost.quantiles == served.quantiles

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hubbub._util.checks import Array, finite, integer, plain_numbers, probability, scale, shown, table
+from hubbub._util.strict_json import finite_only
 from hubbub.errors import ConfigError
 from hubbub.mechanism import gaussian
 from hubbub.mechanism.mechanism import Mechanism
@@ -305,8 +306,7 @@ class PrivateEvaluation:
     def record(self) -> dict[str, Any]:
         """The settings as strict JSON values."""
         statistics = [{"kind": type(one).__name__, **asdict(one)} for one in self.statistics]
-        listed = [{**one, "edges": list(one["edges"])} if "edges" in one else one for one in statistics]
-        return {**asdict(self), "statistics": listed}
+        return {**asdict(self), "statistics": finite_only(statistics)}
 
     @classmethod
     def from_record(cls, record: object) -> "PrivateEvaluation":

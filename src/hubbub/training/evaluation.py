@@ -12,7 +12,7 @@ once, an evaluation is begun at most once after it: its cost follows from the ro
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch import nn
 
 from hubbub._util.checks import Array, integer
 from hubbub._util.prf import derive, seed_key
-from hubbub._util.strict_json import finite_or_none
+from hubbub._util.strict_json import finite_only
 from hubbub.accounting.events_of_mechanism import stated_relation
 from hubbub.errors import DataError
 from hubbub.ledger.ledger import Ledger
@@ -45,13 +45,13 @@ _PADDED = -100
 class Spread:
     """One number for each client, summarised; each client counts the same, however many examples it has.
 
-    A tenth of the clients is rounded up. Quantiles, by their probability, are linear between clients.
+    A tenth of the clients is rounded up. Quantiles, by their probability as text, are linear between clients.
     """
 
     mean: float
     worst_tenth: float
     best_tenth: float
-    quantiles: dict[float, float]
+    quantiles: dict[str, float]
 
     @classmethod
     def of(cls, values: Array, *, higher_is_better: bool) -> "Spread":
@@ -64,13 +64,8 @@ class Spread:
             mean=float(worst_first.mean()),
             worst_tenth=float(worst_first[:tenth].mean()),
             best_tenth=float(worst_first[-tenth:].mean()),
-            quantiles={p: _quantile(upwards, p) for p in QUANTILES},
+            quantiles={f"{p:g}": _quantile(upwards, p) for p in QUANTILES},
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """The summary as strict JSON values."""
-        plain = {key: finite_or_none(getattr(self, key)) for key in ("mean", "worst_tenth", "best_tenth")}
-        return {**plain, "quantiles": {f"{p:g}": finite_or_none(value) for p, value in self.quantiles.items()}}
 
 
 @dataclass(frozen=True)
@@ -83,8 +78,7 @@ class Fairness:
 
     def as_json(self) -> dict[str, Any]:
         """All of it as strict JSON values, marked as private; what is not finite is ``None``."""
-        spreads = {"accuracy": self.accuracy.as_json(), "loss": self.loss.as_json()}
-        return {"private": "computed from clients' data without noise; not for release", "clients": self.clients, **spreads}
+        return {"private": "computed from clients' data without noise; not for release", **finite_only(asdict(self))}
 
 
 def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int = 2000) -> tuple[float, float]:

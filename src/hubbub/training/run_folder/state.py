@@ -9,7 +9,7 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -235,5 +235,4 @@ class Segments:
 
     def write(self, folder: Path) -> None:
         """Write them into a run's folder, durably."""
-        content = {"goes_on_from": self.goes_on_from, "went_on_in": list(self.went_on_in)}
-        files.write_atomic(folder / _SEGMENTS, strict_json.canonical(content))
+        files.write_atomic(folder / _SEGMENTS, strict_json.canonical(asdict(self)))
