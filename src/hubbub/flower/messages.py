@@ -199,15 +199,12 @@ def records_of(content: RecordDict, kind: type[_Record]) -> list[_Record]:
 
 def stated_numbers(messages: RoundMessages, replies: Iterable[Message]) -> list[dict[str, float]]:
     """The numbers that each client states in its metrics, by name."""
-    return [
-        {
-            name: value
-            for record in records_of(content, MetricRecord)
-            for name, value in record.items()
-            if not isinstance(value, list)
-        }
-        for _, content in messages.contents(replies)
-    ]
+    found = list[dict[str, float]]()
+    for _, content in messages.contents(replies):
+        found.append({})
+        for record in records_of(content, MetricRecord):
+            found[-1].update({name: value for name, value in record.items() if not isinstance(value, list)})
+    return found
 
 
 def single_arrays(content: RecordDict) -> ArrayRecord:

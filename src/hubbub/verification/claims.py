@@ -79,9 +79,8 @@ def _traces(run: Run) -> Claim:
 
 def _beyond(store: RunStore, promise: Promise, chain: Chain, history: History) -> Iterator[str]:
     """What a ledger that was rolled back left behind, in words."""
-    yield from (
-        f"{trace}: the ledger was rolled back" for trace in Traces.of(store, digests=False).unknown(promise, chain, history)
-    )
+    for trace in Traces.of(store, digests=False).unknown(promise, chain, history):
+        yield f"{trace}: the ledger was rolled back"
 
 
 def _promise(run: Run) -> Claim:
@@ -354,26 +353,25 @@ CLAIMS: Mapping[str, Callable[[Run], Claim]] = {
 }
 
 
-def _differences(computed: Any, stated: Any, name: str = "") -> list[str]:
+def _differences(computed: Any, stated: Any, name: str = "") -> Iterator[str]:
     """The differences between stated and computed values: numbers to nine digits, all else exactly."""
     if isinstance(computed, Mapping) and isinstance(stated, Mapping):
-        return [
-            difference
-            for key in sorted({*computed, *stated}, key=str)
-            for difference in _differences(computed.get(key), stated.get(key), f"{name}.{key}" if name else str(key))
-        ]
+        for key in sorted({*computed, *stated}, key=str):
+            yield from _differences(computed.get(key), stated.get(key), f"{name}.{key}" if name else str(key))
+        return
     if isinstance(computed, list | tuple) and isinstance(stated, list) and len(computed) == len(stated):
-        pairs = enumerate(zip(computed, stated, strict=True))
-        return [difference for number, (own, theirs) in pairs for difference in _differences(own, theirs, f"{name}[{number}]")]
+        for number, (own, theirs) in enumerate(zip(computed, stated, strict=True)):
+            yield from _differences(own, theirs, f"{name}[{number}]")
+        return
     alike = type(computed) is type(stated) and computed == stated
     if alike or (isinstance(computed, float) and _equal(stated, computed)):
-        return []
+        return
     theirs, own = str(stated), str(computed)
     # Long values from a little before the first difference.
     same = next((i for i, pair in enumerate(zip(theirs, own, strict=False)) if pair[0] != pair[1]), min(len(theirs), len(own)))
     start = max(0, same - 20) if max(len(theirs), len(own)) > _SHOWN else 0
     theirs, own = (("…" if start else "") + text[start : start + _SHOWN] for text in (theirs, own))
-    return [f"{name or 'it'} is stated as {theirs!r}, computed again it is {own!r}"]
+    yield f"{name or 'it'} is stated as {theirs!r}, computed again it is {own!r}"
 
 
 def _equal(stated: object, computed: float) -> bool:
