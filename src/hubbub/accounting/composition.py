@@ -131,7 +131,8 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
 
 
 def _delta(events: Events, eps: float, relation: NeighboringRelation) -> float:
-    plain = _unamplified_delta(events, eps, relation)
+    mu = unamplified_mu(events, relation)
+    plain = gaussian.delta(eps, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu <= _MOST_MU else 1.0
     if one_gaussian(events) or plain < _LEAST_DELTA:
         return plain
     if _hopeless(events, relation):
@@ -237,25 +238,11 @@ def unamplified_epsilon(events: Events, delta: float, neighboring_relation: Neig
     if mu > _MOST_MU:
         return math.inf
     if own:
-        return rdp_epsilon([*own, *_as_event(mu, neighboring_relation)], delta, neighboring_relation)
+        # The Gaussian event of a μ under the relation.
+        factor = 2 if neighboring_relation == "replace-one" else 1
+        whole = [(Gaussian(min(factor / mu, _MOST_MU)), 1)] if mu else []
+        return rdp_epsilon([*own, *whole], delta, neighboring_relation)
     return gaussian.epsilon(delta, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu else 0.0
-
-
-def _unamplified_delta(events: Events, epsilon: float, neighboring_relation: NeighboringRelation) -> float:
-    """Delta without amplification by sampling: exact without random cohorts and without noise shares.
-
-    Example:
-        >>> from hubbub.accounting.events import PoissonSampled
-        >>> f"{_unamplified_delta([(PoissonSampled(4.0, 0.01), 4)], 1.0, 'add-or-remove-one'):.2e}"
-        '6.83e-03'
-    """
-    own, others = _apart(events)
-    mu = unamplified_mu(others, neighboring_relation)
-    if mu > _MOST_MU:
-        return 1.0
-    if own:
-        return rdp_delta([*own, *_as_event(mu, neighboring_relation)], epsilon, neighboring_relation)
-    return gaussian.delta(epsilon, noise_multiplier=1.0, sensitivity=max(mu, 1 / _MOST_MU)) if mu else 0.0
 
 
 def _apart(events: Events) -> tuple[list[tuple[DiscreteGaussianShares, int]], list[tuple[Event, int]]]:
@@ -263,12 +250,6 @@ def _apart(events: Events) -> tuple[list[tuple[DiscreteGaussianShares, int]], li
     pairs = list(events)
     own = [(event, count) for event, count in pairs if isinstance(event, DiscreteGaussianShares)]
     return own, [(event, count) for event, count in pairs if not isinstance(event, DiscreteGaussianShares)]
-
-
-def _as_event(mu: float, neighboring_relation: NeighboringRelation) -> list[tuple[Event, int]]:
-    """The Gaussian event of a μ under a relation; nothing for μ = 0."""
-    factor = 2 if neighboring_relation == "replace-one" else 1
-    return [(Gaussian(min(factor / mu, _MOST_MU)), 1)] if mu else []
 
 
 def _mu_squared(events: Events, neighboring_relation: NeighboringRelation) -> Fraction:

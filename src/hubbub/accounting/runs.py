@@ -189,9 +189,10 @@ def run_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation) -
     """What its cost assumes under a relation, each assumption once."""
     found = [
         assumption
-        for (event, _), participation in zip(run.events or (), _participations(run.events, run.rounds), strict=True)
+        for (event, _), participation in zip(run.events or (), run_participations(run.events, run.rounds), strict=True)
         for assumption in wording.assumptions(
-            participation,
+            # Each contribution of a mixture is drawn at random.
+            participation or parts.PoissonSampling(1.0),
             neighboring_relation,
             shares_of=event.shares if isinstance(event, DiscreteGaussianShares) else None,
             privacy_unit=run.privacy_unit,
@@ -202,14 +203,9 @@ def run_assumptions(run: RunCharge, neighboring_relation: NeighboringRelation) -
     return tuple(dict.fromkeys((*found, *ended, *run.further)))
 
 
-def run_participations(events: Events | None, rounds: int) -> tuple[parts.Participation | None, ...]:
+def run_participations(events: Events | None, rounds: int) -> list[parts.Participation | None]:
     """Cohorts that cost these events over a number of rounds; ``None`` for an event that no participation has."""
-    found = zip(events or (), _participations(events, rounds), strict=True)
-    return tuple(None if isinstance(event, MixtureOfGaussians) else participation for (event, _), participation in found)
-
-
-def _participations(events: Events | None, rounds: int) -> list[parts.Participation]:
-    """Of each event of a run: behind that of its rounds stands that of its private evaluations."""
+    # Behind the event of a run's rounds stands that of its private evaluations.
     return [_participation(event, count, count if place else rounds) for place, (event, count) in enumerate(events or ())]
 
 
@@ -222,19 +218,18 @@ def _event_words(event: Event, times: int, rounds: int, unit: str) -> str:
             often = "one round" if times == 1 else f"{times} rounds"
             who = f"shares of at least {shares} clients, each client in at most {often}"
             return f"discrete Gaussian noise with noise multiplier {z!r} in {who}"
-        case MixtureOfGaussians(z):
-            return f"Gaussian noise with noise multiplier {z!r}, contributions by chance, {times} times"
         case TreeAggregation(z, leaves):
             return f"tree aggregation with noise multiplier {z!r}, {times} trees of {leaves} rounds"
         case PoissonSampled(z, q) if times < rounds:
             who = f"cyclic Poisson sampling: {one}'s group has {times} rounds, in each of them with probability {q!r}"
             return f"Gaussian noise with noise multiplier {z!r}, {who}"
-        case PoissonSampled() | FixedSizeSampled() | TruncatedPoissonSampled() | BallsInBins():
-            who = wording.cohort_words(_participation(event, times, rounds), unit)
+        case PoissonSampled() | FixedSizeSampled() | TruncatedPoissonSampled() | BallsInBins() | MixtureOfGaussians():
+            cohorts = _participation(event, times, rounds)
+            who = wording.cohort_words(cohorts, unit) if cohorts else f"contributions by chance, {times} times"
             return f"Gaussian noise with noise multiplier {event.noise_multiplier!r}, {who}"
 
 
-def _participation(event: Event, count: int, rounds: int) -> parts.Participation:
+def _participation(event: Event, count: int, rounds: int) -> parts.Participation | None:
     """Cohorts that cost this event; for a pattern any, since an event does not name its numbers."""
     match event:
         case PoissonSampled(_, q):
@@ -247,7 +242,6 @@ def _participation(event: Event, count: int, rounds: int) -> parts.Participation
         case BallsInBins(_, bins):
             return parts.BallsInBinsSampling(bins)
         case MixtureOfGaussians():
-            # Each contribution is drawn at random.
-            return parts.PoissonSampling(1.0)
+            return None
         case Gaussian() | TreeAggregation() | DiscreteGaussianShares():
             return parts.SingleParticipation()
