@@ -60,6 +60,8 @@ def test_what_clients_measure_is_released_under_noise_and_paid_for(bad: int, tmp
     assert made.guarantee().epsilon > strategy("off").guarantee(rounds=5).epsilon
     assert "2 private evaluations" in made.statement()
     assert "exact" not in made.statement().partition("It does not cover")[2]
+    with pytest.raises(LedgerError, match="another mechanism"):
+        strategy("off", state=tmp_path / "state").guarantee()
     verdict = hubbub.verify(tmp_path / "state", made.ledger_head)
     assert verdict.ok, verdict
 

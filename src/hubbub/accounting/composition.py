@@ -111,7 +111,8 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
         events: As for :func:`epsilon`.
         epsilon: At least 0.
         neighboring_relation: As for :func:`epsilon`.
-        accountant: As for :func:`epsilon`. The tight one is near the truth by a thousandth of itself.
+        accountant: As for :func:`epsilon`. The tight one is near the truth by a thousandth of itself, and by a few
+            hundredths where rarely sampled rounds cost almost nothing.
 
     Raises:
         ValueError: A number out of range or an unknown word.

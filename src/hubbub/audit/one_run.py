@@ -51,10 +51,10 @@ class GuessCount:
     correct: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
         integer("canaries", self.canaries, at_least=1, at_most=_MOST)
         integer("guesses", self.guesses, at_least=1, at_most=self.canaries)
         integer("correct", self.correct, at_least=0, at_most=self.guesses)
+        plain_numbers(self)
 
 
 def count_guesses(present: npt.ArrayLike, absent: npt.ArrayLike, *, highest: int, lowest: int = 0) -> GuessCount:

@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary, finalize
@@ -168,9 +169,11 @@ def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
 def require_same_mechanism(promise: Promise, folder: Path | None) -> None:
     """Refuse a folder whose rounds are of another mechanism."""
     before = recorded(folder)[1]
-    # Through JSON, in which a tuple is a list. Its epsilon is that of its delta, by which the ledger refuses it.
-    mechanism = {**strict_json.loads(strict_json.canonical(promise.record()["mechanism"])), "epsilon": None}
-    if before and {**before.get("mechanism", {}), "epsilon": None} != mechanism:
+    if not before:
+        return
+    # Epsilon, which counts private evaluations, at the delta of then. Through JSON, in which a tuple is a list.
+    now = replace(promise, delta=before.get("delta", promise.delta)).record()["mechanism"]
+    if before.get("mechanism") != strict_json.loads(strict_json.canonical(now)):
         raise LedgerError(f"state = {folder}: holds a run of another mechanism; give its settings, or a folder of its own")
 
 

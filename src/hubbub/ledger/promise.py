@@ -109,7 +109,7 @@ class Terms:
         one_of("pattern_kept_by", self.pattern_kept_by, ("ledger", "devices"))
         count = partial(integer, at_least=0)
         plain_numbers(self, expected_cohort_size=positive, clip_norm=positive, clients=count, parameters=count)
-        plain_numbers(self, lattice_bits=lattice_bits, initial_model=digest, keep_releases=boolean)
+        plain_numbers(self, lattice_bits=lattice_bits, initial_model=digest, keep_releases=boolean, adaptive_clipping=table)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Terms":

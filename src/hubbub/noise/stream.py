@@ -82,7 +82,8 @@ class NoiseStream:
         self._process = None if isinstance(source, SimulationSource) else os.getpid()
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype = {dtype}: must be torch.float32 or torch.float64; with less precision it is not Gaussian")
-        self._device, self._like = torch.device(device), torch.empty(0, device="cpu", dtype=dtype)
+        self._like = torch.empty(0, device="cpu", dtype=dtype)
+        self._device = torch.empty(0, device=device).device
         first, stop = part or (0, self.dim)
         if not 0 <= first < stop <= self.dim:
             raise ValueError(f"part = {part}: must be (first, stop) with 0 <= first < stop <= dim = {self.dim}")
@@ -110,8 +111,11 @@ class NoiseStream:
             NoiseExhaustedError: The strategy has no further round.
         """
         whole = self._like.new_empty(self._width)
+        own = whole[self._wanted]
+        # Its place first: where memory is lacking no row is lost.
+        placed = own.to(self._device)
         self._step(whole)
-        return whole[self._wanted].to(self._device)
+        return placed.copy_(own)
 
     def skip_to(self, round_index: int) -> None:
         """Advance to a later round; the rows between are drawn and remembered for correlation, but not returned.

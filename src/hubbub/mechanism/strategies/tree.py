@@ -118,7 +118,10 @@ class BinaryTree:
         exact = not self._begun or self.rounds % self._span == 0
         match covering(participation, self.rounds):
             case SingleParticipation():
-                squared = self._fixed_epochs(1, self.rounds)
+                # Round 0 is in the leftmost interval of each size.
+                whole = self._begun or self.rounds >= self._span
+                deepest = (self._span if whole else self.rounds).bit_length()
+                squared = self._height + 1 if whole and self.completed else deepest
             case FixedEpochs(epochs, rounds_per_epoch):
                 squared = self._fixed_epochs(epochs, rounds_per_epoch)
             case MinSeparation(min_separation, max_participations):
