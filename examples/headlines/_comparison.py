@@ -83,7 +83,7 @@ def draw(
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
-    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
     axes = figure.subplots()
     for (method, points), color, marker in zip(curves.items(), COLORS, MARKERS, strict=False):
         known = {epsilon: values for epsilon, values in points.items() if values}
@@ -105,5 +105,5 @@ def draw(
     axes.grid(visible=True, color="#e5e5e5")
     axes.spines[["top", "right"]].set_visible(False)
     if axes.lines:
-        axes.legend(loc="best", frameon=False)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(file)

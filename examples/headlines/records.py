@@ -69,6 +69,7 @@ def spent(epsilon: float) -> Settings:
 
 CENTRAL, FEDERATED = "MNIST, each image a unit", "MNIST, 1,000 clients"
 FASHION, CIFAR = "Fashion-MNIST, each image a unit", "CIFAR-10, each image a unit"
+OTHER = {"data.name": "fashion-mnist"}
 LOSSLESS = {"data.path": "cifar-10-batches-bin"}
 # A setting that is None takes its default.
 BUFFERS = {"privacy.strategy": "blt", "privacy.bands": None}
@@ -80,7 +81,7 @@ TASKS = (
     ),
     Task(
         CENTRAL, "banded, fixed order (zero-out)", "mnist_ftrl.toml",
-        {1.0: {"training.learning_rate": 2.0}, 2.5: {}, 3.0: {}, 8.0: {}},
+        {1.0: {"training.learning_rate": 2.0}, 2.0: {}, 2.5: {}, 3.0: {}, 8.0: {}},
     ),
     Task(CENTRAL, "BLT, fixed order (zero-out)", "mnist_ftrl.toml", {3.0: BUFFERS}),
     Task(CENTRAL, "banded, cyclic Poisson", "mnist_cyclic.toml", {3.0: {}}),
@@ -97,9 +98,15 @@ TASKS = (
         {3.0: f"89.7 %, {TRAMER_BONEH}"},
     ),
     Task(
+        FASHION, "banded, fixed order (zero-out)", "mnist_ftrl.toml",
+        {1.0: {**OTHER, "training.learning_rate": 2.0}, 3.0: OTHER},
+    ),
+    Task(FASHION, "banded, cyclic Poisson", "mnist_cyclic.toml", {3.0: OTHER}),
+    Task(
         CIFAR, "DP-SGD, Poisson", "cifar10.toml", dict.fromkeys((1.0, 2.0, 3.0, 8.0), LOSSLESS),
         {3.0: f"67.0 %, {TRAMER_BONEH}"},
     ),
+    Task(CIFAR, "banded, fixed order (zero-out)", "cifar10_ftrl.toml", {3.0: LOSSLESS}),
     Task(CIFAR, "banded, cyclic Poisson", "cifar10_cyclic.toml", {3.0: LOSSLESS}),
     Task(
         CIFAR, "DP-SGD, Poisson, on patches", "cifar10_patches.toml",
