@@ -59,5 +59,5 @@ who fails in a stack takes the others along @ faults.isolated
 a loss may carry one client's data to the next @ faults.require_steady
 - not agree(again, first)
 + False
-? test_units_that_fail.py::test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused[loss-one-by-one]
+? test_units_that_fail.py::test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused[model-one-by-one]
 """)
