@@ -1,7 +1,6 @@
 """Cohorts by coins of each kind, as they are drawn; and coins as they must not fall."""
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 
 import numpy as np
 import pytest
@@ -63,7 +62,13 @@ Heads = Callable[[bytes, int, float], Array]
 
 
 def _tossed(change: Callable[[Heads, bytes, int, float], Array]) -> Callable[[pytest.MonkeyPatch], None]:
-    return instead(cohorts, "_heads", lambda right: partial(change, right))
+    def made(right: Callable[[bytes, int, float], list[int]]) -> Callable[[bytes, int, float], list[int]]:
+        def heads(coins: bytes, clients: int, probability: float) -> Array:
+            return np.isin(np.arange(clients), right(coins, clients, probability))
+
+        return lambda *coin: np.flatnonzero(change(heads, *coin)).tolist()
+
+    return instead(cohorts, "_sampled", made)
 
 
 def _favoured(heads: Heads, coins: bytes, clients: int, probability: float) -> Array:
