@@ -89,7 +89,7 @@ def test_rng_3_a_row_that_is_asked_for_again_is_the_same_to_the_last_bit(tmp_pat
 
 
 def test_rng_5_the_parts_of_a_vector_are_parts_of_one_row() -> None:
-    length = SecureSource.segment_length(torch.device("cpu"))
+    length = SecureSource.segment_length
     whole = SecureSource(KEY).row(3, 3 * length)
     fill, second = SecureSource(KEY).segments(3, 1), torch.empty(length, dtype=torch.float64)
     fill(second)

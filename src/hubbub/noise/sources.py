@@ -36,8 +36,9 @@ Segments = Callable[[torch.Tensor], None]
 class NoiseSource(Protocol):
     """A source of rows of z."""
 
-    def segment_length(self, device: torch.device) -> int:
-        """Numbers of a segment on a device."""
+    @property
+    def segment_length(self) -> int:
+        """Numbers of a segment."""
 
     def segments(self, index: int, first: int) -> Segments:
         """The segments of row ``index`` of z from number ``first`` on, the same at each call."""
@@ -46,7 +47,7 @@ class NoiseSource(Protocol):
 def _row(source: NoiseSource, index: int, dim: int) -> torch.Tensor:
     """Row ``index`` of z, ``(dim,)`` float64."""
     row = torch.empty(dim, dtype=torch.float64, device="cpu")
-    fill, length = source.segments(index, 0), source.segment_length(row.device)
+    fill, length = source.segments(index, 0), source.segment_length
     for start in range(0, dim, length):
         fill(row[start : start + length])
     return row
@@ -66,11 +67,7 @@ class SimulationSource:
     def __init__(self, seed: int) -> None:
         self._key = derive(seed_key(seed), "noise")
 
-    @staticmethod
-    def segment_length(device: torch.device) -> int:
-        """2¹⁶ everywhere."""
-        return _SEGMENT
-
+    segment_length = _SEGMENT
     row = _row
 
     def segments(self, index: int, first: int) -> Segments:
@@ -100,7 +97,7 @@ class SecureSource(Uncopied):
         self._key = derive(key, "noise")
         self._process = os.getpid()
 
-    segment_length = staticmethod(SimulationSource.segment_length)
+    segment_length = _SEGMENT
     row = _row
 
     def segments(self, index: int, first: int) -> Segments:
@@ -128,7 +125,7 @@ class IncarnationSource(Uncopied):
         """Draw the rows from ``first_row`` on from a new key."""
         self._incarnations.append((first_row, SecureSource(key)))
 
-    segment_length = staticmethod(SimulationSource.segment_length)
+    segment_length = _SEGMENT
 
     def segments(self, index: int, first: int) -> Segments:
         """The segments of row ``index`` of z."""

@@ -90,7 +90,7 @@ class NoiseStream:
         self._most = memory_rows(mechanism.strategy) or 0
         require_memory(self._most, stop - first, self._like.element_size())
         # Whole segments are computed, so that a number does not depend on the part.
-        self._length = source.segment_length(self._like.device)
+        self._length = source.segment_length
         self._first_segment = first // self._length
         begin = self._first_segment * self._length
         self._width = min(self.dim, -(-stop // self._length) * self._length) - begin

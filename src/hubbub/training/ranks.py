@@ -103,7 +103,7 @@ def segments(dim: int, ranks: int) -> list[tuple[int, int]]:
         >>> segments(100_000, 2)
         [(0, 65536), (65536, 100000)]
     """
-    length = SecureSource.segment_length(torch.device("cpu"))
+    length = SecureSource.segment_length
     ranges = divided(-(-dim // length), ranks)
     return [(min(first * length, dim), min(stop * length, dim)) for first, stop in ranges]
 
