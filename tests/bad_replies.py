@@ -246,14 +246,8 @@ def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:
 
 
 def adaptive(clients: int = CLIENTS, **settings: Any) -> DPFedAvgAdaptive:
-    settings = {
-        "initial_clip_norm": CLIP,
-        "noise_multiplier": 1.0,
-        "num_sampled_clients": clients,
-        "simulation_seed": 3,
-        **settings,
-    }
-    return DPFedAvgAdaptive(averaging(clients), **settings)
+    settings = {"initial_clip_norm": CLIP, "noise_multiplier": 1.0, "simulation_seed": 3, **settings}
+    return DPFedAvgAdaptive(averaging(clients), **{"num_sampled_clients": clients, **settings})
 
 
 def trained(model: dict[str, Any], index: int) -> dict[str, Any]:

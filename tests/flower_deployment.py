@@ -75,17 +75,9 @@ def _certificate(name: str, key: PrivateKey, signer: PrivateKey, rules: Sequence
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    signing = dict.fromkeys(("key_cert_sign", "crl_sign"), signs_certificates)
+    unused = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only".split()
+    return x509.KeyUsage(digital_signature=not signs_certificates, **signing, **dict.fromkeys(unused, False))
 
 
 @dataclass(frozen=True)

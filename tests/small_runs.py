@@ -20,12 +20,9 @@ CLIENTS = 12
 # A participation of each kind, for six rounds of these clients: a pattern, or cohorts that are drawn at random.
 PATTERNS: list[parts.Participation] = [parts.SingleParticipation(), parts.FixedEpochs(2, 3), parts.MinSeparation(3, 2)]
 SAMPLED: list[parts.Participation] = [
-    parts.PoissonSampling(1 / 3),
-    parts.FixedSizeSampling(4, CLIENTS),
-    parts.TruncatedPoissonSampling(1 / 3, 4, CLIENTS),
-    parts.CyclicPoissonSampling(0.7, 2),
-    parts.BallsInBinsSampling(3),
-]
+    parts.PoissonSampling(1 / 3), parts.FixedSizeSampling(4, CLIENTS), parts.TruncatedPoissonSampling(1 / 3, 4, CLIENTS),
+    parts.CyclicPoissonSampling(0.7, 2), parts.BallsInBinsSampling(3),
+]  # fmt: skip
 
 
 def linear() -> nn.Module:
@@ -78,14 +75,7 @@ class Foreign:
 
 def plan_with(strategy: Identity, participation: parts.Participation, **changes: object) -> RunPlan:
     """Six rounds under a mechanism; ``changes`` are to the fields of the plan."""
-    plan = RunPlan(
-        rounds=6,
-        participation=participation,
-        expected_cohort_size=4,
-        mechanism=Mechanism(strategy, participation, 0.7),
-        clip_norm=0.5,
-        noise="simulation",
-    )
+    plan = RunPlan(6, participation, 4, Mechanism(strategy, participation, 0.7), clip_norm=0.5, noise="simulation")
     return replace(plan, **changes)
 
 

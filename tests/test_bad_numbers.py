@@ -557,6 +557,5 @@ def test_num_14_a_federated_model_that_diverges_is_not_kept_and_its_rounds_stay_
     records = read_chain(tmp_path / "run" / "ledger.jsonl").records
     assert sum(record["kind"] == "commit" for record in records) == charged
     # What is kept is the model of before.
-
     kept = load_file(tmp_path / "run" / "state" / "server.safetensors")
     assert all(np.isfinite(value).all() for name, value in kept.items() if name.startswith("model/"))

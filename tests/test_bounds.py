@@ -21,15 +21,8 @@ from matrix_oracles import workload_of
 
 MF = oracle("matrix_factorization")
 ONCE = SingleParticipation()
-PATTERNS = [
-    ONCE,
-    FixedEpochs(2, 4),
-    FixedEpochs(3, 3),
-    FixedEpochs(2, 3),
-    MinSeparation(3, 2),
-    MinSeparation(2, 3),
-    MinSeparation(3, 9),
-]
+PATTERNS = [ONCE, *(FixedEpochs(k, b) for k, b in ((2, 4), (3, 3), (2, 3)))]
+PATTERNS += [MinSeparation(b, k) for b, k in ((3, 2), (2, 3), (3, 9))]
 FAMILIES = sorted(set(DESCRIPTIONS) - {"file"})
 WARM_UP = tuple(min(1.0, 1e-5 + (1 - 1e-5) * 4 * t / 149) for t in range(150))
 # Where a bound was once above the squared error of a strategy; the second of these is what factorization.blt.optimize finds.

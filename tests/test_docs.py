@@ -27,10 +27,16 @@ MEASURED = json.loads((ROOT / "docs" / "strategies.json").read_text())
 QUICK = 0.3
 
 
-def test_the_code_of_the_readme_runs(capsys: pytest.CaptureFixture) -> None:
-    for code in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
-        exec(compile(code, "README.md", "exec"), {})  # noqa: S102 # our own page
-    assert re.search(r"9 epsilon [34]\.", capsys.readouterr().out)
+@pytest.mark.parametrize(
+    ("page", "shown"), [("README.md", r"9 epsilon [34]\."), ("docs/extending.md", r"^4 epsilon (3\.99\d|4\.000)$")]
+)
+def test_the_code_of_a_page_runs_within_its_budget(
+    page: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("tempfile.mkdtemp", lambda *_: str(tmp_path))
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        exec(compile(code, page, "exec"), {})  # noqa: S102 # our own page
+    assert re.search(shown, capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -69,12 +75,13 @@ def test_the_command_lines_of_a_page_are_real(tmp_path: Path) -> None:
             assert all(flag in ended.stdout for flag in re.findall(r"--[a-z-]+", line)), line
 
 
-def test_the_code_on_choosing_a_strategy_gives_what_stands_there() -> None:
+@pytest.mark.parametrize(("page", "number_of_blocks"), [(CHOOSING, 4), (ROOT / "docs" / "gaussian.md", 1)])
+def test_the_code_on_choosing_a_strategy_and_on_one_release_gives_what_stands_there(page: Path, number_of_blocks: int) -> None:
     names: dict[str, object] = {}
-    blocks = re.findall(r"```pycon\n(.*?)```", CHOOSING.read_text(), re.DOTALL)
-    assert len(blocks) == 4
+    blocks = re.findall(r"```pycon\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(blocks) == number_of_blocks
     for number, block in enumerate(blocks):
-        test = doctest.DocTestParser().get_doctest(block, names, f"block {number}", CHOOSING.name, 0)
+        test = doctest.DocTestParser().get_doctest(block, names, f"block {number}", page.name, 0)
         runner = doctest.DocTestRunner()
         runner.run(test, clear_globs=False)
         assert runner.failures == 0

@@ -169,20 +169,11 @@ def test_what_follows_a_run_without_a_bound_has_none(tmp_path: Path) -> None:
         calibrate(Identity(4), PATTERN, prior=charges(bare), epsilon=8.0, delta=1e-5)
 
 
+GAUSSIAN = {"event": "Gaussian", "count": 1, "noise_multiplier": 2.0}
 RECORD = {
-    "first": "a" * 64,
-    "head": "b" * 64,
-    "rounds": 3,
-    "planned": 5,
-    "events": [{"event": "Gaussian", "count": 1, "noise_multiplier": 2.0}],
-    "neighboring_relation": "zero-out",
-    "relations": ["zero-out"],
-    "privacy_unit": "client",
-    "simulation": False,
-    "further": [],
-    "not_covered": [],
-    "setting": "",
-}
+    "first": "a" * 64, "head": "b" * 64, "rounds": 3, "planned": 5, "events": [GAUSSIAN], "neighboring_relation": "zero-out",
+    "relations": ["zero-out"], "privacy_unit": "client", "simulation": False, "further": [], "not_covered": [], "setting": "",
+}  # fmt: skip
 WRONG = {
     "first": (None, "a" * 63, "A" * 64, "g" * 64),
     "head": ("b" * 65,),
@@ -192,11 +183,8 @@ WRONG = {
         {},
         [1],
         [{"event": "Nothing", "count": 1}],
-        [{"event": "Gaussian", "count": 0, "noise_multiplier": 2.0}],
-        [{"event": "Gaussian", "count": True, "noise_multiplier": 2.0}],
         [{"event": "Gaussian", "count": 1}],
-        [{"event": "Gaussian", "count": 1, "noise_multiplier": 0.0}],
-        [{"event": "Gaussian", "count": 1, "noise_multiplier": 2.0, "more": 1}],
+        *([GAUSSIAN | change] for change in ({"count": 0}, {"count": True}, {"noise_multiplier": 0.0}, {"more": 1})),
         [{"event": "PoissonSampled", "count": 1, "noise_multiplier": 2.0, "sampling_probability": 2.0}],
         [{"event": "BallsInBins", "count": 1, "noise_multiplier": 2.0, "bins": 1, "rounds": 10**30}],
     ),

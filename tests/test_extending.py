@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import math
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -156,16 +155,6 @@ def test_acc_12_a_third_run_counts_the_first_though_its_folder_is_gone(one: Path
     assert len(read_run(three).promise.earlier) == 2
     assert not continuity(two)
     assert not continuity(three)
-
-
-def test_the_code_of_the_page_on_more_rounds_runs_within_its_total(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
-    page = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(compile(code, "extending.md", "exec"), {})  # noqa: S102 # our own page
-    assert re.search(r"^4 epsilon (3\.99\d|4\.000)$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_acc_12_what_went_on_before_is_charged_to_what_goes_on_now(one: Path, two: Path, tmp_path: Path) -> None:

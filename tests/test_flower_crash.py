@@ -72,23 +72,19 @@ def see(dying: Dying, real: Callable[..., Any], arguments: Sequence[Any], answer
             dying.tell("sum", answer.tolist())
 
 
-def watched(path: Path) -> Dying:
-    return Dying(path, STEPS, see)
-
-
 @pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [correlated, adaptive])
 def test_flw_5_prt_3_a_process_that_dies_anywhere_leaves_nothing_uncharged_or_used_twice(
     make: Callable[[Path], PrivateStrategy], every: int, tmp_path: Path
 ) -> None:
-    whole = watched(tmp_path / "whole.jsonl")
+    whole = Dying(tmp_path / "whole.jsonl", STEPS, see)
     with whole.watching():
         rounds(make, tmp_path / "whole", ROUNDS, whole.tell)
     assert whole.step > 100
     # The rule that the clip norm follows is on record.
     assert ("clip norms" in {check.name for check in verify(tmp_path / "whole").checks}) == (make is adaptive)
     for step in range(1, whole.step + 1, every):
-        folder, dying = tmp_path / f"run-{step}", watched(tmp_path / f"{step}.jsonl")
+        folder, dying = tmp_path / f"run-{step}", Dying(tmp_path / f"{step}.jsonl", STEPS, see)
         with dying.watching():
             dying.dies(step, lambda: rounds(make, folder, ROUNDS, dying.tell))  # noqa: B023 # done at once
             again = int(np.random.default_rng(step).integers(1, whole.step))

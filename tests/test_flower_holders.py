@@ -108,25 +108,22 @@ def told_node(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalGrid, Path
 # What is opened
 
 
-def test_a_sum_is_opened_by_two_of_three_holders_among_all_nodes(tmp_path: Path) -> None:
+def test_two_of_three_holders_among_all_nodes_open_a_sum_and_one_that_is_silent_or_lies_is_named_and_another_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "flwr")
     grid = grid_of(configs(tmp_path))
     holders = on(grid, plain())
     assert holders.find() == {FIRST: 1, SECOND: 2, THIRD: 3}
     assert holders.open(summed(plain(), [ONE, OTHER])).tolist() == (ONE + OTHER).tolist()
-
-
-def test_a_silent_or_lying_holder_is_named_and_another_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "flwr")
-    grid = grid_of(configs(tmp_path))
-    holders = on(grid, plain())
-    holders.find()
+    assert not caplog.text
     grid.offline([FIRST])
-    assert holders.open(summed(plain(), [ONE, OTHER])).tolist() == (ONE + OTHER).tolist()
+    assert holders.open(summed(plain(), [OTHER, OTHER], 1)).tolist() == (2 * OTHER).tolist()
     assert "opened without holder 1, who did not answer" in caplog.text
     grid.offline([])
     holders.find()
     grid.reply_filter = _other_parts(SECOND)
-    assert holders.open(summed(plain(), [ONE, ONE], 1)).tolist() == (2 * ONE).tolist()
+    assert holders.open(summed(plain(), [ONE, ONE], 2)).tolist() == (2 * ONE).tolist()
     assert "opened without holder 2, who answered falsely" in caplog.text
 
 

@@ -65,10 +65,6 @@ def see(dying: Dying, real: Callable[..., Any], arguments: Sequence[Any], answer
             dying.tell("opened", holder.name, request.round_index, request.digest.hex())
 
 
-def watched(path: Path) -> Dying:
-    return Dying(path, STEPS, see)
-
-
 # When noise was given, or added by all, when one holder or all have opened the sum, and when the release is on disk.
 MOMENTS = ("HolderNoise.row", "GridHolders.add_noise", "Holder.open", "EncryptedSum.open", "ReleasePath.commit")
 
@@ -83,12 +79,12 @@ def test_pai_17_flw_5_processes_that_die_use_no_row_and_open_no_round_twice(tmp_
             key_files.write_share(place / "share.json", share)
         return tmp_path / name
 
-    whole = watched(tmp_path / "whole.jsonl")
+    whole = Dying(tmp_path / "whole.jsonl", STEPS, see)
     with whole.watching():
         rounds(made("whole"), 2)
     assert whole.step > 100
     for step in range(1, whole.step + 1) if anywhere else [whole.after[moment] for moment in MOMENTS]:
-        folder, dying = made(f"run-{step}"), watched(tmp_path / f"{step}.jsonl")
+        folder, dying = made(f"run-{step}"), Dying(tmp_path / f"{step}.jsonl", STEPS, see)
         with dying.watching():
             dying.dies(step, lambda: rounds(folder, 2))  # noqa: B023 # done at once
             dying.deadly = 0

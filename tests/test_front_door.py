@@ -29,16 +29,10 @@ CLIENTS, ROUNDS = 60, 12
 SAMPLED = hubbub.PoissonSampling(0.2)
 MECHANISM = Mechanism(Identity(ROUNDS), SAMPLED, 1.5)
 EACH: list[Participation] = [
-    hubbub.SingleParticipation(),
-    hubbub.FixedEpochs(3, 4),
-    hubbub.MinSeparation(4, 3),
-    hubbub.MinSeparation(4, 1),
-    SAMPLED,
-    hubbub.FixedSizeSampling(5, CLIENTS),
-    hubbub.TruncatedPoissonSampling(0.2, 12, CLIENTS),
-    hubbub.CyclicPoissonSampling(0.5, 3),
-    hubbub.BallsInBinsSampling(4),
-]
+    hubbub.SingleParticipation(), hubbub.FixedEpochs(3, 4), hubbub.MinSeparation(4, 3), hubbub.MinSeparation(4, 1), SAMPLED,
+    hubbub.FixedSizeSampling(5, CLIENTS), hubbub.TruncatedPoissonSampling(0.2, 12, CLIENTS),
+    hubbub.CyclicPoissonSampling(0.5, 3), hubbub.BallsInBinsSampling(4),
+]  # fmt: skip
 
 
 def test_the_public_names_are_sorted_there_and_described() -> None:

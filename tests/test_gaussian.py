@@ -160,15 +160,9 @@ def test_epsilon_is_not_below_the_truth_where_the_numbers_nearly_cancel(sigma: f
 
 CLOSED = oracle("accounting")["closed_form_sigma"]["points"]
 COLUMNS = {
-    "classical": "classical_DR14",
-    "dwork2006": "dwork06",
-    "zhao1": "zhao_mech1",
-    "simple": "zhao_simple_inverfc2delta",
-    "zhao2": "zhao_mech2",
-    "extended": "phan_extended",
-    "vinterbo": "vinterbo2020",
-    "zcdp": "zcdp_closed",
-}
+    "classical": "classical_DR14", "dwork2006": "dwork06", "zhao1": "zhao_mech1", "simple": "zhao_simple_inverfc2delta",
+    "zhao2": "zhao_mech2", "extended": "phan_extended", "vinterbo": "vinterbo2020", "zcdp": "zcdp_closed",
+}  # fmt: skip
 # Noise over sensitivity at delta 1e-5: (Balle and Wang's, and how many times as much the others take).
 # The largest epsilon at which the classical noise is private all the same.
 CLASSICAL_HOLDS_UP_TO = {1e-12: 10.248, 1e-8: 9.374, 1e-5: 8.420, 1e-3: 7.463, 0.1: 5.743, 0.49: 4.488}

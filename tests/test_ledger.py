@@ -20,6 +20,11 @@ SECRET = bytes(range(32))
 PROMISE = Promise(6, Mechanism(Identity(6), MinSeparation(3, 2), 1.0))
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.jsonl"
+
+
 def full(path: Path | None = None) -> Ledger:
     """Three rounds: committed, aborted, committed."""
     ledger = Ledger(PROMISE, SECRET, path)
@@ -113,19 +118,18 @@ def test_prt_7_the_round_after_the_last_is_refused() -> None:
         ledger.begin(6, [], "")
 
 
-def test_it_names_no_client_and_no_bare_hash_of_a_sum(tmp_path: Path) -> None:
-    full(tmp_path / "ledger.jsonl")
-    one = (tmp_path / "ledger.jsonl").read_text()
+def test_it_names_no_client_and_no_bare_hash_of_a_sum(path: Path) -> None:
+    full(path)
+    one = path.read_text()
     assert '"a"' not in one
-    other = Ledger(PROMISE, bytes(32), tmp_path / "other.jsonl")
+    other = Ledger(PROMISE, bytes(32), path.with_name("other.jsonl"))
     other.begin(0, ["a", "b"], "sum 0")
-    members, others = cohorts(tmp_path / "ledger.jsonl")[0], cohorts(tmp_path / "other.jsonl")[0]
+    members, others = cohorts(path)[0], cohorts(path.with_name("other.jsonl"))[0]
     assert sorted(members) == sorted(name_of(SECRET, client) for client in "ab")
     assert not set(members) & set(others)
 
 
-def test_cra_4_cutting_the_last_line_anywhere_leaves_a_ledger_that_is_at_most_one_record_shorter(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
+def test_cra_4_cutting_the_last_line_anywhere_leaves_a_ledger_that_is_at_most_one_record_shorter(path: Path) -> None:
     full(path)
     content = path.read_bytes()
     last = content.rstrip(b"\n").rfind(b"\n") + 1
@@ -137,8 +141,7 @@ def test_cra_4_cutting_the_last_line_anywhere_leaves_a_ledger_that_is_at_most_on
         assert Ledger(PROMISE, SECRET, path).head == ledger.head
 
 
-def test_cra_4_a_last_record_that_was_changed_is_not_taken_for_a_torn_one(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
+def test_cra_4_a_last_record_that_was_changed_is_not_taken_for_a_torn_one(path: Path) -> None:
     full(path)
     *before, last = path.read_bytes().splitlines(keepends=True)
     # Its end of line, too.
@@ -150,8 +153,7 @@ def test_cra_4_a_last_record_that_was_changed_is_not_taken_for_a_torn_one(tmp_pa
             Ledger(PROMISE, SECRET, path)
 
 
-def test_cra_10_an_edited_cut_or_reordered_ledger_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
+def test_cra_10_an_edited_cut_or_reordered_ledger_is_refused(path: Path) -> None:
     full(path)
     lines = path.read_bytes().splitlines(keepends=True)
     changed = [
@@ -185,8 +187,7 @@ def test_cra_10_a_record_from_another_ledger_of_the_same_run_is_refused(tmp_path
         Ledger(PROMISE, SECRET, tmp_path / "one")
 
 
-def test_a_number_that_is_written_otherwise_is_refused_even_where_its_hash_is_right(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
+def test_a_number_that_is_written_otherwise_is_refused_even_where_its_hash_is_right(path: Path) -> None:
     full(path)
     *before, last = path.read_bytes().splitlines()
     content, head = last[len(b'{"body":') : -75], read_chain(path).hashes[-2]
@@ -211,10 +212,10 @@ def test_a_number_that_is_written_otherwise_is_refused_even_where_its_hash_is_ri
     ],
     ids=["rounds", "noise", "pattern", "relation", "simulation", "none"],
 )
-def test_cra_6_a_ledger_holds_to_the_promise_it_was_written_for(tmp_path: Path, other: Promise) -> None:
-    full(tmp_path / "ledger.jsonl")
+def test_cra_6_a_ledger_holds_to_the_promise_it_was_written_for(path: Path, other: Promise) -> None:
+    full(path)
     with pytest.raises(LedgerError, match="another promise"):
-        Ledger(other, SECRET, tmp_path / "ledger.jsonl")
+        Ledger(other, SECRET, path)
 
 
 def test_rng_4_a_simulations_round_may_be_done_again_only_with_the_same_sum() -> None:

@@ -201,7 +201,7 @@ def test_a_share_is_any_number_as_likely_as_any_other(needed: int) -> None:
     assert np.sum((found - 20) ** 2 / 20) < 75
 
 
-def test_combined_by_hand_two_of_three_partials_are_no_more_than_noise() -> None:
+def test_combined_by_hand_two_of_three_partials_are_no_more_than_noise_and_three_are_the_number() -> None:
     """With the weights of two holders, for each of many deals of one key: what comes out is the number, encrypted again.
 
     Mod n every share is 1, so that the part of n is the number's, as in the ciphertext itself; what hides it is uniform.
@@ -219,13 +219,7 @@ def test_combined_by_hand_two_of_three_partials_are_no_more_than_noise() -> None
     # Uniform among 667 n-th residues: 300 draws are fewer than 200 of them, or 12 readable, with probability below 1e-10.
     assert len(seen) >= 200
     assert readable < 12
-
-
-def test_three_of_three_partials_combined_by_hand_are_the_number() -> None:
-    """So that the test above would see it."""
-    n, n_square = TINY[0] * TINY[1], (TINY[0] * TINY[1]) ** 2
-    c = textbook.encrypt(n, 1000, 2)
-    public, shares = threshold.deal(*TINY, holders=3, threshold=3)
+    # Of all three it is the number, so that the test would see it.
     product = gmpy2.mpz(1)
     for weight, share in zip((3, -3, 1), shares, strict=True):
         product = product * gmpy2.powmod(c, 4 * public.delta**2 * share.secret * weight, n_square) % n_square

@@ -18,44 +18,30 @@ from hubbub.training import evaluate
 from recorded_runs import hubbub
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits.toml"
-QUICK = (
-    "training.rounds=4",
-    "training.cohort_size=10",
-    "training.local_epochs=1",
-    "data.clients=50",
-    "privacy.noise_multiplier=1.0",
-)
-KINDS: dict[str, tuple[tuple[str, ...], parts.Participation]] = {
+QUICK = "training.rounds=4 training.cohort_size=10 training.local_epochs=1 data.clients=50 privacy.noise_multiplier=1.0".split()
+CYCLIC = "privacy.sampling=cyclic-poisson participation.cycle_length"
+KINDS: dict[str, tuple[str, parts.Participation]] = {
     "truncated": (
-        ("privacy.sampling=truncated-poisson", "participation.max_cohort_size=14"),
+        "privacy.sampling=truncated-poisson participation.max_cohort_size=14",
         parts.TruncatedPoissonSampling(0.2, 14, 50),
     ),
-    "cyclic": (("privacy.sampling=cyclic-poisson", "participation.cycle_length=2"), parts.CyclicPoissonSampling(0.4, 2)),
-    "cyclic, correlated": (
-        ("privacy.mode=dp-ftrl", "privacy.sampling=cyclic-poisson", "participation.cycle_length=2"),
-        parts.CyclicPoissonSampling(0.4, 2),
-    ),
+    "cyclic": (f"{CYCLIC}=2", parts.CyclicPoissonSampling(0.4, 2)),
+    "cyclic, correlated": (f"{CYCLIC}=2 privacy.mode=dp-ftrl", parts.CyclicPoissonSampling(0.4, 2)),
     "cyclic, banded": (
-        (
-            "privacy.mode=dp-ftrl",
-            "privacy.sampling=cyclic-poisson",
-            "participation.cycle_length=3",
-            "privacy.strategy=banded",
-            "privacy.bands=2",
-        ),
+        f"{CYCLIC}=3 privacy.mode=dp-ftrl privacy.strategy=banded privacy.bands=2",
         parts.CyclicPoissonSampling(0.6, 3),
     ),
-    "bins": (("privacy.sampling=balls-in-bins",), parts.BallsInBinsSampling(5)),
+    "bins": ("privacy.sampling=balls-in-bins", parts.BallsInBinsSampling(5)),
 }
 
 
-def made(*assignments: str) -> Run:
-    return build(configs.resolve(configs.load(EXAMPLE), configs.overrides(QUICK), configs.overrides(assignments)))
+def made(assignments: str) -> Run:
+    return build(configs.resolve(configs.load(EXAMPLE), configs.overrides(QUICK), configs.overrides(assignments.split())))
 
 
 @pytest.mark.parametrize(("assignments", "participation"), KINDS.values(), ids=KINDS.keys())
-def test_a_config_names_each_kind_of_random_cohorts(assignments: tuple[str, ...], participation: parts.Participation) -> None:
-    plan = made(*assignments).plan
+def test_a_config_names_each_kind_of_random_cohorts(assignments: str, participation: parts.Participation) -> None:
+    plan = made(assignments).plan
     assert (plan.participation, plan.expected_cohort_size) == (participation, 10)
     promised = plan.promise().after(plan.rounds, plan.delta)
     everyone = accounting.guarantee(Mechanism(Identity(4), parts.MinSeparation(2, 2), 1.0), plan.delta, "replace-one")
@@ -64,9 +50,8 @@ def test_a_config_names_each_kind_of_random_cohorts(assignments: tuple[str, ...]
 
 
 def test_cyclic_cohorts_have_as_many_bands_as_groups_and_independent_noise_without_being_asked() -> None:
-    cyclic = ("privacy.sampling=cyclic-poisson", "participation.cycle_length=2")
     independent, correlated = (
-        made(*cyclic, f"privacy.mode={mode}", "privacy.epsilon=3").plan.mechanism for mode in ("dp-fedavg", "dp-ftrl")
+        made(f"{CYCLIC}=2 privacy.mode={mode} privacy.epsilon=3").plan.mechanism for mode in ("dp-fedavg", "dp-ftrl")
     )
     assert isinstance(independent.strategy, Identity)
     assert isinstance(correlated.strategy, BandedToeplitz)
@@ -86,7 +71,7 @@ def test_a_run_of_each_kind_resumes_after_a_stop_and_holds(kind: str, tmp_path: 
 
     with monkeypatch.context() as interrupted:
         interrupted.setattr(engine_folder, "evaluate", stop_in_the_third)
-        assignments = [word for assignment in (*QUICK, *KINDS[kind][0]) for word in ("--set", assignment)]
+        assignments = [word for assignment in (*QUICK, *KINDS[kind][0].split()) for word in ("--set", assignment)]
         assert hubbub("train", str(EXAMPLE), "--out", "run", *assignments) != 0
     assert (hubbub("resume", "run"), hubbub("verify", "run")) == (0, 0)
     records = read_chain(Path("run/ledger.jsonl")).records

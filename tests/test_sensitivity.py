@@ -74,15 +74,7 @@ def test_acc_6_dropping_the_signs_would_understate() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.integers(1, 10),
-    st.integers(1, 10),
-    st.integers(1, 10),
-    st.integers(1, 10),
-    st.booleans(),
-    st.booleans(),
-    st.integers(0, 2**32 - 1),
-)
+@given(*[st.integers(1, 10)] * 4, *[st.booleans()] * 2, st.integers(0, 2**32 - 1))
 def test_acc_6_no_stated_sensitivity_is_below_brute_force(
     n: int, bands: int, b: int, k: int, signed: bool, enumerated: bool, seed: int
 ) -> None:

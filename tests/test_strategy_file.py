@@ -35,16 +35,8 @@ MADE = {
 
 
 def answer(strategy: Any, workload: Workload | None = None, participation: Participation | None = None) -> Optimized:
-    return Optimized(
-        strategy=strategy,
-        workload=workload or prefix_sum(rounds=strategy.rounds),
-        participation=participation or SingleParticipation(),
-        objective="mean",
-        squared_error=1.5,
-        lower_bound=1.25,
-        bound_family="every strategy",
-        iterations=3,
-    )
+    pattern = participation or SingleParticipation()
+    return Optimized(strategy, workload or prefix_sum(strategy.rounds), pattern, "mean", 1.5, 1.25, "every strategy", 3)
 
 
 def test_every_strategy_of_the_package_is_among_those_tested() -> None:
@@ -87,19 +79,10 @@ def test_the_file_is_one_that_others_read_and_states_no_sensitivity(tmp_path: Pa
 
 
 STATED: dict[str, Any] = {
-    "schema": 1,
-    "hubbub": "0.1.0",
-    "strategy": {"name": "Dense"},
-    "workload": {"rounds": 2, "momentum": 0.0},
-    "participation": {"name": "SingleParticipation"},
-    "objective": "mean",
-    "squared_error": 1.5,
-    "lower_bound": 1.0,
-    "bound_family": "every strategy",
-    "iterations": 0,
-    "seconds": None,
-    "command": "",
-}
+    "schema": 1, "hubbub": "0.1.0", "strategy": {"name": "Dense"}, "workload": {"rounds": 2, "momentum": 0.0},
+    "participation": {"name": "SingleParticipation"}, "objective": "mean", "squared_error": 1.5, "lower_bound": 1.0,
+    "bound_family": "every strategy", "iterations": 0, "seconds": None, "command": "",
+}  # fmt: skip
 ARRAYS = {"strategy.C": np.array([[1.0, 0.0], [0.5, 1.0]])}
 # Claims that nobody can check, and what they may be.
 FREE = {f"{name}: text" for name in ("hubbub", "command", "bound_family")} | {

@@ -57,26 +57,22 @@ def test_no_sensitivity_is_understated(coefficients: list[float], separation: in
             check_strategy(strategy, [SingleParticipation(), *patterns])
 
 
-@pytest.mark.parametrize("case", [c for c in MF["banded_toeplitz"] if c["n"] <= 1000], ids=lambda case: case["id"])
+KNOWN = [case for case in MF["banded_toeplitz"] if case["n"] <= 1000 or case["bands"] <= 400]
+
+
+@pytest.mark.parametrize("case", KNOWN, ids=lambda case: case["id"])
 def test_the_optimum_has_the_known_value_and_a_proof(case: dict) -> None:
     A = workloads.prefix_sum(case["n"])
     result = factorization.toeplitz.optimize(A, bands=case["bands"])
     assert case["value"] * (1 - 1e-9) <= result.squared_error <= case["value"] * (1 + 1e-10)
     assert result.lower_bound <= result.squared_error
-    assert result.relative_gap < 1e-10
+    assert 0 <= result.relative_gap < 1e-10
     assert result.bound_family == f"every banded Toeplitz strategy of at most {case['bands']} bands"
     if case["coef"]:
         np.testing.assert_allclose(result.strategy.coefficients, case["coef"], atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "case", [c for c in MF["banded_toeplitz"] if c["n"] > 1000 and c["bands"] <= 400], ids=lambda case: case["id"]
-)
-def test_a_large_optimum_has_the_known_value_and_a_proof(case: dict) -> None:
-    result = factorization.toeplitz.optimize(workloads.prefix_sum(case["n"]), bands=case["bands"])
-    assert result.squared_error == pytest.approx(case["value"], rel=1e-10)
-    assert 0 <= result.relative_gap < 1e-10
-    assert result.iterations <= 25
+    if case["n"] > 1000:
+        assert result.squared_error == pytest.approx(case["value"], rel=1e-10)
+        assert result.iterations <= 25
 
 
 @pytest.mark.parametrize("objective", ["mean", "max"])
