@@ -1,6 +1,7 @@
 """What runs on a GPU, where there is one: clients, examples, noise and whole runs give there what they give on a processor."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +23,12 @@ from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation, private_gradients
 from hubbub.training.per_example import Chosen, ExampleGradients
+from hubbub.training.ranks import Ranks
 from hubbub.training.simulation.local import OneByOne
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
 from local_jobs import IMAGES, SENTENCES, Lstm, jobs
+from ranks_of import on_ranks
 from recorded_runs import interrupted_at, invoke
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -209,3 +212,31 @@ def test_two_ranks_on_a_gpu_train_the_model_of_one(unit: str, tmp_path: Path) ->
         models.append(load_file(tmp_path / place / "model.safetensors"))
     for other in models[1:]:
         assert all(torch.equal(value, other[name]) for name, value in models[0].items())
+
+
+def over_gpus(ranks: Ranks, ends: bool) -> list[Any]:
+    device = torch.device("cuda", ranks.rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    sums = []
+    for dtype in (torch.int64, torch.float64):
+        # Terms are lost where sums in floating point are added in another order.
+        chunks = [lambda total, n=n: total.add_(1 + 10**16 * n * (n - 3)) and None for n in range(5)]
+        sums += ranks.summed(chunks, torch.zeros(1, dtype=dtype, device=device))[0].tolist()
+    vector = torch.full((5,), 1.0 + ranks.rank, device=device)
+    ranks.complete(vector, [(0, 3), (3, 5)][: ranks.size])
+    if ends:
+        if ranks.rank:
+            ranks._moving = lambda moves: os._exit(1)
+        ranks.complete(vector, [(0, 3), (3, 5)])
+    return [*sums, *vector.tolist(), "" if ranks.size == 1 else torch.distributed.get_backend(ranks._gpus)]
+
+
+@pytest.mark.skipif(
+    torch.cuda.device_count() < 2 and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1",
+    reason="needs a GPU for each rank, or NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1",
+)
+def test_ranks_on_gpus_exchange_by_nccl_and_name_a_rank_that_ends() -> None:
+    alone = over_gpus(Ranks(), ends=False)
+    assert on_ranks(2, over_gpus, False) == [[*alone[:2], 1.0, 1.0, 1.0, 2.0, 2.0, "nccl"]] * 2
+    error, nothing = on_ranks(2, over_gpus, True, limit=15.0)
+    assert (str(error), nothing) == ("rank 1: ended; its own output may say why", None)

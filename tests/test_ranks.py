@@ -228,7 +228,7 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
         hubbub.training.ranks._SOON = timedelta(seconds=2)
         reduced = torch.distributed.all_reduce
 
-        def reduces(*given: Any, group: Any) -> None:
+        def reduces(*given: Any, group: Any, async_op: bool) -> None:
             if how == "loses a sum":
                 reduced(*given, group=group)
                 raise RuntimeError("connection lost")
@@ -276,15 +276,15 @@ FAULTS = [
     ("another model", "rank 1: has another model"),
     ("other threads", "rank 1: has another processor, number of threads or library"),
     ("another cohort", "rank 1: has another round, cohort or clip norm"),
-    ("other calls", "rank 1: is out of step: its exchange 4 is 'cohort, model or data' of .*summed, and .*'exchange'"),
+    ("other calls", "rank 1: is out of step: its exchange 4 is 'cohort, model, data or device' of .*summed, and .*'exchange'"),
     ("leads alone", "rank 1: is out of step: its exchange 4 is 'lead' of .*failing, and exchange 4 of rank 0 is 'cohort"),
     ("another plan", "rank 1: has another plan"),
     ("other data", "rank 1: has another data, loss, local training or seed"),
     ("a wrong part", r"rank 1: its part is \(3, torch.float32\)"),
     ("an error", "rank 1: no room"),
     ("another frozen layer", "rank 1: has another model"),
-    ("other examples of a loop", "rank 1: has another cohort, model or data"),
-    ("skips a sum", "rank 1: has another cohort, model or data"),
+    ("other examples of a loop", "rank 1: has another cohort, model, data or device"),
+    ("skips a sum", "rank 1: has another cohort, model, data or device"),
     ("ends", "rank 1: ended"),
     ("ends in a sum", "rank 1: ended"),
     ("hangs", "rank 1: did not answer within 2 seconds"),

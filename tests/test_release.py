@@ -350,6 +350,46 @@ def test_a_round_that_was_aborted_before_its_row_was_taken_does_not_stop_the_nex
     assert path.ledger.rounds == ("aborted", "committed")
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["once", "asked twice"])
+def test_a_row_that_is_prepared_in_a_thread_is_the_row_of_its_round_and_of_no_other(again: bool) -> None:
+    promise = replace(PROMISE, simulation=True)
+    bare = PlainSum(torch.zeros(DIM, dtype=torch.float64), {})
+    plain, prepared, found = opened(promise=promise), opened(promise=promise), list[torch.Tensor]()
+    for path in (plain, prepared):
+        for round_index in range(ROUNDS):
+            for _ in range((path is prepared) * (1 + again)):
+                path.prepare_row()
+            ticket = path.begin([round_index], bare, CLIP)
+            if round_index == 1:
+                path.abort(ticket)
+                continue
+            found.append(bare.open(path.row(ticket)))
+            with pytest.raises(LedgerError, match="given out already"):
+                path.row(ticket)
+            path.commit(ticket, found[-1])
+        # There is no further row.
+        path.prepare_row()
+    assert len(found) == 2 * (ROUNDS - 1)
+    assert all(torch.equal(*pair) for pair in zip(found[: ROUNDS - 1], found[ROUNDS - 1 :], strict=True))
+
+
+def test_rng_2_a_row_that_was_prepared_belongs_to_its_process_and_is_not_kept_for_the_next_start(tmp_path: Path) -> None:
+    path = opened(locked(tmp_path))
+    one_round(path, 0)
+    path.prepare_row()
+    path.keep_noise()
+    # The round never begins: the next start has a key of its own.
+    again = opened(RunStore(tmp_path))
+    again.prepare_row()
+    round_index, process, row = again._prepared
+    assert (round_index, again._noise.source._incarnations[-1][0]) == (1, 1)
+    assert not torch.equal(row.result(), path._prepared[2].result())
+    ticket = again.begin([1], total(), CLIP)
+    again._prepared = round_index, process + 1, row
+    with pytest.raises(NoiseExhaustedError, match=f"round 1: process {process} was forked from {process + 1}"):
+        again.row(ticket)
+
+
 def test_rng_3_a_simulation_that_was_interrupted_in_a_round_draws_that_round_again(tmp_path: Path) -> None:
     promise = replace(PROMISE, simulation=True)
     bare = PlainSum(torch.zeros(DIM, dtype=torch.float64), {})

@@ -25,7 +25,7 @@ _SHRINK = 1 - 2.0**-30
 # A MiB of float64: calls cost as much as a thousand numbers.
 _BLOCK = 2**17
 # Updates that a GPU encodes together, the numbers in them at most, and a length that gives all of them one alignment.
-_TOGETHER, _NUMBERS, _ALIGNED = 64, 2**23, 4
+_TOGETHER, _NUMBERS, _ALIGNED = 64, 2**24, 4
 # Sums of squares between these have lost nothing that a float holds.
 _LEAST_SQUARE, _LARGEST_SQUARE = 2.0**-900, 2.0**900
 
@@ -135,26 +135,51 @@ class Lattice:
         Returns:
             Which had to be clipped and which are finite, ``(updates,)`` each.
         """
-        dim, one, flags = rows.shape[1], total.new_ones(()), list[tuple[torch.Tensor, torch.Tensor]]()
+        dim, flags, gathered = rows.shape[1], list[torch.Tensor](), torch.zeros_like(total)
         room = self.radius - math.sqrt(dim) / 2
         # Calls of one shape, filled with zeros: an update's bits do not depend on its place or on how many there are.
         together = max(1, min(_TOGETHER, _NUMBERS // max(1, dim)))
+        wide = total.new_zeros(together, dim + -dim % _ALIGNED)
+        for some in rows.split(together):
+            wide[: len(some), :dim] = some
+            wide[len(some) :] = 0
+            square = wide.square().sum(1)
+            norm = square.sqrt()
+            clipped = norm / self.step > room
+            wide.mul_(torch.where(clipped, room / norm, 1 / self.step)[:, None]).round_()
+            usual = (square < _LARGEST_SQUARE) & ((square > _LEAST_SQUARE) | (square == 0))
+            flags.append(torch.stack([clipped, usual & (wide.square().sum(1) <= self.radius**2)])[:, : len(some)])
+            gathered += wide.sum(0)[:dim]
+        clipped, usual = torch.cat(flags, dim=1)
+        # Asked once: each question waits for the GPU.
+        if bool(usual.all()):
+            total += gathered
+            return clipped, usual
+        return self._add_carefully(rows, total, together)
+
+    def _add_carefully(self, rows: torch.Tensor, total: torch.Tensor, together: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """:meth:`_add_together` where one is not finite, very small or large, or rounds to more than the clip norm."""
+        dim, one, flags = rows.shape[1], total.new_ones(()), list[torch.Tensor]()
+        room = self.radius - math.sqrt(dim) / 2
         for some in rows.split(together):
             wide = total.new_zeros(together, dim + -dim % _ALIGNED)
             wide[: len(some), :dim] = some
             largest = wide.abs().amax(1)
             finite = largest < math.inf
-            usual = (largest > math.sqrt(_LEAST_SQUARE)) & (largest < math.sqrt(_LARGEST_SQUARE) / dim)
-            scale = torch.where(usual | ~(finite & (largest > 0)), one, largest.clamp(2.0**-1000, 2.0**1000))
-            wide.masked_fill_(~finite[:, None], 0).div_(scale[:, None])
-            norm = wide.square().sum(1).sqrt()
+            wide.masked_fill_(~finite[:, None], 0)
+            square = wide.square().sum(1)
+            usual = (square < _LARGEST_SQUARE) & ((square > _LEAST_SQUARE) | (square == 0))
+            # Of the others the norm in units of their largest number.
+            scale = torch.where(usual, one, largest.clamp(2.0**-1000, 2.0**1000))
+            norm = wide.div_(scale[:, None]).square().sum(1).sqrt()
             clipped = norm * (scale / self.step) > room
             factor = torch.where(clipped, room / norm, scale / self.step)
             while bool((over := (steps := (wide * factor[:, None]).round_()).square().sum(1) > self.radius**2).any()):
                 clipped, factor = clipped | over, torch.where(over, factor * _SHRINK, factor)
             total += steps.sum(0)[:dim]
-            flags.append((clipped[: len(some)], finite[: len(some)]))
-        return torch.cat([clipped for clipped, _ in flags]), torch.cat([finite for _, finite in flags])
+            flags.append(torch.stack([clipped, finite])[:, : len(some)])
+        clipped, finite = torch.cat(flags, dim=1)
+        return clipped, finite
 
     @staticmethod
     def buffer(total: torch.Tensor) -> torch.Tensor:

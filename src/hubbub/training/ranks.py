@@ -12,6 +12,7 @@ An error on one rank, and a rank that ends, does not answer or makes other calls
 It names the rank, or nobody if that cannot be known; another rank may name rank 0, if that ended first.
 """
 
+import atexit
 import hashlib
 import os
 import pickle
@@ -41,6 +42,7 @@ TIME_LIMIT = 1800.0
 # In which a rank that lives says that an exchange failed.
 _SOON = timedelta(seconds=5)
 _LAUNCHED = "RANK"
+_BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,8 @@ class Ranks:
         shard_optimizer: Whether each rank has the state of the server's optimizer for its part of the model alone, and steps
             there (as ZeRO-1); the parts are then sent round.
 
-    Sums and rows are exchanged between processors, by gloo. Integers add up to the same bits in any order; sums in floating
-    point are added in the order of their chunks.
+    What lies on a GPU is exchanged by NCCL, if each rank has a GPU of its own, and all else between processors, by gloo.
+    Integers add up to the same bits in any order; sums in floating point are added in the order of their chunks.
 
     Raises:
         RankError: A rank is missing, or has another version of hubbub or torch, another processor or number of threads.
@@ -151,6 +153,8 @@ class Ranks:
             # The number, kind and place of the present exchange, with which each message begins.
             self._at = (0, "", "")
             self._lost = dict[int, RankError]()
+            # Made when a tensor on a GPU is first exchanged.
+            self._gpus: dist.ProcessGroup | None = None
             self.require_same("hubbub or torch", lambda: (__version__, torch.__version__))
             # By another one, a client's bits, or a row drawn again, would depend on where they are computed.
             self.require_same("processor, number of threads or library", lambda: (sampler(), torch.get_num_threads()))
@@ -280,7 +284,8 @@ class Ranks:
             return found
 
         if self.size > 1:
-            self.require_same("cohort, model or data", lambda: fingerprint(zero.shape, zero.dtype, *map(word, chunks), terms()))
+            form = zero.shape, zero.dtype, zero.device.type
+            self.require_same("cohort, model, data or device", lambda: fingerprint(*form, *map(word, chunks), terms()))
         found = self._exchange("sum", own)
         return self._total(parts, exact), [one for some in found for one in some]
 
@@ -288,16 +293,46 @@ class Ranks:
         """The sum of the parts of all ranks: those of rank 0 in their order, those of rank 1, and so on."""
         if self.size == 1:
             return parts[0]
-        total = parts[0].to("cpu")
+        group, total = self._way(parts[0])
         if exact:
-            self._moving(lambda: dist.all_reduce(total, group=self._data))
+            self._moving([partial(dist.all_reduce, total, group=group, async_op=True)])
         else:
             for rank in range(self.size):
                 if rank == self.rank:
                     for part in parts[1:]:
-                        total += part.to("cpu")
-                self._moving(partial(dist.broadcast, total, self._members[rank], group=self._data))
+                        total += part.to(total.device)
+                self._moving([partial(dist.broadcast, total, self._members[rank], group=group, async_op=True)])
         return total.to(parts[0].device)
+
+    def _way(self, tensor: torch.Tensor) -> "tuple[dist.ProcessGroup, torch.Tensor]":
+        """The group by which a tensor is exchanged, and the tensor where that group needs it."""
+        if tensor.device.type != "cuda" or not dist.is_nccl_available():
+            return self._data, tensor.cpu()
+        if self._gpus is None:
+            found = self.exchange(lambda: str(torch.cuda.get_device_properties(tensor.device).uuid))
+            # NCCL's own word for ranks that share a GPU.
+            own = len(set(found)) == self.size or os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
+            self._gpus = self._by_nccl() if own else self._data
+        return self._gpus, tensor if self._gpus is not self._data else tensor.cpu()
+
+    def _by_nccl(self) -> "dist.ProcessGroup":
+        before = os.environ.get(_BLOCKING)
+        # A wait that is too long ends with an error, in place of the process.
+        os.environ[_BLOCKING] = "1"
+        try:
+            made: dist.ProcessGroup = dist.new_group(self._members, self._limit, "nccl", use_local_synchronization=True)
+        finally:
+            os.environ.pop(_BLOCKING)
+            if before is not None:
+                os.environ[_BLOCKING] = before
+        atexit.register(self._end, made)
+        return made
+
+    def _end(self, group: "dist.ProcessGroup") -> None:
+        """Close connections, as NCCL asks of each process, unless a rank is gone, for which it would wait."""
+        if not self._lost:
+            with suppress(RuntimeError, ValueError):
+                dist.destroy_process_group(group)
 
     def gathered(
         self, make: Callable[[], torch.Tensor | None], ranges: Sequence[tuple[int, int]], dtype: torch.dtype
@@ -334,22 +369,21 @@ class Ranks:
         """Overwrite each range of a vector by that of the rank whose it is.
 
         Raises:
-            RankError: A rank is gone, or has another vector or ranges.
+            RankError: A rank is gone, or has another vector, ranges or kind of device.
         """
         if self.size > 1:
-            self.require_same("vector or ranges", lambda: (tuple(vector.shape), vector.dtype, list(ranges)))
+            form = tuple(vector.shape), vector.dtype, vector.device.type
+            self.require_same("vector, ranges or device", lambda: (*form, list(ranges)))
             self._complete(vector, ranges)
 
     def _complete(self, vector: torch.Tensor, ranges: Sequence[tuple[int, int]]) -> None:
-        here = vector.detach().cpu()
-        # All at once: they go different ways.
-        moves = [
-            partial(dist.broadcast, here[first:stop], self._members[rank], group=self._data, async_op=True)
+        group, here = self._way(vector.detach())
+        self._moving([
+            partial(dist.broadcast, here[first:stop], self._members[rank], group=group, async_op=True)
             for rank, (first, stop) in enumerate(ranges)
             if stop > first
-        ]
-        self._moving(lambda: [work.wait() for work in [move() for move in moves]])
-        if vector.device.type != "cpu":
+        ])  # fmt: skip
+        if here.device != vector.device:
             with torch.no_grad():
                 vector.copy_(here)
 
@@ -369,10 +403,11 @@ class Ranks:
             return _Failed(error.rank, str(error))
         return _Failed(self.rank, f"rank {self.rank}: {_line(error)}")
 
-    def _moving(self, move: Callable[[], object]) -> None:
-        """Move data; if that fails, find out who is gone."""
+    def _moving(self, moves: Sequence[Callable[[], Any]]) -> None:
+        """Move data, all at once, as they go different ways; if that fails, find out who is gone."""
         try:
-            move()
+            for work in [move() for move in moves]:
+                work.wait()
         except RuntimeError as error:
             if self.leads:
                 self._heard(_SOON, _line(error))

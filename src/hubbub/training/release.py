@@ -15,15 +15,17 @@ from a key of its own; earlier rows are drawn again from the key of their incarn
 """
 
 import math
+import os
 import sys
 import threading
 from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 import torch
 
 from hubbub._util.prf import Uncopied, derive, fresh_key, seed_key
-from hubbub.errors import ConfigError, LedgerError, ParticipationError, RankError, RunFolderError
+from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, ParticipationError, RankError, RunFolderError
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
@@ -164,6 +166,8 @@ class ReleasePath(Uncopied):
         # The round in progress, its sum and a copy of it as it is, and the ticket whose row was given out.
         self._begun: tuple[Ticket, Sum, torch.Tensor | None] | None = None
         self._given: Ticket | None = None
+        # A row that is drawn before its round begins, the round, and the process.
+        self._prepared: tuple[int, int, Future[torch.Tensor]] | None = None
         # Two threads would find the same row not given out yet.
         self._one_at_a_time = threading.RLock()
 
@@ -195,6 +199,26 @@ class ReleasePath(Uncopied):
         return self.ledger.next_round if self._ranks.leads else self._next
 
     # A round: its cost, its noise, its release.
+
+    def prepare_row(self) -> None:
+        """Draw the row of the next round in a thread of its own, while its sum is computed elsewhere, as on a GPU.
+
+        The same row comes of :meth:`row`, which draws it there otherwise. One that was drawn for a round that never begins is
+        given to nobody. The steps of a strategy of your own are taken in :meth:`row` all the same.
+        """
+        with self._one_at_a_time:
+            self._require_started()
+            if self._prepared is None and self._noise and not self._foreign and self._noise.round_index < self._rounds:
+                thread = ThreadPoolExecutor(1, "noise")
+                self._prepared = self._noise.round_index, os.getpid(), thread.submit(self._noise.next_row)
+                thread.shutdown(wait=False)
+
+    def _forget_prepared(self, round_index: int) -> None:
+        """Wait for the thread, and forget a row of an earlier round."""
+        if self._prepared and self._prepared[1] == os.getpid():
+            wait([self._prepared[2]])
+        if self._prepared and self._prepared[0] < round_index:
+            self._prepared = None
 
     def begin(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
         """Record the cost of the next round. On return it is on disk and the row of noise is spent.
@@ -261,11 +285,12 @@ class ReleasePath(Uncopied):
             self._given = ticket
             if not self._draws:
                 return None
-            if (self._noise and self._noise.round_index != ticket.round_index) or ticket.clip_norm is None:
+            noise, (_, total, begun), prepared = self._noise, self._begun, self._prepared
+            if (noise and (prepared[0] if prepared else noise.round_index) != ticket.round_index) or ticket.clip_norm is None:
                 raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; abort the round")
-            noise, (_, total, begun) = self._noise, self._begun
+            self._prepared = None
             try:
-                row = self._ranks.gathered(lambda: noise.next_row() if noise else None, self._parts, torch.float64)
+                row = self._ranks.gathered(lambda: _drawn(noise, prepared) if noise else None, self._parts, torch.float64)
             except RankError:
                 if self._ranks.leads:
                     self._settle()
@@ -321,6 +346,7 @@ class ReleasePath(Uncopied):
             self._ranks.lead(lambda: self._aborted(ticket))
             self._next, self._begun = ticket.round_index + 1, None
             if self._noise and self._started:
+                self._forget_prepared(ticket.round_index + 1)
                 self._noise.skip_to(ticket.round_index + 1)
             self._ranks.lead(self._give_heads)
 
@@ -410,6 +436,7 @@ class ReleasePath(Uncopied):
                 return
             drawn = 0
             if self._noise:
+                self._forget_prepared(self._next)
                 self._noise.skip_to(self._next)
                 drawn = self._noise.drawn
             key = self._ranks.lead(lambda: self._incarnated(drawn))
@@ -472,7 +499,8 @@ class ReleasePath(Uncopied):
 
     def keep_noise(self) -> None:
         """Save the rows that later rounds need, so that the next start does not draw them again, as several ranks do."""
-        if self._store and self._noise and self._ranks.size == 1 and memory_rows(self._noise.mechanism.strategy) != 0:
+        of_one = self._ranks.size == 1 and self._prepared is None
+        if self._store and self._noise and of_one and memory_rows(self._noise.mechanism.strategy) != 0:
             self._store.seal_noise(self._noise, self._secret, self.ledger.head)
 
     def make_room(self) -> None:
@@ -485,6 +513,18 @@ class ReleasePath(Uncopied):
         forgets = self._store is not None and not self._store.keep_releases
         if forgets and self.ledger.promise.terms.keep_releases and not self.ledger.history.forgets:
             self.ledger.forget()
+
+
+def _drawn(noise: NoiseStream, prepared: tuple[int, int, Future[torch.Tensor]] | None) -> torch.Tensor:
+    """The next row, of which a thread may have begun."""
+    if prepared is None:
+        return noise.next_row()
+    if prepared[1] != os.getpid():
+        raise NoiseExhaustedError(
+            f"round {prepared[0]}: process {os.getpid()} was forked from {prepared[1]}, which drew its row; open the run in "
+            "the process that releases it"
+        )
+    return prepared[2].result()
 
 
 def _require_clipped(round_index: int, total: Sum, clients: int, clip_norm: float) -> None:

@@ -188,6 +188,9 @@ def _rounds(
         cohort = run.cohort(round_index, listed)
         clock.end("sample")
         clip_norm = run.clip_norm
+        # The processor is free while a GPU computes.
+        if torch.cuda.is_initialized():
+            path.prepare_row()
         # A copy: a population that removes clients from it does not change who took part.
         total, fault = run.collect(population, list(cohort), round_index), None
         run.require_same_model(f"by {type(population).__name__}.collect")
