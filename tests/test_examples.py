@@ -19,9 +19,8 @@ from hubbub.ledger.promise import Promise
 from hubbub.mechanism.strategies import Identity
 from hubbub.noise.lattice import Lattice
 from hubbub.testing import check_population
-from hubbub.training import ReleasePath, RunPlan, ServerOptimizer, per_example, train
+from hubbub.training import ReleasePath, RunPlan, ServerOptimizer, train
 from hubbub.training.per_example import Chosen, ExampleGradients, ExamplePopulation, private_gradients
-from hubbub.training.simulation import functional
 from odd_modules import MODULES, Mixes, counts, forks, made
 
 EXAMPLES = 11
@@ -286,28 +285,3 @@ def test_rows_are_encoded_as_each_is_alone(rows: list[list[float]], clip_norm: f
         assert float((apart - before - steps).abs().max()) <= 1
     assert torch.equal(together, apart)
     assert (clipped | ~finite).tolist() == flags.tolist()
-
-
-@pytest.mark.parametrize(
-    ("how", "by_product"),
-    [
-        ({}, True), ({"padding": (2, 1), "dilation": 2}, True), ({"stride": (1, 2), "bias": False}, True),
-        ({"padding_mode": "circular", "padding": 1}, True), ({"groups": 3}, False), ({"padding": "same"}, False),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_convolution_on_a_gpu_has_the_gradients_of_torch(
-    how: dict, by_product: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    second = nn.Conv2d(6, 4, (3, 2), stride=(2, 3), padding=(0, 1))
-    module = nn.Sequential(nn.Conv2d(3, 6, 3, **how), nn.Tanh(), second, nn.Flatten(), nn.LazyLinear(5))
-    inputs, targets = torch.randn(4, 3, 11, 12), torch.arange(4)
-    module(inputs)
-    expected, _ = ExampleGradients(module, F.cross_entropy).of_batch(inputs, targets)
-    monkeypatch.setattr(per_example, "in_range", lambda device, by_products: functional._OnGpu(by_products=by_products))
-    taken, right = list[bool](), functional._Convolution.computes
-    monkeypatch.setattr(functional._Convolution, "computes", lambda *args: taken.append(right(*args)) or taken[-1])
-    found, _ = ExampleGradients(module, F.cross_entropy).of_batch(inputs, targets)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
-    assert taken == [by_product, True]

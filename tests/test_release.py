@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import raising
 from hubbub import Mechanism, MinSeparation, PoissonSampling
 from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, ParticipationError, RunFolderError
 from hubbub.ledger.chain import read_chain
@@ -378,6 +379,8 @@ def test_rng_2_a_row_that_was_prepared_belongs_to_its_process_and_is_not_kept_fo
     one_round(path, 0)
     path.prepare_row()
     path.keep_noise()
+    with pytest.raises(LedgerError, match="round 1: its row was prepared; make a path anew"):
+        path.start()
     # The round never begins: the next start has a key of its own.
     again = opened(RunStore(tmp_path))
     again.prepare_row()
@@ -388,6 +391,30 @@ def test_rng_2_a_row_that_was_prepared_belongs_to_its_process_and_is_not_kept_fo
     again._prepared = round_index, process + 1, row
     with pytest.raises(NoiseExhaustedError, match=f"round 1: process {process} was forked from {process + 1}"):
         again.row(ticket)
+    again.abort(ticket)
+    for client in range(2, ROUNDS):
+        one_round(again, client)
+    # A run that is over draws no row again.
+    over = opened(RunStore(tmp_path))
+    over.prepare_row()
+    assert over._prepared is None
+
+
+def test_who_interrupts_the_wait_for_a_prepared_row_loses_that_round_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    path, right = opened(), NoiseStream.next_row
+    monkeypatch.setattr(NoiseStream, "next_row", lambda stream: time.sleep(0.3) or right(stream))
+    path.prepare_row()
+    ticket = path.begin([0], total(), CLIP)
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Future, "result", raising(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            path.row(ticket)
+    with pytest.raises(LedgerError, match="its row of noise was not taken"):
+        path.commit(ticket, total().open(None))
+    path.abort(ticket)
+    for client in (1, 2):
+        one_round(path, client)
+    assert path.ledger.rounds == ("aborted", "committed", "committed")
 
 
 def test_rng_3_a_simulation_that_was_interrupted_in_a_round_draws_that_round_again(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The ledger: the promise, the participants and the releases of a run, recorded in the order that keeps them safe.
 
-The cost of a round is recorded before its noise exists, and its release before anybody sees it::
+The cost of a round is recorded before its noise meets the sum, and its release before anybody sees it::
 
     begin    the cohort is checked against the pattern; the cost is on disk (fsync) before any noise is added to the sum
     commit   the release is on disk, then its digest; only then may it leave

@@ -171,7 +171,7 @@ class ExampleGradients:
         constants = self._constants()
 
         def loss_of(values: Tensors, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            with in_range(x.device, by_products=True):
+            with in_range(x.device):
                 value = self._loss(called(self.module, {**constants, **values}, x.unsqueeze(0)), y.unsqueeze(0))
             return value, value
 

@@ -12,7 +12,6 @@ An error on one rank, and a rank that ends, does not answer or makes other calls
 It names the rank, or nobody if that cannot be known; another rank may name rank 0, if that ended first.
 """
 
-import atexit
 import hashlib
 import os
 import pickle
@@ -325,14 +324,7 @@ class Ranks:
             os.environ.pop(_BLOCKING)
             if before is not None:
                 os.environ[_BLOCKING] = before
-        atexit.register(self._end, made)
         return made
-
-    def _end(self, group: "dist.ProcessGroup") -> None:
-        """Close connections, as NCCL asks of each process, unless a rank is gone, for which it would wait."""
-        if not self._lost:
-            with suppress(RuntimeError, ValueError):
-                dist.destroy_process_group(group)
 
     def gathered(
         self, make: Callable[[], torch.Tensor | None], ranges: Sequence[tuple[int, int]], dtype: torch.dtype

@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -201,24 +202,20 @@ class ReleasePath(Uncopied):
     # A round: its cost, its noise, its release.
 
     def prepare_row(self) -> None:
-        """Draw the row of the next round in a thread of its own, while its sum is computed elsewhere, as on a GPU.
+        """Begin to draw the row of the next round in a thread, while its sum is computed elsewhere, as on a GPU.
 
-        The same row comes of :meth:`row`, which draws it there otherwise. One that was drawn for a round that never begins is
-        given to nobody. The steps of a strategy of your own are taken in :meth:`row` all the same.
+        The row is what it is without, and :meth:`row` alone gives it out, to that round alone: if the round never begins,
+        nobody gets it. The steps of a strategy of your own are left to :meth:`row`.
         """
         with self._one_at_a_time:
             self._require_started()
-            if self._prepared is None and self._noise and not self._foreign and self._noise.round_index < self._rounds:
+            noise = self._noise
+            if noise and not self._prepared and not self._foreign and noise.round_index == self._next < self._rounds:
                 thread = ThreadPoolExecutor(1, "noise")
-                self._prepared = self._noise.round_index, os.getpid(), thread.submit(self._noise.next_row)
+                # Without a thread to be had the row is drawn when it is asked for.
+                with suppress(RuntimeError):
+                    self._prepared = self._next, os.getpid(), thread.submit(noise.next_row)
                 thread.shutdown(wait=False)
-
-    def _forget_prepared(self, round_index: int) -> None:
-        """Wait for the thread, and forget a row of an earlier round."""
-        if self._prepared and self._prepared[1] == os.getpid():
-            wait([self._prepared[2]])
-        if self._prepared and self._prepared[0] < round_index:
-            self._prepared = None
 
     def begin(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
         """Record the cost of the next round. On return it is on disk and the row of noise is spent.
@@ -282,19 +279,20 @@ class ReleasePath(Uncopied):
                 raise LedgerError(
                     f"round {ticket.round_index}: was not begun by begin of this path, which checks its sum; abort it"
                 )
-            self._given = ticket
             if not self._draws:
+                self._given = ticket
                 return None
             noise, (_, total, begun), prepared = self._noise, self._begun, self._prepared
             if (noise and (prepared[0] if prepared else noise.round_index) != ticket.round_index) or ticket.clip_norm is None:
                 raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; abort the round")
-            self._prepared = None
             try:
                 row = self._ranks.gathered(lambda: _drawn(noise, prepared) if noise else None, self._parts, torch.float64)
             except RankError:
                 if self._ranks.leads:
                     self._settle()
                 raise
+            # From here on there is no other way to it, and what scales it is done once.
+            self._given, self._prepared = ticket, None
             step = None if total.lattice is None else total.lattice.step
             return Row.of(row.mul_(ticket.clip_norm), ticket.round_index, begun, step)
 
@@ -346,7 +344,9 @@ class ReleasePath(Uncopied):
             self._ranks.lead(lambda: self._aborted(ticket))
             self._next, self._begun = ticket.round_index + 1, None
             if self._noise and self._started:
-                self._forget_prepared(ticket.round_index + 1)
+                if self._prepared and self._prepared[1] == os.getpid():
+                    wait([self._prepared[2]])
+                self._prepared = None
                 self._noise.skip_to(ticket.round_index + 1)
             self._ranks.lead(self._give_heads)
 
@@ -430,18 +430,22 @@ class ReleasePath(Uncopied):
             RunFolderError: Noise that was drawn before cannot be drawn again bit for bit on this machine.
         """
         with self._one_at_a_time:
+            self._ranks.exchange(self._require_none_prepared)
             self._next = self._ranks.lead(self._settled)
             self._started = True
             if self._next >= self._rounds:
                 return
             drawn = 0
             if self._noise:
-                self._forget_prepared(self._next)
                 self._noise.skip_to(self._next)
                 drawn = self._noise.drawn
             key = self._ranks.lead(lambda: self._incarnated(drawn))
             if key and isinstance(self._source, IncarnationSource):
                 self._source.start(drawn, key)
+
+    def _require_none_prepared(self) -> None:
+        if self._prepared:
+            raise LedgerError(f"round {self._prepared[0]}: its row was prepared; make a path anew, which has noise of its own")
 
     def _settled(self) -> int:
         """Settle the round in progress, and see to it that earlier noise can be drawn again; returns the next round."""
@@ -499,9 +503,12 @@ class ReleasePath(Uncopied):
 
     def keep_noise(self) -> None:
         """Save the rows that later rounds need, so that the next start does not draw them again, as several ranks do."""
-        of_one = self._ranks.size == 1 and self._prepared is None
-        if self._store and self._noise and of_one and memory_rows(self._noise.mechanism.strategy) != 0:
-            self._store.seal_noise(self._noise, self._secret, self.ledger.head)
+        with self._one_at_a_time:
+            # A row that is prepared has moved the noise on to a round that has not begun.
+            if not self._store or not self._noise or self._ranks.size > 1 or self._prepared:
+                return
+            if memory_rows(self._noise.mechanism.strategy) != 0:
+                self._store.seal_noise(self._noise, self._secret, self.ledger.head)
 
     def make_room(self) -> None:
         """Keep releases only until the next checkpoint from now on, if the disk is short of room.

@@ -6,7 +6,6 @@ parameters, and left unchanged.
 Letters: dim, the number of trainable parameters.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,15 +14,11 @@ import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
-from torch.nn.grad import conv2d_input
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from hubbub.errors import ConfigError
 from hubbub.training.simulation import Precision
-
-# Numbers in the patches of one example, which a batch on a GPU holds at once.
-_PATCHES = 2**20
 
 
 class FlatModel:
@@ -161,12 +156,12 @@ def seed_generators(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
 
 
-def in_range(device: torch.device, *, by_products: bool = False) -> AbstractContextManager[object]:
-    """A context in which, on a GPU, an index out of range gives NaN; with ``by_products`` convolutions are as below.
+def in_range(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which, on a GPU, an index out of range gives NaN.
 
     A CPU raises an error, but a GPU would fail for the whole process, so that one unit's data would stop the run.
     """
-    return _OnGpu(by_products=by_products) if device.type == "cuda" else nullcontext()
+    return _InRange() if device.type == "cuda" else nullcontext()
 
 
 def repeatable(device: torch.device) -> AbstractContextManager[object]:
@@ -208,64 +203,11 @@ class Constants:
                 tensor.data = original.clone()
 
 
-class _Convolution(torch.autograd.Function):
-    """A convolution whose gradient by the weights is a product of matrices: of many examples a GPU makes it in one call.
-
-    Of torch's own it starts kernels for each example.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *how: Any) -> torch.Tensor:
-        return torch.conv2d(x, weight, bias, *how)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        ctx.save_for_backward(*inputs[:2])
-        ctx.how = inputs[3:]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (x, weight), (stride, padding, dilation), (of_output,) = ctx.saved_tensors, ctx.how, gradients
-        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        of_x = of_weight = None
-        if needs_x:
-            of_x = conv2d_input(x.shape, weight, of_output, stride, padding, dilation)
-        if needs_weight:
-            # torch's own unfold takes examples one by one.
-            placed = F.pad(x, (padding[1], padding[1], padding[0], padding[0]))
-            ranges = [
-                [slice(at * apart, at * apart + step * (size - 1) + 1, step) for at in range(width)]
-                for width, apart, step, size in zip(weight.shape[2:], dilation, stride, of_output.shape[2:], strict=True)
-            ]
-            patches = torch.stack([placed[:, :, down, right] for down in ranges[0] for right in ranges[1]], dim=2)
-            of_weight = (of_output.flatten(2) @ patches.flatten(3).flatten(1, 2).transpose(1, 2)).sum(0).view_as(weight)
-        return of_x, of_weight, of_output.sum((0, 2, 3)) if needs_bias else None, None, None, None
-
-    @staticmethod
-    def computes(
-        x: torch.Tensor, weight: torch.Tensor, _bias: object, stride: Any, padding: Any, _dilation: object, groups: int
-    ) -> bool:
-        """Whether this is such a convolution, as of ``nn.Conv2d``, with patches of at most as many numbers for an example."""
-        usual = x.ndim == 4 and groups == 1 and isinstance(stride, tuple) and isinstance(padding, tuple)
-        if not usual or torch.is_autocast_enabled(x.device.type):
-            return False
-        patches: int = math.prod(x.shape[-2:]) * math.prod(weight.shape[1:]) // math.prod(stride)
-        return patches <= _PATCHES
-
-
-class _OnGpu(TorchFunctionMode):
-    def __init__(self, *, by_products: bool) -> None:
-        super().__init__()
-        self._by_products = by_products
-
+class _InRange(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """The function's result; NaN, with a gradient of NaN, for indices out of range."""
-        if self._by_products and func is torch.conv2d and len(args) == 7 and _Convolution.computes(*args):
-            return _Convolution.apply(*args[:6])  # type: ignore[no-untyped-call] # of torch
         names, place = _INDEXED.get(func, ((), ""))
         named = dict(zip(names, args, strict=False)) | (kwargs or {})
         if not names or named[place].is_floating_point():
