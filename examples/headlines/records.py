@@ -83,8 +83,11 @@ TASKS = (
         CENTRAL, "banded, fixed order (zero-out)", "mnist_ftrl.toml",
         {1.0: {"training.learning_rate": 2.0}, 2.0: {}, 2.5: {}, 3.0: {}, 8.0: {}},
     ),
-    Task(CENTRAL, "BLT, fixed order (zero-out)", "mnist_ftrl.toml", {3.0: BUFFERS}),
-    Task(CENTRAL, "banded, cyclic Poisson", "mnist_cyclic.toml", {3.0: {}}),
+    Task(
+        CENTRAL, "BLT, fixed order (zero-out)", "mnist_ftrl.toml",
+        {1.0: {**BUFFERS, "training.learning_rate": 2.0}, 2.0: BUFFERS, 3.0: BUFFERS, 8.0: BUFFERS},
+    ),
+    Task(CENTRAL, "banded, cyclic Poisson", "mnist_cyclic.toml", {1.0: {}, 2.0: {}, 3.0: {}, 8.0: {}}),
     Task(
         FEDERATED, "DP-FedAvg, Poisson", "mnist_clients.toml",
         {1.0: {"privacy.clip_norm": 0.04, "training.learning_rate": 0.05}, 2.0: {}, 8.0: {"privacy.clip_norm": 0.15}},
@@ -99,15 +102,26 @@ TASKS = (
     ),
     Task(
         FASHION, "banded, fixed order (zero-out)", "mnist_ftrl.toml",
-        {1.0: {**OTHER, "training.learning_rate": 2.0}, 3.0: OTHER},
+        {1.0: {**OTHER, "training.learning_rate": 2.0}, 2.0: OTHER, 3.0: OTHER, 8.0: OTHER},
     ),
-    Task(FASHION, "banded, cyclic Poisson", "mnist_cyclic.toml", {3.0: OTHER}),
+    Task(
+        FASHION, "BLT, fixed order (zero-out)", "mnist_ftrl.toml",
+        {
+            1.0: {**OTHER, **BUFFERS, "training.learning_rate": 2.0},
+            **{epsilon: {**OTHER, **BUFFERS} for epsilon in (2.0, 3.0, 8.0)},
+        },
+    ),
+    Task(FASHION, "banded, cyclic Poisson", "mnist_cyclic.toml", {1.0: OTHER, 3.0: OTHER}),
     Task(
         CIFAR, "DP-SGD, Poisson", "cifar10.toml", dict.fromkeys((1.0, 2.0, 3.0, 8.0), LOSSLESS),
         {3.0: f"67.0 %, {TRAMER_BONEH}"},
     ),
-    Task(CIFAR, "banded, fixed order (zero-out)", "cifar10_ftrl.toml", {3.0: LOSSLESS}),
-    Task(CIFAR, "banded, cyclic Poisson", "cifar10_cyclic.toml", {3.0: LOSSLESS}),
+    Task(CIFAR, "banded, fixed order (zero-out)", "cifar10_ftrl.toml", dict.fromkeys((1.0, 2.0, 3.0, 8.0), LOSSLESS)),
+    Task(
+        CIFAR, "BLT, fixed order (zero-out)", "cifar10_ftrl.toml",
+        {epsilon: {**LOSSLESS, **BUFFERS} for epsilon in (1.0, 2.0, 3.0, 8.0)},
+    ),
+    Task(CIFAR, "banded, cyclic Poisson", "cifar10_cyclic.toml", dict.fromkeys((1.0, 2.0, 3.0), LOSSLESS)),
     Task(
         CIFAR, "DP-SGD, Poisson, on patches", "cifar10_patches.toml",
         {
