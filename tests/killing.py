@@ -165,12 +165,15 @@ def _ended(reading: int, wait: float | None) -> bool:
 
 
 def _read(path: Path) -> Iterator[Any]:
+    """What was seen; the rest of what a kill has cut in two is taken away."""
     if path.exists():
         with path.open("rb") as file:
             while True:
+                place = file.tell()
                 try:
                     yield pickle.load(file)  # noqa: S301 # our own
-                except EOFError:
+                except (EOFError, pickle.UnpicklingError):
+                    os.truncate(path, place)
                     return
 
 
