@@ -384,11 +384,11 @@ def test_rng_2_a_row_that_was_prepared_belongs_to_its_process_and_is_not_kept_fo
     # The round never begins: the next start has a key of its own.
     again = opened(RunStore(tmp_path))
     again.prepare_row()
-    round_index, process, row = again._prepared
+    ((round_index, process, row),) = again._noise._prepared
     assert (round_index, again._noise.source._incarnations[-1][0]) == (1, 1)
-    assert not torch.equal(row.result(), path._prepared[2].result())
+    assert not torch.equal(row.result(), path._noise._prepared[0][2].result())
     ticket = again.begin([1], total(), CLIP)
-    again._prepared = round_index, process + 1, row
+    again._noise._prepared = [(round_index, process + 1, row)]
     with pytest.raises(NoiseExhaustedError, match=f"round 1: process {process} was forked from {process + 1}"):
         again.row(ticket)
     again.abort(ticket)
@@ -397,12 +397,12 @@ def test_rng_2_a_row_that_was_prepared_belongs_to_its_process_and_is_not_kept_fo
     # A run that is over draws no row again.
     over = opened(RunStore(tmp_path))
     over.prepare_row()
-    assert over._prepared is None
+    assert not over._noise.prepared
 
 
 def test_who_interrupts_the_wait_for_a_prepared_row_loses_that_round_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    path, right = opened(), NoiseStream.next_row
-    monkeypatch.setattr(NoiseStream, "next_row", lambda stream: time.sleep(0.3) or right(stream))
+    path, right = opened(), NoiseStream._step
+    monkeypatch.setattr(NoiseStream, "_step", lambda stream, out: time.sleep(0.3) or right(stream, out))
     path.prepare_row()
     ticket = path.begin([0], total(), CLIP)
     with monkeypatch.context() as interrupted:

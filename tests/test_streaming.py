@@ -1,6 +1,7 @@
 """Rows of correlated noise: the same rows, whatever the part or the restart, from keys that nobody knows."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -119,6 +120,28 @@ def test_a_row_belongs_to_its_caller() -> None:
         assert torch.equal(row, expected[t])
     for t, view in views:
         assert torch.equal(view, expected[t][5:9])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{type(s).__name__}{s.rounds}")
+def test_a_row_that_a_thread_draws_is_given_out_once_and_the_state_waits_for_it(strategy: Strategy) -> None:
+    plain, noise = rows(stream(strategy), 5), stream(strategy)
+    for round_index in (0, 1):
+        noise.prepare()
+        assert noise.round_index == round_index
+        with pytest.raises(NoiseExhaustedError, match=f"round {round_index}: its row was prepared; take it before"):
+            noise.state_dict()
+        with ThreadPoolExecutor(4) as threads:
+            asked = [threads.submit(noise.next_row) for _ in range(4)]
+        given = [one.result() for one in asked if one.exception() is None]
+        assert not noise.prepared
+        # A thread that came late drew the rows after it.
+        assert all(any(torch.equal(row, right) for right in plain) for row in given)
+        assert len({row.numpy().tobytes() for row in given}) == len(given)
+        noise = stream(strategy)
+        noise.skip_to(1)
+    noise.prepare()
+    noise.skip_to(3)
+    assert torch.equal(noise.next_row(), plain[3])
 
 
 def test_a_step_that_fails_in_the_middle_of_a_row_changes_nothing() -> None:

@@ -19,9 +19,9 @@ a fork may draw rows @ SecureSource.segments
 ? test_secure_noise.py::test_rng_2_a_fork_cannot_draw_the_rows_of_its_parent
 
 a row is given out as often as it is asked for @ ReleasePath.row
-- if (noise and (prepared[0] if prepared else noise.round_index) != ticket.round_index) or ticket.clip_norm is None:
+- if (noise and noise.round_index != ticket.round_index) or ticket.clip_norm is None:
 -     raise LedgerError(f'round {ticket.round_index}: its row of noise was given out already; abort the round')
-+ noise.round_index = ticket.round_index
++ noise._round = ticket.round_index
 + if ticket.clip_norm is None:
 +     raise LedgerError(f'round {ticket.round_index}: its row of noise was given out already; abort the round')
 ? test_release.py::test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only

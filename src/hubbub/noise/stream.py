@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -42,7 +43,7 @@ class NoiseStream:
         part: ``(first, stop)``: return these numbers of each row only. The parts of a vector together have the bits of the rows
             of one stream.
 
-    ``round_index`` is the next row's round, ``drawn`` one more than the last row of z that the rounds before it drew.
+    ``drawn`` is one more than the last row of z that was drawn.
 
     Raises:
         TypeError: Both a seed and a source.
@@ -50,7 +51,7 @@ class NoiseStream:
         ValueError: A part outside of the vector, a dtype other than float32 and float64, or from :meth:`next_row`, a strategy
             whose rows do not fit the dtype.
         NoiseExhaustedError: From :meth:`next_row`, after the strategy's last round, in a forked process, or while
-            another thread draws the row.
+            another thread draws the row; of the state of a stream with a prepared row.
 
     Example:
         >>> from hubbub.mechanism.participation import SingleParticipation
@@ -97,12 +98,32 @@ class NoiseStream:
         step = min(self._length, _SLICE)
         self._slices = [(at, min(at + step, self._width)) for at in range(0, self._width, step)]
         self._wanted = slice(first - begin, stop - begin)
-        self.round_index = self.drawn = 0
+        self._round = self.drawn = 0
+        # At most one: the round of a row that a thread draws, the process that began it, and the row. Taken as a turn is.
+        self._prepared: list[tuple[int, int, Future[torch.Tensor]]] = []
         # Empty while a row is drawn: taking it is one call, so that of two threads one gets the row.
         self._turn = [True]
         # Remembered rows lie in the listed slots of the ring, the oldest first; other slots are free.
         self._ring = self._slots(0)
         self._remembered: list[int] = []
+
+    @property
+    def round_index(self) -> int:
+        """The round of the next row."""
+        return self._prepared[0][0] if self._prepared else self._round
+
+    @property
+    def prepared(self) -> bool:
+        """Whether a thread draws the next row, or has drawn it."""
+        return bool(self._prepared)
+
+    def prepare(self) -> None:
+        """Begin to draw the next row in a thread, if one is to be had; :meth:`next_row` waits for it."""
+        if not self._prepared:
+            thread = ThreadPoolExecutor(1, "noise")
+            with contextlib.suppress(RuntimeError):
+                self._prepared = [(self._round, os.getpid(), thread.submit(self._next_row))]
+            thread.shutdown(wait=False)
 
     def next_row(self) -> torch.Tensor:
         """The noise of the next round, per unit of clip norm: ``(dim,)``, or as long as the part; a new tensor.
@@ -110,6 +131,23 @@ class NoiseStream:
         Raises:
             NoiseExhaustedError: The strategy has no further round.
         """
+        if not self._prepared:
+            return self._next_row()
+        prepared = self._prepared
+        round_index, process, thread = prepared[0]
+        if process != os.getpid():
+            raise NoiseExhaustedError(
+                f"round {round_index}: process {os.getpid()} was forked from {process}, which drew its row; open the run in "
+                "the process that releases it"
+            )
+        row = thread.result()
+        try:
+            prepared.pop()
+        except IndexError:
+            raise NoiseExhaustedError(f"round {round_index}: another thread took its row; ask from one thread") from None
+        return row
+
+    def _next_row(self) -> torch.Tensor:
         whole = self._like.new_empty(self._width)
         own = whole[self._wanted]
         # Its place first: where memory is lacking no row is lost.
@@ -122,11 +160,15 @@ class NoiseStream:
 
         Of a strategy that remembers none they are not drawn.
         """
+        if self._prepared and self.round_index < round_index:
+            _, process, thread = self._prepared.pop()
+            if process == os.getpid():
+                wait([thread])
         strategy = self.mechanism.strategy
-        if self.round_index < round_index and not self.draws_to(round_index):
+        if self._round < round_index and not self.draws_to(round_index):
             require_round(round_index - 1, strategy.rounds)
-            self.round_index, self.drawn = round_index, progress(strategy, round_index).drawn
-        while self.round_index < round_index:
+            self._round, self.drawn = round_index, progress(strategy, round_index).drawn
+        while self._round < round_index:
             self._step(None)
 
     def draws_to(self, round_index: int) -> bool:
@@ -148,7 +190,7 @@ class NoiseStream:
         try:
             self._turn.pop()
         except IndexError:
-            raise NoiseExhaustedError(f"round {self.round_index}: another thread draws its row; ask from one thread") from None
+            raise NoiseExhaustedError(f"round {self._round}: another thread draws its row; ask from one thread") from None
         try:
             self._step_alone(out)
         finally:
@@ -158,11 +200,11 @@ class NoiseStream:
         """Take one step in each segment, and write the rows to ``out``; a step that fails changes nothing."""
         if self._process not in (None, os.getpid()):
             raise NoiseExhaustedError(
-                f"round {self.round_index}: process {os.getpid()} was forked from {self._process}, whose noise this is; open "
+                f"round {self._round}: process {os.getpid()} was forked from {self._process}, whose noise this is; open "
                 "the run in the process that releases it"
             )
         strategy = self.mechanism.strategy
-        require_round(self.round_index, strategy.rounds)
+        require_round(self._round, strategy.rounds)
         z = _Draws(self.source, self._first_segment, self._length, self._width, self._like)
         places: list[int] | None = None
         for start, stop in self._slices:
@@ -170,7 +212,7 @@ class NoiseStream:
             memory = tuple(self._ring[slot, start:stop] for slot in self._remembered)
             # Overflow is found in the row.
             with np.errstate(over="ignore", invalid="ignore"):
-                row, kept = strategy.step(self.round_index, z.draw, memory)
+                row, kept = strategy.step(self._round, z.draw, memory)
             places = places or self._places(memory, kept)
             for slot, one in zip(places, kept, strict=True):
                 if slot not in self._remembered:
@@ -181,7 +223,7 @@ class NoiseStream:
                 if not bool(released.sum().isfinite()):
                     raise ValueError(f"dtype = {out.dtype}: cannot hold the strategy's coefficients; scale C, or use float64")
         self._remembered, self.drawn = places or [], max(self.drawn, z.drawn)
-        self.round_index += 1
+        self._round += 1
 
     def _places(self, memory: Memory, kept: Memory) -> list[int]:
         """The slot of each kept row: its own, where a step carries a row on, else a free one."""
@@ -203,11 +245,13 @@ class NoiseStream:
 
         ``memory`` holds the remembered rows, each as long as the whole segments that the part lies in.
         """
+        self._require_none_prepared()
         memory = [torch.from_numpy(self._ring[slot].copy()) for slot in self._remembered]
         return {"round_index": self.round_index, "drawn": self.drawn, "memory": memory}
 
     def remembered(self) -> Iterator[bytes]:
         """The remembered rows of :meth:`state_dict`, one after another."""
+        self._require_none_prepared()
         for slot in self._remembered:
             yield self._ring[slot].tobytes()
 
@@ -225,6 +269,7 @@ class NoiseStream:
             RunFolderError: The state is no possible one of this stream.
             ValueError, TypeError: A number out of range.
         """
+        self._require_none_prepared()
         rows, strategy = tuple(state["memory"]), self.mechanism.strategy
         round_index = integer("noise state: round_index", state["round_index"], at_least=0, at_most=strategy.rounds)
         if self._process is not None and round_index < self.round_index:
@@ -248,7 +293,11 @@ class NoiseStream:
         self._remembered = list(range(len(rows)))
         for slot, row in enumerate(rows):
             self._ring[slot] = row
-        self.round_index, self.drawn = round_index, expected.drawn
+        self._round, self.drawn = round_index, expected.drawn
+
+    def _require_none_prepared(self) -> None:
+        if self._prepared:
+            raise NoiseExhaustedError(f"round {self.round_index}: its row was prepared; take it before the state, by next_row")
 
 
 class _Draws:

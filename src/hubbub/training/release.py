@@ -15,18 +15,15 @@ from a key of its own; earlier rows are drawn again from the key of their incarn
 """
 
 import math
-import os
 import sys
 import threading
 from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 
 import numpy as np
 import torch
 
 from hubbub._util.prf import Uncopied, derive, fresh_key, seed_key
-from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, ParticipationError, RankError, RunFolderError
+from hubbub.errors import ConfigError, LedgerError, ParticipationError, RankError, RunFolderError
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
@@ -167,8 +164,6 @@ class ReleasePath(Uncopied):
         # The round in progress, its sum and a copy of it as it is, and the ticket whose row was given out.
         self._begun: tuple[Ticket, Sum, torch.Tensor | None] | None = None
         self._given: Ticket | None = None
-        # A row that is drawn before its round begins, the round, and the process.
-        self._prepared: tuple[int, int, Future[torch.Tensor]] | None = None
         # Two threads would find the same row not given out yet.
         self._one_at_a_time = threading.RLock()
 
@@ -209,13 +204,8 @@ class ReleasePath(Uncopied):
         """
         with self._one_at_a_time:
             self._require_started()
-            noise = self._noise
-            if noise and not self._prepared and not self._foreign and noise.round_index == self._next < self._rounds:
-                thread = ThreadPoolExecutor(1, "noise")
-                # Without a thread to be had the row is drawn when it is asked for.
-                with suppress(RuntimeError):
-                    self._prepared = self._next, os.getpid(), thread.submit(noise.next_row)
-                thread.shutdown(wait=False)
+            if self._noise and not self._foreign and self._noise.round_index == self._next < self._rounds:
+                self._noise.prepare()
 
     def begin(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
         """Record the cost of the next round. On return it is on disk and the row of noise is spent.
@@ -282,17 +272,17 @@ class ReleasePath(Uncopied):
             if not self._draws:
                 self._given = ticket
                 return None
-            noise, (_, total, begun), prepared = self._noise, self._begun, self._prepared
-            if (noise and (prepared[0] if prepared else noise.round_index) != ticket.round_index) or ticket.clip_norm is None:
+            noise, (_, total, begun) = self._noise, self._begun
+            if (noise and noise.round_index != ticket.round_index) or ticket.clip_norm is None:
                 raise LedgerError(f"round {ticket.round_index}: its row of noise was given out already; abort the round")
             try:
-                row = self._ranks.gathered(lambda: _drawn(noise, prepared) if noise else None, self._parts, torch.float64)
+                row = self._ranks.gathered(lambda: noise.next_row() if noise else None, self._parts, torch.float64)
             except RankError:
                 if self._ranks.leads:
                     self._settle()
                 raise
             # From here on there is no other way to it, and what scales it is done once.
-            self._given, self._prepared = ticket, None
+            self._given = ticket
             step = None if total.lattice is None else total.lattice.step
             return Row.of(row.mul_(ticket.clip_norm), ticket.round_index, begun, step)
 
@@ -344,9 +334,6 @@ class ReleasePath(Uncopied):
             self._ranks.lead(lambda: self._aborted(ticket))
             self._next, self._begun = ticket.round_index + 1, None
             if self._noise and self._started:
-                if self._prepared and self._prepared[1] == os.getpid():
-                    wait([self._prepared[2]])
-                self._prepared = None
                 self._noise.skip_to(ticket.round_index + 1)
             self._ranks.lead(self._give_heads)
 
@@ -444,8 +431,10 @@ class ReleasePath(Uncopied):
                 self._source.start(drawn, key)
 
     def _require_none_prepared(self) -> None:
-        if self._prepared:
-            raise LedgerError(f"round {self._prepared[0]}: its row was prepared; make a path anew, which has noise of its own")
+        if self._noise and self._noise.prepared:
+            raise LedgerError(
+                f"round {self._noise.round_index}: its row was prepared; make a path anew, which has noise of its own"
+            )
 
     def _settled(self) -> int:
         """Settle the round in progress, and see to it that earlier noise can be drawn again; returns the next round."""
@@ -505,7 +494,7 @@ class ReleasePath(Uncopied):
         """Save the rows that later rounds need, so that the next start does not draw them again, as several ranks do."""
         with self._one_at_a_time:
             # A row that is prepared has moved the noise on to a round that has not begun.
-            if not self._store or not self._noise or self._ranks.size > 1 or self._prepared:
+            if not self._store or not self._noise or self._ranks.size > 1 or self._noise.prepared:
                 return
             if memory_rows(self._noise.mechanism.strategy) != 0:
                 self._store.seal_noise(self._noise, self._secret, self.ledger.head)
@@ -520,18 +509,6 @@ class ReleasePath(Uncopied):
         forgets = self._store is not None and not self._store.keep_releases
         if forgets and self.ledger.promise.terms.keep_releases and not self.ledger.history.forgets:
             self.ledger.forget()
-
-
-def _drawn(noise: NoiseStream, prepared: tuple[int, int, Future[torch.Tensor]] | None) -> torch.Tensor:
-    """The next row, of which a thread may have begun."""
-    if prepared is None:
-        return noise.next_row()
-    if prepared[1] != os.getpid():
-        raise NoiseExhaustedError(
-            f"round {prepared[0]}: process {os.getpid()} was forked from {prepared[1]}, which drew its row; open the run in "
-            "the process that releases it"
-        )
-    return prepared[2].result()
 
 
 def _require_clipped(round_index: int, total: Sum, clients: int, clip_norm: float) -> None:

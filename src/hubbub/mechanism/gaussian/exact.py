@@ -136,8 +136,10 @@ def log_delta(epsilon: float, noise_multiplier: float, sensitivity: float = 1.0)
         >>> round(log_delta(epsilon=100.0, noise_multiplier=1.0), 3)
         -4960.255
     """
-    sigma = noise("noise_multiplier", noise_multiplier)
-    return _log_delta(non_negative("epsilon", epsilon), _ratio(sigma, scale("sensitivity", sensitivity)))[0]
+    sigma, size = noise("noise_multiplier", noise_multiplier), scale("sensitivity", sensitivity)
+    ratio = sigma / size
+    high, low = _product(ratio, size)
+    return _log_delta(non_negative("epsilon", epsilon), ratio, ((sigma - high) - low) / size)[0]
 
 
 def delta(epsilon: float, noise_multiplier: float, sensitivity: float = 1.0) -> float:
@@ -151,8 +153,8 @@ def delta(epsilon: float, noise_multiplier: float, sensitivity: float = 1.0) -> 
             at most 1 appears or vanishes, 2 where it may be replaced by another. From 1e-12 to 1e12.
 
     Returns:
-        Never below the exact value, and above it by at most 5e-13 of it, plus 2e-15·√epsilon, down to 1e-300, plus what a
-        rounding of noise_multiplier/sensitivity changes; of a value that underflows, the smallest number above 0.
+        Never below the exact value, and above it by at most 5e-13 of it, plus 2e-15·√epsilon, down to 1e-300; of a value that
+        underflows, the smallest number above 0.
 
     Raises:
         ValueError: A number out of range or not finite.
@@ -274,13 +276,13 @@ def _ratio(sigma: float, size: float) -> float:
     return ratio if high == sigma and low == 0 else math.nextafter(ratio, 0)
 
 
-def _log_delta(eps: float, sigma: float) -> tuple[float, float, float]:
+def _log_delta(eps: float, sigma: float, more: float = 0.0) -> tuple[float, float, float]:
     """The logarithm of delta at sensitivity 1, with an allowance for every rounding, so that it is never below the truth.
 
-    Together with it x and R(x + h), for slopes.
+    Together with it x and R(x + h), for slopes. The noise is ``sigma`` plus ``more``, a rounding of it.
     """
     h = 1 / sigma
-    x, lost = _argument(min(eps, _LARGEST_EPSILON), sigma, h)
+    x, lost = _argument(min(eps, _LARGEST_EPSILON), sigma, h, more)
     nearly_cancelled = 2.0**-50 * (abs(x) + h)
     if x < _PLAIN_BELOW:
         after = mills_ratio(x + h)
@@ -293,8 +295,8 @@ def _log_delta(eps: float, sigma: float) -> tuple[float, float, float]:
     return min(0.0, value), x, after
 
 
-def _argument(eps: float, sigma: float, h: float) -> tuple[float, float]:
-    """x = εσ − 1/(2σ), and its rounding error: an error of x moves log δ by x times as much."""
+def _argument(eps: float, sigma: float, h: float, more: float) -> tuple[float, float]:
+    """x = εσ − 1/(2σ), and its rounding error, that of σ included: an error of x moves log δ by x times as much."""
     t, lost_t = _product(eps, sigma)
     near_one, lost_one = _product(h, sigma)
     lost_h = ((1 - near_one) - lost_one) * h
@@ -302,7 +304,7 @@ def _argument(eps: float, sigma: float, h: float) -> tuple[float, float]:
     if x > _LARGEST_X:
         return _LARGEST_X, 0.0
     back = x - t
-    return x, (t - (x - back)) - (h / 2 + back) + lost_t - lost_h / 2
+    return x, (t - (x - back)) - (h / 2 + back) + lost_t - lost_h / 2 + (eps + h * h / 2) * more
 
 
 def _product(a: float, b: float) -> tuple[float, float]:
