@@ -111,7 +111,7 @@ TASKS = (
             **{epsilon: {**OTHER, **BUFFERS} for epsilon in (2.0, 3.0, 8.0)},
         },
     ),
-    Task(FASHION, "banded, cyclic Poisson", "mnist_cyclic.toml", {1.0: OTHER, 3.0: OTHER}),
+    Task(FASHION, "banded, cyclic Poisson", "mnist_cyclic.toml", dict.fromkeys((1.0, 2.0, 3.0, 8.0), OTHER)),
     Task(
         CIFAR, "DP-SGD, Poisson", "cifar10.toml", dict.fromkeys((1.0, 2.0, 3.0, 8.0), LOSSLESS),
         {3.0: f"67.0 %, {TRAMER_BONEH}"},
@@ -121,7 +121,7 @@ TASKS = (
         CIFAR, "BLT, fixed order (zero-out)", "cifar10_ftrl.toml",
         {epsilon: {**LOSSLESS, **BUFFERS} for epsilon in (1.0, 2.0, 3.0, 8.0)},
     ),
-    Task(CIFAR, "banded, cyclic Poisson", "cifar10_cyclic.toml", dict.fromkeys((1.0, 2.0, 3.0), LOSSLESS)),
+    Task(CIFAR, "banded, cyclic Poisson", "cifar10_cyclic.toml", dict.fromkeys((1.0, 2.0, 3.0, 8.0), LOSSLESS)),
     Task(
         CIFAR, "DP-SGD, Poisson, on patches", "cifar10_patches.toml",
         {

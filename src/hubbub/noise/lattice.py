@@ -129,57 +129,49 @@ class Lattice:
             clipped, factor = True, factor * _SHRINK
         return clipped
 
-    def _add_together(self, rows: torch.Tensor, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _add_together(
+        self, rows: torch.Tensor, total: torch.Tensor, careful: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """:meth:`add` for many updates on a GPU, where starting a kernel costs more than its numbers.
+
+        ``careful`` where one is not finite, very small or large, or rounds to more than the clip norm, as is found without.
 
         Returns:
             Which had to be clipped and which are finite, ``(updates,)`` each.
         """
-        dim, flags, gathered = rows.shape[1], list[torch.Tensor](), torch.zeros_like(total)
+        dim, one, flags, gathered = rows.shape[1], total.new_ones(()), list[torch.Tensor](), torch.zeros_like(total)
         room = self.radius - math.sqrt(dim) / 2
         # Calls of one shape, filled with zeros: an update's bits do not depend on its place or on how many there are.
         together = max(1, min(_TOGETHER, _NUMBERS // max(1, dim)))
-        wide = total.new_zeros(together, dim + -dim % _ALIGNED)
+        wide = total.new_empty(together, dim + -dim % _ALIGNED)
         for some in rows.split(together):
-            wide[: len(some), :dim] = some
-            wide[len(some) :] = 0
+            wide.zero_()[: len(some), :dim] = some
+            if careful:
+                largest = wide.abs().amax(1)
+                finite = largest < math.inf
+                wide.masked_fill_(~finite[:, None], 0)
             square = wide.square().sum(1)
+            usual = (square < _LARGEST_SQUARE) & ((square > _LEAST_SQUARE) | (square == 0))
+            scale = one
+            if careful:
+                # Of the others the norm in units of their largest number.
+                scale = torch.where(usual, one, largest.clamp(2.0**-1000, 2.0**1000))
+                square = wide.div_(scale[:, None]).square().sum(1)
             norm = square.sqrt()
-            clipped = norm / self.step > room
-            wide.mul_(torch.where(clipped, room / norm, 1 / self.step)[:, None]).round_()
-            usual = (square < _LARGEST_SQUARE) & ((square > _LEAST_SQUARE) | (square == 0))
-            flags.append(torch.stack([clipped, usual & (wide.square().sum(1) <= self.radius**2)])[:, : len(some)])
-            gathered += wide.sum(0)[:dim]
-        clipped, usual = torch.cat(flags, dim=1)
-        # Asked once: each question waits for the GPU.
-        if bool(usual.all()):
-            total += gathered
-            return clipped, usual
-        return self._add_carefully(rows, total, together)
-
-    def _add_carefully(self, rows: torch.Tensor, total: torch.Tensor, together: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """:meth:`_add_together` where one is not finite, very small or large, or rounds to more than the clip norm."""
-        dim, one, flags = rows.shape[1], total.new_ones(()), list[torch.Tensor]()
-        room = self.radius - math.sqrt(dim) / 2
-        for some in rows.split(together):
-            wide = total.new_zeros(together, dim + -dim % _ALIGNED)
-            wide[: len(some), :dim] = some
-            largest = wide.abs().amax(1)
-            finite = largest < math.inf
-            wide.masked_fill_(~finite[:, None], 0)
-            square = wide.square().sum(1)
-            usual = (square < _LARGEST_SQUARE) & ((square > _LEAST_SQUARE) | (square == 0))
-            # Of the others the norm in units of their largest number.
-            scale = torch.where(usual, one, largest.clamp(2.0**-1000, 2.0**1000))
-            norm = wide.div_(scale[:, None]).square().sum(1).sqrt()
             clipped = norm * (scale / self.step) > room
             factor = torch.where(clipped, room / norm, scale / self.step)
-            while bool((over := (steps := (wide * factor[:, None]).round_()).square().sum(1) > self.radius**2).any()):
+            over = (steps := (wide * factor[:, None]).round_()).square().sum(1) > self.radius**2
+            while careful and bool(over.any()):
                 clipped, factor = clipped | over, torch.where(over, factor * _SHRINK, factor)
-            total += steps.sum(0)[:dim]
-            flags.append(torch.stack([clipped, finite])[:, : len(some)])
+                over = (steps := (wide * factor[:, None]).round_()).square().sum(1) > self.radius**2
+            flags.append(torch.stack([clipped, finite if careful else usual & ~over])[:, : len(some)])
+            gathered += steps.sum(0)[:dim]
         clipped, finite = torch.cat(flags, dim=1)
-        return clipped, finite
+        # Asked once: each question waits for the GPU.
+        if careful or bool(finite.all()):
+            total += gathered
+            return clipped, finite
+        return self._add_together(rows, total, careful=True)
 
     @staticmethod
     def buffer(total: torch.Tensor) -> torch.Tensor:
