@@ -69,8 +69,8 @@ def draw(
         case parts.CyclicPoissonSampling(sampling_probability, cycle_length):
             # A draw for each client, those of other groups too: a client's draw does not depend on the other members.
             drawn = _sampled(coins, len(clients), sampling_probability)
-            turn, key = round_index % cycle_length, derive(keys.lasting, "groups")
-            chosen = [i for i in drawn if _slot(key, clients[i], cycle_length) == turn]
+            groups = _slots(derive(keys.lasting, "groups"), listed, cycle_length)
+            chosen = [i for i in drawn if groups[i] == round_index % cycle_length]
         case parts.BallsInBinsSampling(bins):
             slots = _slots(derive(keys.lasting, "slots"), listed, bins)
             chosen = np.flatnonzero(slots == round_index % bins).tolist()
