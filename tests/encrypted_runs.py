@@ -1,6 +1,7 @@
 """Encrypted runs of the small models, under keys that are far too small for anything but tests."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hubbub._util import files
@@ -62,16 +63,16 @@ def encrypted(
         holders,
         public,
         lattice_bits=how.lattice_bits,
-        noise=_streams(chosen.mechanism, how, folder, seeds, DIM + chosen.clip_norms.further),
+        noise=partial(_streams, chosen.mechanism, how, folder, seeds, DIM + chosen.clip_norms.further)
+        if chosen.mechanism and how.noise_rows
+        else None,
         mechanism=chosen.mechanism,
     )
 
 
 def _streams(
-    mechanism: Mechanism | None, how: Encryption, folder: Path | None, seeds: list[int] | None, dim: int
+    mechanism: Mechanism, how: Encryption, folder: Path | None, seeds: list[int] | None, dim: int
 ) -> list[HolderNoise]:
-    if mechanism is None or not how.noise_rows:
-        return []
     if seeds is not None:
         return [HolderNoise(mechanism, dim, seed=seed) for seed in seeds]
     return [HolderNoise(mechanism, dim, folder and _made(folder / f"noise-{i}")) for i in range(how.holders)]

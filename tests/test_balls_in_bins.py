@@ -8,6 +8,7 @@ from scipy.special import ndtr
 
 from conftest import oracle
 from hockey_stick import of_two_bins
+from hubbub.accounting import composition
 from hubbub.accounting.balls_in_bins import BinsLaw, directions, of_mixture
 from hubbub.accounting.events import BallsInBins
 from hubbub.mechanism import gaussian
@@ -29,6 +30,12 @@ def test_delta_lies_between_what_was_sampled_and_a_coarser_bound(point: dict) ->
     ours = delta(point["z"], point["cycle"], point["iterations"], point["eps"], remove)
     # Four standard errors of either side fail by chance in 3 of 1e5 points.
     assert point["delta_mc"] - 4 * point["se"] <= ours <= point["delta_deterministic_upper_g3e-3"]
+
+
+def test_delta_of_many_runs_is_what_their_epsilon_was_computed_for() -> None:
+    runs = [(BallsInBins(1.0, 1000, 1000), 100)]
+    spent = composition.epsilon(runs, 1e-5, "replace-one")
+    assert composition.delta(runs, spent, "replace-one") == pytest.approx(1e-5, rel=2e-3)
 
 
 @settings(max_examples=25, deadline=None)

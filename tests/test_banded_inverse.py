@@ -1,5 +1,8 @@
 """Strategies whose inverse is banded: known values, other optimizers, and what a sensitivity may claim."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -123,5 +126,26 @@ def test_two_bands_are_the_best_lambda_by_trying_all(pattern: MinSeparation) -> 
 
 def test_an_inverse_that_explodes_is_refused_where_it_is_needed() -> None:
     strategy = BandedInverse(500, (1.0, -3.0))
-    with pytest.raises(ValueError, match=r"noising_coefficients.*grows beyond 1e\+50"):
+    with pytest.raises(ValueError, match=r"noising_coefficients.*grows too far in 500 rounds"):
         strategy.sensitivity(SingleParticipation())
+
+
+@pytest.mark.parametrize("power", range(1, 8))
+@pytest.mark.parametrize("root", [1.0, 0.97 * np.exp(0.1j)], ids=["on the circle", "a pair near it"])
+def test_no_sensitivity_is_lost_to_rounding_where_roots_cluster(root: complex, power: int) -> None:
+    # 0.3 is no power of two, so that coefficients are rounded.
+    d = 0.3 * np.poly([1 / root, 1 / np.conj(root)] * power).real
+    strategy, exact, digits = BandedInverse(300, tuple(d.tolist())), list[Fraction](), [Fraction(x) for x in d.tolist()]
+    for i in range(300):
+        known = sum((digits[k] * exact[i - k] for k in range(1, min(i, len(digits) - 1) + 1)), Fraction(0))
+        exact.append((Fraction(i == 0) - known) / digits[0])
+        # A double of twice the digits: exact fractions would grow with each round.
+        exact[-1] = Fraction(round(exact[-1] * 2**160), 2**160)
+    truth = math.sqrt(sum(x * x for x in exact))
+    try:
+        stated = strategy.sensitivity(SingleParticipation()).value
+    except ValueError as error:
+        assert "grows too far" in str(error)  # noqa: PT017
+        assert power > 2
+    else:
+        assert truth * (1 - 1e-15) <= stated <= truth * (1 + 2e-3)

@@ -14,7 +14,8 @@ from hubbub.factorization import families
 from hubbub.factorization.bounds import classes_of, lower_bound
 from hubbub.factorization.diagonal import Effort, maximize
 from hubbub.factorization.families import DESCRIPTIONS, Family
-from hubbub.mechanism.strategies import Identity
+from hubbub.mechanism import utility
+from hubbub.mechanism.strategies import Dense, Identity
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity
 from matrix_oracles import workload_of
@@ -50,6 +51,15 @@ def test_the_bound_on_the_maximum_is_just_below_the_square_of_gamma_2(case: dict
 def test_the_bound_for_epochs_is_below_the_least_error(case: dict) -> None:
     bound = lower_bound(prefix_sum(case["n"]), FixedEpochs(case["k"], case["b"]), "mean")
     assert 0.4 * case["mean_sq_error"] < bound < case["mean_sq_error"]
+
+
+def test_rates_that_differ_by_160_decades_have_a_bound_below_a_strategy_and_others_a_clear_error() -> None:
+    workload, strategy = Workload(2, 0.9, (1e-80, 1e80)), Dense([[0.19**0.5, 0.0], [0.9, 1.0]])
+    reached = utility.mean_squared_error(workload, strategy) * strategy.sensitivity(ONCE).value ** 2
+    assert 0 < lower_bound(workload, ONCE, "mean") <= reached
+    for rate, objective in ((1e-20, "max"), (1e-30, "mean")):
+        with pytest.raises(ValueError, match=r"workload: has no bound that float64 can prove .* take rates that differ less"):
+            lower_bound(Workload(6, 0.9, (rate, 1.0) * 3), ONCE, objective)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)

@@ -183,6 +183,22 @@ def test_a_client_of_one_round_is_amplified_under_any_triangular_strategy() -> N
     )
 
 
+def test_acc_2_a_matrix_without_a_column_for_each_round_is_refused() -> None:
+    class OneStamp(Foreign):
+        rounds = property(lambda self: 10 * len(self.C), lambda self, rounds: None)  # type: ignore[assignment]
+
+    mechanism = Mechanism(OneStamp(np.eye(3)), parts.MinSeparation(1, 30), 1.0)
+    for ask in (
+        lambda: mechanism.sensitivity,
+        lambda: mechanism.stddev,
+        lambda: accounting.guarantee(mechanism, 1e-5, rounds=2),
+    ):
+        with pytest.raises(
+            ValueError, match=r"OneStamp.matrix\(\) has shape \(3, 3\): must have a column for each of its 30 rounds"
+        ):
+            ask()
+
+
 @pytest.mark.parametrize("participation", [*SAMPLED, *PATTERNS], ids=repr)
 def test_acc_9_each_relation_is_stated_or_refused(participation: parts.Participation) -> None:
     drawn_by_coins = isinstance(participation, parts.RandomParticipation)

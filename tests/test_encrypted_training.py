@@ -47,6 +47,7 @@ def test_each_holders_row_is_in_the_sum_in_full() -> None:
     chosen = plan(BANDED, how)
     clients = encrypted(chosen, how, seeds=[5, 6, 7])
     assert clients.noise_in_sums
+    clients.prepare(linear(), CLIENTS)
     for round_index in range(ROUNDS):
         opened = clients.collect(range(CLIENTS), linear(), CLIP, round_index).open(None)
         noise = (opened / LATTICE.step).to(torch.int64) - in_the_clear(round_index)
@@ -125,6 +126,17 @@ def test_a_row_is_given_out_once_even_if_the_holders_folder_is_rolled_back(tmp_p
         HolderNoise(mechanism, 5, tmp_path).row(0)
     (tmp_path / "noise.json").write_bytes(kept)
     assert not torch.equal(HolderNoise(mechanism, 5, tmp_path).row(0), row)
+
+
+def test_no_stream_is_opened_before_its_run_keeps_other_processes_out(tmp_path: Path) -> None:
+    how = terms("holders")
+    clients = encrypted(chosen := plan(BANDED, how), how, folder=tmp_path)
+    assert clients.noise_in_sums
+    with RunStore(tmp_path / "run").locked(), pytest.raises(RunFolderError, match="is at work on this run"):
+        next(train(chosen, clients, linear(), RunStore(tmp_path / "run")))
+    assert not list(tmp_path.rglob("noise.json"))
+    until(train(chosen, clients, linear(), RunStore(tmp_path / "run")), 2)
+    assert len(list(tmp_path.rglob("noise.json"))) == how.holders
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"first_rows":[0],"next_round":1,"sampler":"another"}', b"\xff"])

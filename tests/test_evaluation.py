@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
+from hubbub.training import SimulatedPopulation
 from hubbub.training.evaluation import QUANTILES, Spread, evaluate, per_client
 from hubbub.verification import verify
 from recorded_runs import invoke
@@ -40,6 +41,32 @@ def test_each_client_is_measured_as_if_it_were_alone(batch_size: int) -> None:
         output = judge(inputs.clone()).detach()
         assert accuracies[client] == float((output.argmax(dim=1) == targets).double().mean())
         assert losses[client] == pytest.approx(float(F.cross_entropy(output, targets)), rel=1e-5)
+
+
+class Counted(nn.Module):
+    """Its output depends on what it was called with before, by a buffer, by its weights and by what it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(5), persistent=False)
+        self.linear, self.calls = nn.Linear(5, 3), 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.mean = self.mean + inputs.mean(0)
+        with torch.no_grad():
+            self.linear.weight.add_(inputs.mean())
+        return self.calls * self.linear(inputs - self.mean)
+
+
+def test_nothing_of_one_clients_examples_reaches_another_or_the_model_by_a_measurement() -> None:
+    judge, people = Counted(), [(torch.randn(4, 5), torch.tensor([0, 1, 2, 0])) for _ in range(6)]
+    before = [p.clone() for p in judge.state_dict().values()]
+    first, last = SimulatedPopulation(people, F.cross_entropy), SimulatedPopulation(people[::-1], F.cross_entropy)
+    assert first.measure(range(6), judge) == last.measure(range(6), judge)[::-1]
+    evaluate(judge, people[0], F.cross_entropy)
+    assert (judge.calls, float(judge.mean.abs().sum())) == (0, 0.0)
+    assert all(torch.equal(*pair) for pair in zip(before, judge.state_dict().values(), strict=True))
 
 
 def test_the_worst_tenth_are_those_whom_the_model_serves_worst() -> None:

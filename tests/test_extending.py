@@ -126,6 +126,13 @@ def epsilon(folder: Path) -> float:
     return spent(run.promise, run.history).guarantee.epsilon
 
 
+@pytest.mark.parametrize("name", ["server", "seed", "expected_cohort_size", "clip_norm", "participation"])
+def test_a_setting_of_ones_own_does_not_take_the_place_of_a_term(name: str) -> None:
+    mechanism = Mechanism(Identity(4), MinSeparation(2, 2), 1.0)
+    with pytest.raises(ConfigError, match=f"settings: '{name}' is a term of the plan itself; name yours otherwise"):
+        RunPlan(4, MinSeparation(2, 2), COHORT, mechanism, 0.5, settings={name: "box-3"})
+
+
 def test_acc_12_what_goes_on_states_both_mechanisms_together(one: Path, two: Path, tmp_path: Path) -> None:
     mus = [p.promise().after(p.rounds, 1e-5).gdp_mu for p in (FIRST, SECOND)]
     both = gaussian.epsilon(1e-5, 1 / math.hypot(*mus))

@@ -25,7 +25,7 @@ from hubbub.ledger.history import History
 from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import FixedSizeSampling, PoissonSampling, every_round
 from hubbub.mechanism.strategies import Identity
-from hubbub.training import HeadHook
+from hubbub.training import HeadHook, charged_with
 from hubbub.training.run_folder.state import metadata
 from recorded_runs import require_noticed, unproved
 
@@ -78,6 +78,19 @@ def test_fixed_and_adaptive_clipping_cost_what_one_gaussian_costs_and_poisson_co
         participation = PoissonSampling(0.01) if "sampling_probability" in cohorts else every_round(rounds)
         mechanism = Mechanism(Identity(rounds), participation, z)
         assert fixed.epsilon == pytest.approx(guarantee(mechanism, 1e-5).epsilon, rel=1e-9)
+
+
+def test_acc_9_a_run_whose_divisor_is_counted_covers_nobodys_presence_together_with_others_either(tmp_path: Path) -> None:
+    mechanism = Mechanism(Identity(3), PoissonSampling(0.3), 2.0)
+    for size, relations in ((None, {"zero-out", "replace-one"}), (4.0, {"zero-out", "replace-one", "add-or-remove-one"})):
+        strategy = fixed(sampling_probability=0.3, expected_cohort_size=size, rounds=2, state=tmp_path / str(size))
+        strategy.start(grid(), START, num_rounds=2)
+        (charge,) = charged_with(tmp_path / str(size))
+        assert {*strategy.guarantee(1e-5).relations} == {*charge.relations} == relations
+        if size is None:
+            with pytest.raises(ConfigError, match=r"'add-or-remove-one': no theorem covers the run .* state 'zero-out' or"):
+                guarantee(mechanism, 1e-5, earlier=[charge])
+        assert guarantee(mechanism, 1e-5, "zero-out", earlier=[charge]).epsilon > guarantee(mechanism, 1e-5, "zero-out").epsilon
 
 
 def test_a_statement_has_the_facts_of_the_run(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_a_round_with_fewer_answers_than_its_goal_is_discarded_and_charged(goal:
         ({"report_goal": 3}, "report_goal = 3.*on_failure"),
         ({"report_goal": 6, "on_failure": "abort"}, "report_goal = 6"),
         ({"deadline": 0.0}, "deadline"),
-        ({"report_goal": 3, "on_failure": "abort", "num_sampled_clients": None, "sampling_probability": 0.1}, "3: of random"),
+        ({"on_failure": "abort", "num_sampled_clients": None, "sampling_probability": 0.1}, "'abort': of random cohorts"),
     ],
 )
 def test_a_goal_that_no_theorem_covers_or_that_does_nothing_is_refused(more: dict[str, Any], words: str) -> None:

@@ -121,7 +121,8 @@ def optimized(ranks: Ranks, folder: Path, stop: int) -> list[Any]:
 def test_an_optimizer_that_is_sharded_takes_the_same_steps_and_any_number_of_ranks_resumes(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     alone = optimized(Ranks(), tmp_path / "alone", 12)
-    assert on_ranks(2, optimized, tmp_path / "two", 10) != [alone] * 2
+    assert on_ranks(2, optimized, tmp_path / "two", 7) != [alone] * 2
+    # From releases, of which no checkpoint is.
     assert on_ranks(3, optimized, tmp_path / "two", 12) == [alone] * 3
     checkpoints = [(tmp_path / name / "state" / "checkpoint-12.safetensors").read_bytes() for name in ("alone", "two")]
     assert checkpoints[0] == checkpoints[1]

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
+from hubbub import accounting
 from hubbub.accounting.conversions import bun_steinke_epsilon_from_zcdp, epsilon_from_rdp, epsilon_from_zcdp
 from hubbub.accounting.events import RELATIONS, Event, FixedSizeSampled, Gaussian, PoissonSampled, TruncatedPoissonSampled
 from hubbub.accounting.moments import log_expm1
@@ -147,6 +148,14 @@ def test_divergences_grow_with_the_order_and_their_cumulant_is_convex(event: Eve
     k = r * (np.array([low, middle, high]) - 1)
     chord = k[0] + (k[2] - k[0]) * (middle - low) / (high - low)
     assert k[1] <= chord * (1 + 1e-9) + 1e-15
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_member_of_cut_cohorts_that_all_but_never_comes_costs_all_but_nothing(relation: str) -> None:
+    for accountant in ("tight", "rdp"):
+        for probability in (5e-324, 1e-320):
+            event = TruncatedPoissonSampled(1.0, probability, 1, 100_000)
+            assert 0 <= accounting.epsilon([(event, 1)], 1e-5, relation, accountant) < 1e-4
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

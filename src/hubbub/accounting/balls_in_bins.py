@@ -207,6 +207,8 @@ _LEAST_SHIFT = 1e-6
 # Sums of positive numbers: up to 30 levels of 3000 roundings each.
 _ROUNDING = 1e-10
 _FIRST_LOG_TAIL = -60.0
+# Of lighter tails float64 does not hold the mixture, and a law that is only near it needs none.
+_LEAST_SAMPLED = -100.0
 # What is cut off may be this part of delta.
 _CUT = 1e-4
 
@@ -256,6 +258,7 @@ class BinsLaw:
 
     def sampled(self, log_tail: float) -> tuple[Array, Array]:
         """Some hundred losses and their masses, near the law but no bound."""
+        log_tail = max(log_tail, _LEAST_SAMPLED)
         if not self._amplified(log_tail):
             return self._unamplified.sampled(log_tail)
         return self._atoms(_FEWEST_POINTS, log_tail)

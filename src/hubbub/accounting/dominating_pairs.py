@@ -270,7 +270,7 @@ def _truncated(event: TruncatedPoissonSampled, relation: NeighboringRelation) ->
     shift = 1 / event.noise_multiplier
     laws, weights = [_poisson(q, shift, relation)], [_rounded_up(_either_side(most, others, q)[0])]
     for low, high in _bins(q, most, others, _RANGES if shift <= _LARGEST_SHIFT else _FEW_RANGES):
-        laws.append(_fixed_size(q * most / (low + 1), shift, relation))
+        laws.append(_fixed_size(max(q * most / (low + 1), 5e-324), shift, relation))
         (left, beyond), (right, rest) = _either_side(low, others, q), _either_side(high, others, q)
         # On the side of the smaller ones a difference loses fewer digits.
         weights.append(_rounded_up(right - left if right < beyond else beyond - rest))

@@ -35,7 +35,7 @@ def lower_bound(workload: Workload, participation: Participation, objective: str
         objective: ``"mean"`` or ``"max"`` of the squared errors over rounds.
 
     Raises:
-        ValueError: The participation is random, or the objective is unknown.
+        ValueError: The participation is random, the objective is unknown, or float64 cannot hold the workload.
 
     Example:
         >>> from hubbub.mechanism.workloads import prefix_sum
@@ -48,7 +48,11 @@ def lower_bound(workload: Workload, participation: Participation, objective: str
     """
     one_of("objective", objective, ("mean", "max"))
     effort = _LONGER if require_workload(workload).momentum else _QUICK
-    return maximize(workload, classes_of(workload.rounds, participation), objective, effort).bound
+    try:
+        with np.errstate(all="ignore"):
+            return maximize(workload, classes_of(workload.rounds, participation), objective, effort).bound
+    except ArithmeticError as error:
+        raise ValueError(f"workload: has no bound that float64 can prove ({error}); take rates that differ less") from error
 
 
 def classes_of(rounds: int, participation: Participation) -> Classes:

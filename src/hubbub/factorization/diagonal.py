@@ -43,7 +43,7 @@ from hubbub.mechanism.workloads import Workload
 _WIDE = np.longdouble
 # Roundings that one step takes at most, doubled.
 _STEP = 64
-_TINY = 1e-300
+_TINY = np.finfo(_WIDE).tiny
 
 _Wide = npt.NDArray[np.longdouble]
 
@@ -263,5 +263,7 @@ def _resolving(bands: Array, gram: Array, v: Array, w: Array, tolerance: float) 
         rows[d:] += np.abs(gram[d, :-d])
         rows[:-d] += np.abs(gram[d, :-d])
     # Gershgorin's bound on the largest.
-    highest = float((rows[v > 0] / v[v > 0]).max())
+    highest = float((rows[v > 0] / v[v > 0]).max()) if (v > 0).any() else math.inf
+    if not (0 < largest < math.inf and 0 < highest < math.inf):
+        raise ArithmeticError("the workload's learning rates or its momentum are too uneven for float64")
     return inverse_root_poles(1 / largest, max(highest, 1 / largest), tolerance)

@@ -107,7 +107,7 @@ class Options:
         if self.secagg is not None:
             self._check_secagg(self.secagg)
         self._check_noise()
-        self._check_report_goal()
+        self._check_failures()
 
     def _check_folder(self) -> None:
         if self.head is not None and not isinstance(self.head, str):
@@ -159,18 +159,18 @@ class Options:
             )
         integer("min_survivors", self.min_survivors, at_least=1, at_most=self.num_sampled_clients)
 
-    def _check_report_goal(self) -> None:
+    def _check_failures(self) -> None:
+        if self.on_failure == "abort" and self.num_sampled_clients is None:
+            raise ConfigError(
+                "on_failure = 'abort': of random cohorts the rounds that are discarded would reveal who is in them, and with a "
+                "client that never answers that it exists; say on_failure='zero', or give num_sampled_clients"
+            )
         if self.report_goal is None:
             return
         if self.on_failure != "abort":
             raise ConfigError(
                 f"report_goal = {self.report_goal}: does nothing with on_failure = 'zero', which discards no round; say "
                 "on_failure='abort', or leave report_goal out"
-            )
-        if self.num_sampled_clients is None:
-            raise ConfigError(
-                f"report_goal = {self.report_goal}: of random cohorts it would reveal the size of a cohort by the rounds that "
-                "are discarded, and no theorem amplifies that; leave it out, or give num_sampled_clients"
             )
         integer("report_goal", self.report_goal, at_least=1, at_most=self.num_sampled_clients)
 

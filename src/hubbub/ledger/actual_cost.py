@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from hubbub.accounting.composition import certain_zcdp_rho, epsilon
-from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, one_release, shares_of
+from hubbub.accounting.events_of_mechanism import mechanism_events, one_release, shares_of
 from hubbub.accounting.runs import Events, RunCharge, events_of
 from hubbub.accounting.statement import PrivacyGuarantee, rounded_up
 from hubbub.accounting.wording import Assumption, ranks_assumption
@@ -178,7 +178,7 @@ def cost_of_run(chain: Chain, promise: Promise, history: History) -> RunCharge:
         planned=promise.rounds,
         events=alone.events,
         neighboring_relation=alone.neighboring_relation,
-        relations=() if promise.mechanism is None else covered_relations(promise.mechanism.participation),
+        relations=alone.relations,
         privacy_unit=promise.privacy_unit,
         simulation=promise.simulation,
         further=(*promise.assumed, *_of_ranks(history)),

@@ -257,8 +257,11 @@ class Promise:
             evaluation=self.evaluations(rounds),
             pattern_kept_by=self.terms.pattern_kept_by,
         )
+        # Random cohorts for which zero-out is stated may have a divisor that tells how many clients there are.
+        zeroed = isinstance(self.mechanism.participation, RandomParticipation) and self.neighboring_relation == "zero-out"
         return replace(
             answer,
+            relations=tuple(r for r in answer.relations if not (zeroed and r == "add-or-remove-one")),
             simulation=self.simulation or answer.simulation,
             assumptions=tuple(dict.fromkeys((*answer.assumptions, *self.assumed))),
             not_covered=tuple(dict.fromkeys((*answer.not_covered, *self.not_covered))),

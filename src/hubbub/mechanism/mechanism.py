@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from hubbub._util import least_float, least_root, no_lower
-from hubbub._util.checks import integer, lattice_bits, scale
+from hubbub._util.checks import Array, integer, lattice_bits, real_array, scale
 from hubbub.errors import ConfigError, ParticipationError
 from hubbub.mechanism.participation import (
     FixedEpochs,
@@ -170,7 +170,7 @@ class Mechanism:
             return self.sensitivity
         if type(self.strategy) in OWN and isinstance(self.strategy, WithLeadingPart):
             return _sensitivity(self.strategy.leading(rounds), self.participation)
-        C = self.strategy.matrix()
+        C = _matrix(self.strategy)
         # All rows of a C that is not lower triangular.
         return of_matrix(C[:rounds, :rounds] if is_triangular(C) else np.ascontiguousarray(C[:, :rounds]), self.participation)
 
@@ -219,7 +219,18 @@ def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:
 
 def _sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
     """A strategy of this package states its sensitivity; that of any other class is computed from its matrix."""
-    return strategy.sensitivity(participation) if type(strategy) in OWN else of_matrix(strategy.matrix(), participation)
+    return strategy.sensitivity(participation) if type(strategy) in OWN else of_matrix(_matrix(strategy), participation)
+
+
+def _matrix(strategy: Strategy) -> Array:
+    """C, with a column for each round."""
+    C = real_array(f"{type(strategy).__name__}.matrix()", strategy.matrix(), ndim=2)
+    if C.shape[1] != strategy.rounds:
+        raise ValueError(
+            f"{type(strategy).__name__}.matrix() has shape {C.shape}: must have a column for each of its {strategy.rounds} "
+            "rounds"
+        )
+    return C
 
 
 def whole_share(stddev: Fraction, shares: int) -> int:

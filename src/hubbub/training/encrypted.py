@@ -151,8 +151,9 @@ class EncryptedPopulation(Population):
     """Clients in this process that encrypt what they send, and the holders that open the sums. It shows what it costs; whoever
     runs the process can read everything.
 
-    ``public`` is the key that holders share, ``None`` if one owns it whole; ``noise`` the stream of each holder that adds
-    noise; the shares of ``mechanism`` say whether the clients bring noise along.
+    ``public`` is the key that holders share, ``None`` if one owns it whole; ``noise`` opens the stream of each holder that adds
+    noise, when a run has begun and keeps other processes out of its folder; the shares of ``mechanism`` say whether the clients
+    bring noise along.
     """
 
     def __init__(
@@ -163,12 +164,13 @@ class EncryptedPopulation(Population):
         public: ThresholdKey | None,
         *,
         lattice_bits: int,
-        noise: Sequence[HolderNoise] = (),
+        noise: Callable[[], Sequence[HolderNoise]] | None = None,
         mechanism: Mechanism | None = None,
     ) -> None:
         self._population, self._agreement = population, agreement
         self._holders, self._public = holders, public
-        self._lattice_bits, self._noise, self._mechanism = lattice_bits, noise, mechanism
+        self._lattice_bits, self._opened_noise, self._mechanism = lattice_bits, noise, mechanism
+        self._noise: Sequence[HolderNoise] = ()
 
     @property
     def clients(self) -> Sequence[int]:
@@ -178,12 +180,14 @@ class EncryptedPopulation(Population):
     @property
     def noise_in_sums(self) -> bool:
         """Whether the sums hold their noise before the server adds any."""
-        return bool(self._noise) or (self._mechanism is not None and self._mechanism.shares is not None)
+        return self._opened_noise is not None or (self._mechanism is not None and self._mechanism.shares is not None)
 
     takes_split = True
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
-        """Choose how clients are computed; see :meth:`.SimulatedPopulation.prepare`."""
+        """Open the holders' noise, and choose how clients are computed; see :meth:`.SimulatedPopulation.prepare`."""
+        if self._opened_noise:
+            self._noise = self._opened_noise()
         self._population.prepare(model, len(self.clients))
 
     def inject(self, client: int, adversary: Adversary | None) -> None:

@@ -12,6 +12,7 @@ once, an evaluation is begun at most once after it: its cost follows from the ro
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,7 +86,7 @@ def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int =
     """Mean loss and accuracy of a classifier on public examples; of sequences, over all places that are not padded.
 
     Args:
-        model: It is put into evaluation mode meanwhile, and each of its modules back into the mode that it had.
+        model: It stays as it is: a copy in evaluation mode is asked.
         examples: Inputs and targets; of sequences, targets ``(examples, length)`` with −100 where padded.
         loss: Mean loss of a batch from the module's output and the targets.
         batch_size: The most examples that pass through the model at once.
@@ -139,24 +140,21 @@ def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_
     integer("batch_size", batch_size, at_least=1)
     right, counted, lost = (np.zeros(len(clients)) for _ in range(3))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
+    for client, (inputs, targets) in enumerate(clients):
+        # A module may write into itself when it is called: into its buffers, its weights or what it counts. Nothing of one
+        # client's examples may reach the next client through it, nor the model.
+        asked = deepcopy(model).eval()
         with torch.no_grad():
-            for client, (inputs, targets) in enumerate(clients):
-                for first in range(0, len(inputs), batch_size):
-                    part = slice(first, first + batch_size)
-                    # Copies: a module may write into what it gets.
-                    own, wanted = (whole[part].to(device, copy=True) for whole in (inputs, targets))
-                    output = model(own)
-                    known = wanted != _PADDED
-                    number = int(known.sum())
-                    right[client] += int(((output.argmax(dim=1) == wanted) & known).sum())
-                    counted[client] += number
-                    lost[client] += float(loss(output, wanted)) * number if number else 0.0
-    finally:
-        for module, mode in modes:
-            module.training = mode
+            for first in range(0, len(inputs), batch_size):
+                part = slice(first, first + batch_size)
+                # Copies: it may write into what it gets, too.
+                own, wanted = (whole[part].to(device, copy=True) for whole in (inputs, targets))
+                output = asked(own)
+                known = wanted != _PADDED
+                number = int(known.sum())
+                right[client] += int(((output.argmax(dim=1) == wanted) & known).sum())
+                counted[client] += number
+                lost[client] += float(loss(output, wanted)) * number if number else 0.0
     counted = np.maximum(counted, 1)
     return right / counted, lost / counted
 

@@ -197,7 +197,8 @@ class _Units(LocalPopulation):
     ) -> LatticeSum:
         if clip_norm is None:
             raise ConfigError("clip_norm: means and variances have one")
-        lattice, total = lattice_of(clip_norm), torch.zeros(2 * self.channels, dtype=torch.int64, device="cpu")
+        device = (self._clients if isinstance(self._clients, torch.Tensor) else self._clients[0]).device
+        lattice, total = lattice_of(clip_norm), torch.zeros(2 * self.channels, dtype=torch.int64, device=device)
         for first in range(0, len(cohort), _SOME):
             numbers = torch.tensor(cohort[first : first + _SOME], device="cpu")
             if isinstance(self._clients, torch.Tensor):

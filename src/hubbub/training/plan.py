@@ -218,6 +218,8 @@ class RunPlan:
             **({} if self.lattice_bits == 24 else {"lattice_bits": self.lattice_bits}),
             **({} if self.evaluation is None else {"evaluation": self.evaluation.record()}),
         }
+        if known := sorted(self.settings.keys() & {*own, *found}):
+            raise ConfigError(f"settings: {known[0]!r} is a term of the plan itself; name yours otherwise")
         # Every other field of the promise is one of the plan.
         same = {part.name: getattr(self, part.name) for part in fields(Promise) if part.name not in ("simulation", "settings")}
         return Promise(**same, simulation=self.noise == "simulation", settings={**own, **found, **self.settings})

@@ -330,9 +330,10 @@ class RunState:
             self.optimizer.state[vector] = state
 
     def _update_again(self, start: int, stop: int) -> None:
+        """Take the steps of these rounds again, by rank 0 alone, whose optimizer is still whole."""
         for round_index in range(start, stop):
             for release in self.path.released(round_index, round_index + 1):
-                self.update(release, round_index)
+                self.clip_norm = server_step(self.plan, self.model, self.optimizer, self.clip_norm, release, round_index)
 
     def _restored(self, store: RunStore) -> int:
         """Restore the last checkpoint, if there is one; returns its number of rounds."""

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +12,7 @@ from hubbub.errors import ConfigError, RunFolderError
 from hubbub.experiment.build import Run
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.experiment.estimates import agreed
+from hubbub.mechanism import Mechanism
 from hubbub.secagg import key_files, paillier, threshold
 from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.paillier import PrivateKey, PublicKey
@@ -35,22 +37,23 @@ def parties(begun: RunInFolder, terms: Encryption) -> EncryptedPopulation:
     keys = _keys(run, terms)
     public = keys[0].public
     agreement = agreed(run.plan, terms, public.public_key, FlatModel(run.model).dim, secrets.token_hex(16))
-    holders, noise, plan = [Holder(one, agreement) for one in keys], list[HolderNoise](), run.plan
-    if plan.mechanism is not None and terms.noise_rows:
-        secret, given = derive(seed_key(plan.seed), "holders"), begun.rounds_released
-        for i in range(terms.holders):
-            if plan.noise == "simulation":
-                noise.append(HolderNoise(plan.mechanism, agreement.size, seed=seed_for(secret, i)))
-            else:
-                folder = _holders_folder(begun) / str(i + 1)
-                noise.append(HolderNoise(plan.mechanism, agreement.size, folder, given=given))
+    holders, plan = [Holder(one, agreement) for one in keys], run.plan
+
+    def noise(mechanism: Mechanism) -> list[HolderNoise]:
+        numbers = range(terms.holders)
+        if plan.noise == "simulation":
+            secret = derive(seed_key(plan.seed), "holders")
+            return [HolderNoise(mechanism, agreement.size, seed=seed_for(secret, i)) for i in numbers]
+        given, folder = begun.rounds_released, _holders_folder(begun)
+        return [HolderNoise(mechanism, agreement.size, folder / str(i + 1), given=given) for i in numbers]
+
     return EncryptedPopulation(
         cast(SimulatedPopulation, run.population),
         agreement,
         holders,
         public if isinstance(public, ThresholdKey) else None,
         lattice_bits=terms.lattice_bits,
-        noise=noise,
+        noise=partial(noise, plan.mechanism) if plan.mechanism is not None and terms.noise_rows else None,
         mechanism=plan.mechanism,
     )
 

@@ -8,7 +8,7 @@ Letters: d coefficients of C⁻¹, c = 1/d those of C, b bands, n rounds.
 Source: Kalinin et al. 2025, "Back to Square Roots", https://arxiv.org/abs/2505.12128.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,8 +20,8 @@ from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 from hubbub.mechanism.workloads import Workload
 
-# Beyond this ratio of its entries, C is of no use in float64.
-_LARGEST = 1e50
+# If rounding may change the sensitivity of C by more than this part, float64 has too few digits for C.
+_MOST_ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
@@ -65,22 +65,28 @@ class BandedInverse(Rebuilt):
         """The most rows that :meth:`step` remembers."""
         return self.bands - 1
 
-    @cached_property
+    @property
     def coefficients(self) -> Array:
         """c, ``(rounds,)``: the first column of C.
 
         Raises:
-            ValueError: It grows beyond what float64 can square.
+            ValueError: It grows so far that float64 has too few digits for it.
         """
+        return self._inverted[0]
+
+    @cached_property
+    def _inverted(self) -> tuple[Array, float]:
+        """c, and how far its sensitivity may be below that of C for rounding, as a part of it."""
         with np.errstate(over="ignore", invalid="ignore"):
-            c = matrices.inverse(np.array(self.noising_coefficients), self.rounds)
-        if not float(np.abs(c).max()) <= _LARGEST * abs(float(c[0])):
+            c, rounding = matrices.inverse_and_rounding(np.array(self.noising_coefficients), self.rounds)
+        if not rounding <= _MOST_ROUNDING:
             raise ValueError(
-                f"noising_coefficients: the inverse of their Toeplitz matrix grows beyond {_LARGEST:g} in {self.rounds} "
-                "rounds; their polynomial must have no root well inside of the unit disc"
+                f"noising_coefficients: the inverse of their Toeplitz matrix grows too far in {self.rounds} rounds, so that "
+                "its sensitivity is lost to rounding; their polynomial must have no roots inside of the unit disc, and no "
+                "cluster of roots near it"
             )
         c.setflags(write=False)
-        return c
+        return c, rounding
 
     def matrix(self) -> Array:
         """C as a dense matrix, ``(rounds, rounds)``."""
@@ -98,7 +104,9 @@ class BandedInverse(Rebuilt):
 
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
         """
-        return matrices.sensitivity(self.coefficients, self.rounds, participation)
+        c, rounding = self._inverted
+        found = matrices.sensitivity(c, self.rounds, participation)
+        return replace(found, value=found.value / (1 - rounding))
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z, a combination of the last ``bands`` rows of z."""

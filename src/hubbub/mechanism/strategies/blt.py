@@ -16,7 +16,7 @@ import numpy as np
 
 from hubbub._util.checks import Array, integer, open_unit, plain_numbers, real_array, rounds_count
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
-from hubbub.mechanism.sensitivity import Sensitivity
+from hubbub.mechanism.sensitivity import Sensitivity, summed
 from hubbub.mechanism.strategies import matrices
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
 from hubbub.mechanism.workloads import Workload
@@ -138,7 +138,7 @@ class BufferedLinearToeplitz:
         if min(self.output_scales) >= 0 and k <= MOST_STRETCHES:
             logs, omega = np.log1p(-np.array(self.forgetting)), np.array(self.output_scales)
             squared = squared_sensitivity(self.rounds, b, k, logs, omega)[0]
-            return Sensitivity(math.sqrt(squared), exact=True, source="Kalinin and Lampert 2024, Theorem 2")
+            return Sensitivity(math.sqrt(summed(squared, k)), exact=True, source="Kalinin and Lampert 2024, Theorem 2")
         stated = matrices.sensitivity(self.coefficients(self.rounds), self.rounds, participation)
         # Scales of both signs cancel: rounded against us.
         size = 1 + float(np.abs(self.output_scales).sum())

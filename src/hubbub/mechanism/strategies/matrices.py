@@ -185,6 +185,17 @@ def inverse(c: Array, length: int) -> Array:
     return result
 
 
+def inverse_and_rounding(c: Array, length: int) -> tuple[Array, float]:
+    """The first ``length`` coefficients of 1/c, one after the other, and a bound ρ on their rounding.
+
+    With k for what is computed, c·k is 1 + r for a series r whose magnitudes add up to at most ρ: each k_i is rounded once for
+    each term of its sum. So 1/c is k/(1 + r), and as ‖r·x‖ ≤ ρ·‖x‖ for series x, no sensitivity of it is above that of k by
+    more than a factor of 1/(1 − ρ).
+    """
+    k = _recursion(np.ones(1), c, np.pad([1.0], (0, length - 1)))
+    return k, (len(c) + 4) * 2.0**-52 * float(np.abs(c).sum()) * float(np.abs(k).sum())
+
+
 def divide(a: Array, c: Array) -> Array:
     """The first ``len(a)`` coefficients of a/c."""
     if _recursive(len(a), len(c)):
