@@ -161,7 +161,7 @@ def test_settings_behind_a_link_are_not_read(run: Path, tmp_path: Path) -> None:
     (run / "config.toml").rename(tmp_path / "elsewhere.toml")
     refused(["resume", run], "config.toml: is not there; restore it")
     (run / "model.safetensors").unlink()
-    refused(["evaluate", run], "no other is loaded, evaluated or published")
+    refused(["evaluate", run], "no command loads, evaluates, resumes or publishes it")
     (run / "config.toml").symlink_to(tmp_path / "elsewhere.toml")
     with pytest.raises(RunFolderError, match="symbolic link"):
         hubbub.load(run)

@@ -4,8 +4,8 @@ from mutants.mutant import parsed
 
 MUTANTS = parsed(r"""
 a statement is silent about the way over the network @ accounting.wording
-- "readers see the released models, not the single updates, the cohorts, the noise or its keys, neither where these are kept nor on their way over a network, which TLS hides"
-+ 'readers see the released models, not the single updates, the cohorts, the noise or its keys'
+- "readers see only the released models: no single update, cohort, noise or key, neither on the operator's machines nor on the network, where TLS hides them"
++ "readers see only the released models: no single update, cohort, noise or key, neither on the operator's machines"
 ? test_federations_go_wrong.py::test_flw_1_a_statement_says_that_it_counts_on_encryption_on_the_way[fixed]
 
 a promise of who joins when is made where anybody may join @ Options.require_fitting

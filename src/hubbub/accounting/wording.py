@@ -167,8 +167,8 @@ _ALWAYS = (
     Assumption("the privacy cost of every round that was begun is recorded, whether or not the round was released", "ledger"),
     Assumption("one person is one client", "operator"),
     Assumption(
-        "readers see the released models, not the single updates, the cohorts, the noise or its keys, neither where these are "
-        "kept nor on their way over a network, which TLS hides",
+        "readers see only the released models: no single update, cohort, noise or key, neither on the operator's machines nor "
+        "on the network, where TLS hides them",
         "operator",
     ),
 )
@@ -177,8 +177,8 @@ _ALWAYS_OF_EXAMPLES = (
     _ALWAYS[1],
     Assumption("one person has one example: of a person with several, each is protected by itself", "operator"),
     Assumption(
-        "readers see the released models, not the single gradients, the batches, the noise or its keys, neither where these "
-        "are kept nor on their way over a network, which TLS hides",
+        "readers see only the released models: no single gradient, batch, noise or key, neither on the operator's machines nor "
+        "on the network, where TLS hides them",
         "operator",
     ),
 )

@@ -187,7 +187,7 @@ def _noise_rows(costs: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _cost_rows(costs: dict[str, Any], unit: str) -> Iterator[tuple[str, str]]:
     """Rows of the table of cost."""
-    yield "rounds", f"{costs['rounds']:,} of {costs['expected_cohort_size']:g} of {costs['clients']:,} {unit}s"
+    yield "rounds", f"{costs['rounds']:,}, each of about {costs['expected_cohort_size']:g} of {costs['clients']:,} {unit}s"
     if costs["parameters"] is None:
         yield "parameters", "not known before the model is loaded (--measure)"
     else:

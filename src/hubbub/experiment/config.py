@@ -390,8 +390,9 @@ def of_run(folder: Path) -> Layer:
     if path.is_symlink() or not path.is_file():
         why = "a symbolic link" if path.is_symlink() else "not there"
         raise RunFolderError(
-            f"{path}: is {why}; restore it if 'hubbub train' made this run: no other is loaded, evaluated or published; one of "
-            "train(...) is extended by hubbub.training.extended, one of a Flower strategy resumes with its ServerApp"
+            f"{path}: is {why}; restore it if 'hubbub train' made this run. One of a loop in Python or of a Flower strategy "
+            "has none, and no command loads, evaluates, resumes or publishes it: its own program keeps the model and resumes "
+            "it, and 'hubbub account RUN --statement' prints its statement"
         )
     layer = load(path)
     released = layer.get("data", {}).get("normalization")

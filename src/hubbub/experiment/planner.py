@@ -137,7 +137,9 @@ def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *ar
         raise
     except (Exception, SystemExit) as error:
         # Any error of code that the setting names is an error of the setting.
-        raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error})") from error
+        looked = own and isinstance(error, ModuleNotFoundError) and error.name == module
+        where = f"; it was looked for in {here}, the folder of the command" if looked else ""
+        raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error}){where}") from error
 
 
 def require_release(normalization: str) -> Recorded:

@@ -34,7 +34,7 @@ from hubbub.training.simulation.functional import (
     require_trainable,
     seed_generators,
 )
-from hubbub.training.simulation.local import Examples, Loss, trainable
+from hubbub.training.simulation.local import Examples, Loss, require_loss, trainable
 from hubbub.training.simulation.stacks import keep_freed_memory
 
 Tensors = dict[str, torch.Tensor]
@@ -282,6 +282,7 @@ class ExamplePopulation(LocalPopulation):
         ranks: Ranks | None = None,
     ) -> None:
         super().__init__(ranks, "example")
+        require_loss(loss)
         _require_pairs(inputs, targets)
         if batch is not None:
             integer("batch", batch, at_least=1)

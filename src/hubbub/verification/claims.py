@@ -73,7 +73,11 @@ def _rounds(run: Run) -> Claim:
 
 def _traces(run: Run) -> Claim:
     """No file tells of more than the ledger."""
-    yield from _beyond(run.store, run.promise, run.chain, run.history)
+    found = list(_beyond(run.store, run.promise, run.chain, run.history))
+    if found:
+        more = f"; and {len(found) - 3} more" if found[3:] else ""
+        step = "restore the newest state of the whole folder, and do not resume this one"
+        yield f"{'; '.join(found[:3])}{more}; {step}"
     return "no file of the folder tells of more rounds than the ledger"
 
 
@@ -131,7 +135,9 @@ def _releases(store: RunStore, promise: Promise, history: History) -> Claim:
         release, clip_norm = store.parse_release(t, content, dim), entry.clip_norm
         if on_lattice and (clip_norm is None or not Lattice(clip_norm, promise.lattice_bits).holds(release)):
             yield f"the release of round {t} is off the lattice of its clip_norm = {clip_norm} in ledger.jsonl"
-    return f"{len(kept)} releases, each as its digest in the ledger{'' if all_kept else ' (others were not kept)'}"
+    beyond = f"; {len(kept - needed)} more are of no committed round" if kept - needed else ""
+    others = "" if all_kept else " (others were not kept)"
+    return f"{len(kept & needed)} releases, each as its digest in the ledger{others}{beyond}"
 
 
 def _clip_norms(run: Run) -> Claim:
@@ -328,6 +334,8 @@ def _files(run: Run) -> Claim:
         yield f"{unbound[0]} is bound by no record of the ledger; {again} makes the record"
     if history.files is None:
         ended = "was closed before it had a model" if history.closed else "has not made its model yet"
+        if history.next_round >= run.promise.rounds and not history.closed:
+            ended = "is over, and its own loop keeps the model"
         return f"the run {ended}: no record of the ledger binds model, settings or guarantee"
     yield from run.store.changed(bound)
     return f"byte for byte what the ledger binds: {', '.join(sorted(bound))}"

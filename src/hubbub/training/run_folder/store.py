@@ -381,7 +381,11 @@ class RunStore:
         path = self.folder / SEALED_NOISE
         if not os.path.lexists(path):
             return
-        with refusing(path, "is no noise of this run", f"remove {path.name}, and it is drawn again from the keys"):
+        with refusing(
+            path,
+            "is no noise of this run",
+            f"unless the ledger was rolled back, remove {path.name}, and it is drawn again from the keys",
+        ):
             content = unsealed(derive(secret, "noise"), files.read(path, at_most=_LARGEST))
             round_index, drawn, head = _STATE.unpack_from(content)
             if chain.rounds_at(head.hex()) != round_index:

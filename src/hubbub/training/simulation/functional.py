@@ -76,9 +76,10 @@ def require_trainable(module: nn.Module, loss: object = None) -> list[nn.Paramet
     # Statistics of clients' data in buffers would be released without clipping or noise.
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats:
+            where = f"its layer {name!r}" if name else "it"
             raise ConfigError(
-                f"model: {name or 'the model'} is {type(layer).__name__}, whose running statistics come from clients' data "
-                "and cannot be hidden; use GroupNorm, LayerNorm or InstanceNorm without running statistics"
+                f"model: {where} is a {type(layer).__name__}, whose running statistics come from clients' data and cannot be "
+                "hidden; use GroupNorm, LayerNorm or InstanceNorm without running statistics"
             )
     kept = set(module.state_dict())
     for name, _ in module.named_buffers():

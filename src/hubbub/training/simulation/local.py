@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from hubbub._util.checks import integer, non_negative, number, one_of, plain_numbers, positive
+from hubbub._util.checks import integer, non_negative, number, one_of, plain_numbers, positive, shown
 from hubbub.training.simulation import Precision
 from hubbub.training.simulation.functional import (
     Constants,
@@ -135,6 +135,14 @@ class Trained:
     update: torch.Tensor
     loss: float
     fault: str = ""
+
+
+def require_loss(loss: object) -> None:
+    """Refuse a loss that is no function, such as its name."""
+    if not callable(loss):
+        raise TypeError(
+            f"loss = {shown(loss)}: must be a function of outputs and targets, as torch.nn.functional.cross_entropy"
+        )
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -18,7 +18,17 @@ from hubbub.training.simulation import AUTO, Execution, clients_at_once
 from hubbub.training.simulation.choice import Choice, Probe, Trainer, trainer
 from hubbub.training.simulation.faults import isolated, note, reason, require_own
 from hubbub.training.simulation.functional import own_generators, require_trainable, seed_generators
-from hubbub.training.simulation.local import Examples, Job, LocalTraining, Loss, OneByOne, Trained, flat_parameters, trainable
+from hubbub.training.simulation.local import (
+    Examples,
+    Job,
+    LocalTraining,
+    Loss,
+    OneByOne,
+    Trained,
+    flat_parameters,
+    require_loss,
+    trainable,
+)
 from hubbub.training.simulation.stacks import keep_freed_memory
 
 # Clients of a chunk where each trains alone.
@@ -70,13 +80,14 @@ class SimulatedPopulation(LocalPopulation):
     ) -> None:
         super().__init__(ranks, "client")
         self._execution = execution or Execution()
+        require_loss(loss)
         _require_examples(clients, self._execution)
         self._examples, self._loss, self._local, self._seed = clients, loss, local or LocalTraining(), seed
         self._lattice = lattice
         self._device = torch.device(self._execution.device)
         self._key = derive(seed_key(seed), "local training")
         named = clients_at_once(self._execution.plan)
-        self._choice = None if named is None else Choice(named, "as plan says")
+        self._choice = None if named is None else Choice(named, "as training.plan says")
         # The model of the choice, that on which all ranks agree with what trains its clients, and what trains a client alone.
         self._chosen: nn.Module | None = None
         self._agreed: nn.Module | None = None
@@ -330,9 +341,12 @@ class SimulatedPopulation(LocalPopulation):
 
 def _require_examples(clients: Sequence[object], execution: Execution) -> None:
     """Refuse what is no list of pairs of tensors of one length; and several forms, if clients share a stack or a memory."""
-    if not isinstance(clients, Sized) or not len(clients):
-        what = "the list is empty" if isinstance(clients, Sized) else f"is a {type(clients).__name__}"
-        raise DataError(f"clients: {what}; give a list of the pairs (inputs, targets)")
+    if not isinstance(clients, Sized) or not hasattr(clients, "__getitem__") or not len(clients):
+        what = "the list is empty" if isinstance(clients, Sized) and not len(clients) else f"is a {type(clients).__name__}"
+        raise DataError(
+            f"clients: {what}; give a list of the pairs (inputs, targets), two tensors for each client, such as "
+            "torch.stack([x for x, _ in dataset]) of a data set"
+        )
     alone, known = execution.plan == "one-by-one", None
     for i, pair in enumerate(clients):
         # Such as the tensors of one client, whose rows would pass for clients.
