@@ -47,7 +47,6 @@ def test_each_holders_row_is_in_the_sum_in_full() -> None:
     chosen = plan(BANDED, how)
     clients = encrypted(chosen, how, seeds=[5, 6, 7])
     assert clients.noise_in_sums
-    clients.prepare(linear(), CLIENTS)
     for round_index in range(ROUNDS):
         opened = clients.collect(range(CLIENTS), linear(), CLIP, round_index).open(None)
         noise = (opened / LATTICE.step).to(torch.int64) - in_the_clear(round_index)

@@ -187,4 +187,4 @@ def test_noise_that_holders_drew_in_one_process_is_not_resumed_on_nodes(tmp_path
         local_population(begun, allow_import=True)
     (folder / "state" / "holders" / "2" / "noise.json").unlink()
     with pytest.raises(RunFolderError, match="noise was given for 2"):
-        parties(begun, begun.run.encryption)
+        parties(begun, begun.run.encryption).prepare(begun.run.model, 1)

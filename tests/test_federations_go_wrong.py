@@ -71,7 +71,7 @@ def test_flw_1_a_statement_says_that_it_counts_on_encryption_on_the_way(make: Ca
     strategy = make()
     assert asked(strategy, LocalGrid(ClientApp(), num_nodes=9))
     (line,) = [line for line in strategy.statement().splitlines() if "TLS" in line]
-    assert "not the single updates" in line
+    assert "no single update" in line
     assert "operator" in line
     assert any("TLS" in str(assumption) for assumption in strategy.guarantee().assumptions)
 

@@ -147,7 +147,7 @@ def test_the_card_says_whom_epsilon_is_against(run: Path, tmp_path: Path) -> Non
     assert ran("publish", run, "-o", tmp_path / "public") == 0
     card, stated = ((tmp_path / "public" / name).read_text() for name in ("README.md", "guarantee.json"))
     delta = json.loads(stated)["delta"]
-    assert f"at delta {delta:g} bounds what those who see releases alone can learn" in card
+    assert f"at delta {delta:g} bounds what readers of the releases can learn" in card
     assert f", after {len(rows) - 1} rounds." in card
     assert "anybody can learn" not in card
 

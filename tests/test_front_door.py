@@ -146,6 +146,16 @@ def test_the_examples_of_one_client_are_not_taken_for_a_list_of_clients(examples
     assert len(hubbub.SimulatedPopulation([pair], nn.functional.cross_entropy).clients) == 1
 
 
+def test_clients_that_are_no_list_and_a_loss_that_is_no_function_are_refused_at_once() -> None:
+    pair = (torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*pair))
+    with pytest.raises(DataError, match=r"clients: is a DataLoader; give a list of the pairs \(inputs, targets\)"):
+        hubbub.SimulatedPopulation(loader, nn.functional.cross_entropy)  # type: ignore[arg-type]
+    for made in (lambda: hubbub.SimulatedPopulation([pair], "ce"), lambda: hubbub.ExamplePopulation(*pair, "ce")):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="loss = 'ce': must be a function of outputs and targets"):
+            made()
+
+
 def test_of_what_no_run_can_train_on_the_reason_is_said() -> None:
     inputs, targets, loss, broken = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64), nn.CrossEntropyLoss(), nn.Linear(3, 2)
     nn.init.constant_(broken.bias, torch.nan)

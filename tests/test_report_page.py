@@ -17,6 +17,7 @@ from hubbub.report.citations import bibtex, cited
 from hubbub.report.page import Fact, page
 from hubbub.report.summary import Strength, summary
 from recorded_runs import hubbub
+from refusals import refused
 
 SEPARATED = {"participation.pattern": "min-separation", "participation.min_separation": 3}
 SETTINGS = {
@@ -130,6 +131,9 @@ def test_held_out_numbers_are_private_whatever_metrics_say(runs: dict[str, Path]
     run = edited(runs["held out"], tmp_path / "held-out", edit)
     assert not summary(run).public
     assert f"{100 * summary(run).rows[-1]['accuracy']:.2f}" not in page([summary(run)], public=True)
+    right = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(right + "# other words\n")
+    refused(["report", run], "config.toml is not the file that the ledger binds, and a report would show its settings")
     (run / "config.toml").unlink()
     assert not summary(run).public
 

@@ -165,6 +165,9 @@ def summary(folder: Path) -> RunSummary:
     """The summary of a run's folder; nothing is written, and no code that the settings name is imported."""
     recorded = read_run(folder)
     config, settings = _config(folder / "config.toml")
+    bound = {name: digest for name, digest in (recorded.history.files or {}).items() if config and name == "config.toml"}
+    for change in RunStore(folder).changed(bound):
+        raise RunFolderError(f"{folder}: {change}, and a report would show its settings; restore the file")
     rows, _ = read_metrics(folder / "metrics.jsonl")
     private = {name for row in rows for name in row.get("private", ())}
     # Without settings nobody knows whose examples these are.

@@ -169,8 +169,8 @@ class EncryptedPopulation(Population):
     ) -> None:
         self._population, self._agreement = population, agreement
         self._holders, self._public = holders, public
-        self._lattice_bits, self._opened_noise, self._mechanism = lattice_bits, noise, mechanism
-        self._noise: Sequence[HolderNoise] = ()
+        self._lattice_bits, self._opens_noise, self._mechanism = lattice_bits, noise, mechanism
+        self._noise: Sequence[HolderNoise] | None = None
 
     @property
     def clients(self) -> Sequence[int]:
@@ -180,15 +180,18 @@ class EncryptedPopulation(Population):
     @property
     def noise_in_sums(self) -> bool:
         """Whether the sums hold their noise before the server adds any."""
-        return self._opened_noise is not None or (self._mechanism is not None and self._mechanism.shares is not None)
+        return self._opens_noise is not None or (self._mechanism is not None and self._mechanism.shares is not None)
 
     takes_split = True
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
         """Open the holders' noise, and choose how clients are computed; see :meth:`.SimulatedPopulation.prepare`."""
-        if self._opened_noise:
-            self._noise = self._opened_noise()
+        self._open_noise()
         self._population.prepare(model, len(self.clients))
+
+    def _open_noise(self) -> Sequence[HolderNoise]:
+        self._noise = self._opens_noise() if self._opens_noise else ()
+        return self._noise
 
     def inject(self, client: int, adversary: Adversary | None) -> None:
         """Let an adversary choose what a client encrypts; without an answer there is no contribution."""
@@ -203,6 +206,8 @@ class EncryptedPopulation(Population):
         split: CountSplit | None = None,
     ) -> EncryptedSum:
         """The sum of the cohort's encrypted updates; with a ``split`` each client's indicator is one more number of it."""
+        # Before the round costs anything.
+        noise = self._open_noise() if self._noise is None else self._noise
         aggregator = Aggregator(self._agreement, round_index)
         lattice = None if clip_norm is None else lattice_of(clip_norm, split, self._lattice_bits)
         spent: dict[str, float] = defaultdict(float)
@@ -225,7 +230,7 @@ class EncryptedPopulation(Population):
             clipped += was_clipped
             losses.append(loss)
         private = {**statistics(len(cohort), clipped, losses), **spent, **self._population.failed()}
-        return EncryptedSum(aggregator, lattice, lambda total: self._opened(total, lattice), private)
+        return EncryptedSum(aggregator, lattice, lambda total: self._opened(total, lattice, noise), private)
 
     def _share(self, size: int, lattice: Lattice | None) -> Steps | None:
         """A client's share of the noise, ``(size,)``, where clients bring it along."""
@@ -235,9 +240,9 @@ class EncryptedPopulation(Population):
         stddev = share_stddev(mechanism.noise_multiplier, lattice.clip_norm, mechanism.shares.clients, lattice.bits)
         return discrete_gaussian(fresh_key(), stddev, size)
 
-    def _opened(self, aggregator: Aggregator, lattice: Lattice | None) -> Steps:
+    def _opened(self, aggregator: Aggregator, lattice: Lattice | None, noise: Sequence[HolderNoise]) -> Steps:
         """What the holders open, each after it added its row of noise where holders do, ``(size,)``."""
-        for holder, stream in zip(self._holders, self._noise, strict=False):
+        for holder, stream in zip(self._holders, noise, strict=False):
             if lattice is not None:
                 row = noise_steps(stream.row(aggregator.round_index) * lattice.clip_norm, lattice.step)
                 aggregator.add_noise(holder.name, holder.noise(aggregator.round_index, row))
