@@ -132,6 +132,13 @@ def test_bench_writes_nine_plots_and_their_numbers() -> None:
     assert "encrypt  add a constant" in text
 
 
+def test_a_key_that_no_run_accepts_is_not_made(tmp_path: Path) -> None:
+    refused(
+        ["paillier", "shares", "-o", tmp_path / "keys", "--holders", "4", "--threshold", "2"], "--threshold = 2", "say 3 or"
+    )
+    assert not (tmp_path / "keys").exists()
+
+
 def test_pai_16_without_gmpy2_a_command_names_the_extra_in_one_line() -> None:
     code = "import sys; sys.modules['gmpy2'] = None; from hubbub.cli import main; main(sys.argv[1:])"
     for command in (["keygen", "-o", "keys"], ["shares", "-o", "keys", "--holders", "5", "--threshold", "3"]):

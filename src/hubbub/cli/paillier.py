@@ -48,6 +48,11 @@ def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
 
 def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int, *, as_json: bool) -> None:
     """Write a new public key and one share of the private key for each holder."""
+    if 0 < t <= holders // 2:
+        raise ConfigError(
+            f"--threshold = {t}: no run accepts such a key of {holders} holders, by which two sums of one round could be "
+            f"decrypted; say {holders // 2 + 1} or more"
+        )
     # A number of holders out of range is refused below.
     names = [key_files.share_name(i) for i in range(1, min(holders, 100) + 1)]
     _require_free(folder, [key_files.PUBLIC, *names])
@@ -84,15 +89,13 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
         "  Secret: one for each holder. Send each over a confidential channel, have its key id compared, then delete it here, "
         "with its backups.",
         "",
-        f"Each of the {n} holders decrypts alone: every one of them must be trusted not to."
-        if t == 1
+        "The holder decrypts alone, and must be trusted not to."
+        if n == 1
         else f"Any {t} of the {n} holders decrypt; {t - 1} of them learn nothing, whatever they do together.",
         f"Decryption works while at most {n - t} of them are away or lie; a holder who lies is named."
         if n > t
         else "Nothing is decrypted while one of them is away, and never again if one share is lost.",
     ]
-    if 2 * t <= n:
-        lines.append(f"No run accepts such a key: two sums of one round could be decrypted. Take at least {n // 2 + 1} of {n}.")
     lines += [
         "Holders decrypt whatever the server sends, single contributions too: it must be trusted to send sums."
         if least == 1

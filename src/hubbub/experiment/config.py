@@ -104,7 +104,12 @@ def _release(name: str, value: str) -> str:
 
 
 def _named(name: str, value: str, known: Mapping[str, str]) -> str:
-    return value if ":" in value else _checks.one_of(name, value, known)
+    if ":" in value:
+        return value
+    try:
+        return _checks.one_of(name, value, known)
+    except ValueError as error:
+        raise ValueError(f"{error}, or code of your own, 'module:Name', with --allow-import") from None
 
 
 def strategy_name(name: str, value: str) -> str:
@@ -375,7 +380,7 @@ def load(path: str | Path) -> Layer:
         step += ", or resume a run with 'hubbub resume RUN'"
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); {step}") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: is not TOML ({_one_line(error)})") from error
+        raise ConfigError(f"{file}: is not TOML ({_one_line(error)}); text stands in quotes") from error
     if isinstance(content.get("secagg"), str):
         content["secagg"] = {"scheme": content["secagg"]}
     for section, keys in content.items():
