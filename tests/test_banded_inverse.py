@@ -132,7 +132,7 @@ def test_an_inverse_that_explodes_is_refused_where_it_is_needed() -> None:
 
 @pytest.mark.parametrize("power", range(1, 8))
 @pytest.mark.parametrize("root", [1.0, 0.97 * np.exp(0.1j)], ids=["on the circle", "a pair near it"])
-def test_no_sensitivity_is_lost_to_rounding_where_roots_cluster(root: complex, power: int) -> None:
+def test_acc_2_no_sensitivity_is_lost_to_rounding_where_roots_cluster(root: complex, power: int) -> None:
     # 0.3 is no power of two, so that coefficients are rounded.
     d = 0.3 * np.poly([1 / root, 1 / np.conj(root)] * power).real
     strategy, exact, digits = BandedInverse(300, tuple(d.tolist())), list[Fraction](), [Fraction(x) for x in d.tolist()]

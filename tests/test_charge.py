@@ -183,7 +183,7 @@ def test_a_client_of_one_round_is_amplified_under_any_triangular_strategy() -> N
     )
 
 
-def test_acc_2_a_matrix_without_a_column_for_each_round_is_refused() -> None:
+def test_fil_2_a_matrix_without_a_column_for_each_round_is_refused() -> None:
     class OneStamp(Foreign):
         rounds = property(lambda self: 10 * len(self.C), lambda self, rounds: None)  # type: ignore[assignment]
 

@@ -59,7 +59,7 @@ class Counted(nn.Module):
         return self.calls * self.linear(inputs - self.mean)
 
 
-def test_nothing_of_one_clients_examples_reaches_another_or_the_model_by_a_measurement() -> None:
+def test_cli_15_nothing_of_one_clients_examples_reaches_another_or_the_model_by_a_measurement() -> None:
     judge, people = Counted(), [(torch.randn(4, 5), torch.tensor([0, 1, 2, 0])) for _ in range(6)]
     before = [p.clone() for p in judge.state_dict().values()]
     first, last = SimulatedPopulation(people, F.cross_entropy), SimulatedPopulation(people[::-1], F.cross_entropy)
