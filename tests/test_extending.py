@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 import math
 import shutil
 from collections.abc import Callable, Sequence
@@ -156,6 +157,13 @@ def test_acc_9_acc_12_random_cohorts_compose_as_dp_accounting_says(tmp_path: Pat
 def test_acc_12_a_third_run_counts_the_first_though_its_folder_is_gone(one: Path, two: Path, tmp_path: Path) -> None:
     three = tmp_path / "three"
     shutil.rmtree(one)
+    # Whatever else extended it may count, too.
+    with pytest.raises(
+        RunFolderError, match=r"two: extends the run of ledger .*, which is not in .*one, and the cost of all else"
+    ):
+        gone_on(two, three, SECOND, SECOND)
+    known = json.loads((two / "segments.json").read_text())
+    (two / "segments.json").write_text(json.dumps({**known, "goes_on_from": None}))
     gone_on(two, three, SECOND, SECOND)
     mus = [p.promise().after(p.rounds, 1e-5).gdp_mu for p in (FIRST, SECOND, SECOND)]
     assert epsilon(three) == pytest.approx(gaussian.epsilon(1e-5, 1 / math.hypot(*mus)), rel=1e-9)

@@ -121,7 +121,7 @@ class Audit:
         if self.holds:
             runs, rounds = _count(self.runs, "run"), _count(self.rounds, "round")
             return (
-                f"holds: {_count(len(self.present) + len(self.absent), 'canary', 'canaries')} in {runs} of {rounds} did not "
+                f"holds: {_count(self.canaries * self.runs, 'canary', 'canaries')} in {runs} of {rounds} did not "
                 f"disprove the stated epsilon, and all {len(self.checks)} tests of the system passed. "
                 "This is no proof of privacy."
             )

@@ -14,7 +14,7 @@ from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_e
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import rounded_up
 from hubbub.accounting.wording import count
-from hubbub.errors import BudgetError, ConfigError, HubbubError, LedgerError
+from hubbub.errors import BudgetError, ConfigError, HubbubError, LedgerError, RunFolderError
 from hubbub.experiment.config import PRIVATELY, Config, DataConfig, TrainingConfig
 from hubbub.experiment.settings import (
     clipping_of,
@@ -40,6 +40,7 @@ from hubbub.training.plan import RunPlan
 _MANY_TIMES = 3.0
 # What no guarantee covers if the operator measures single clients.
 _FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
+_HELD_OUT_IS_EXACT = "accuracy and loss on held-out training examples (training.validation), which are exact"
 
 
 def planned(
@@ -100,7 +101,11 @@ def planned(
         noise_by="holders" if hiding and hiding.noise_rows else "server",
         setting=encryption.setting(hidden=mechanism is not None) if encryption else "",
         further=hiding.further() if hiding else (),
-        not_covered=(*(hiding.not_covered() if hiding else ()), *([_FAIRNESS_IS_EXACT] if training.fairness else ())),
+        not_covered=(
+            *(hiding.not_covered() if hiding else ()),
+            *([_FAIRNESS_IS_EXACT] if training.fairness else ()),
+            *([_HELD_OUT_IS_EXACT] if training.validation else ()),
+        ),
         privacy_unit=privacy.unit,
         evaluation=evaluation,
     )
@@ -142,15 +147,23 @@ def made(name: str, known: dict[str, str], setting: str, allow_import: bool, *ar
         raise ConfigError(f"{setting} = {name!r}: fails ({type(error).__name__}: {error}){where}") from error
 
 
-def require_release(normalization: str) -> Recorded:
-    """The run that released means and variances, by the setting that names its folder."""
+def require_release(normalization: str, promise: Promise | None = None) -> Recorded:
+    """The run that released means and variances, by the setting that names its folder; the one that a promise counts."""
     from hubbub.training.run_folder.record import read_run
 
     try:
-        return read_run(Path(normalization).expanduser())
+        found = read_run(Path(normalization).expanduser())
     except HubbubError as error:
         step = "" if Path(normalization).expanduser().is_dir() else "; if it was moved, put it back"
         raise type(error)(f"data.normalization = {normalization!r}: {error}{step}") from error
+    named = None if promise is None else promise.settings.get("data.normalization")
+    heads = [] if promise is None else [run.head for run in promise.earlier if run.first == named]
+    if promise and (found.chain.hashes[0] != named or not any(head in found.chain.hashes for head in heads)):
+        raise RunFolderError(
+            f"data.normalization = {normalization!r}: holds another run than the one whose means and variances this run was "
+            "made with, and counts; put that back"
+        )
+    return found
 
 
 def _released(normalization: str, earlier: tuple[RunCharge, ...]) -> str:

@@ -157,7 +157,8 @@ class RunSummary:
 
     def statement(self) -> str:
         """The guarantee as a text for publication."""
-        facts = self.recorded.promise.facts(self.recorded.chain.head, self.cost.public_warnings())
+        broken = () if self.audit is None or self.audit["verdict"] == "holds" else (f"the audit: {self.audit['sentence']}",)
+        facts = self.recorded.promise.facts(self.recorded.chain.head, (*self.cost.public_warnings(), *broken))
         return self.guarantee.statement(replace(facts, audited_epsilon=self.audited_epsilon))
 
 

@@ -263,8 +263,10 @@ def charged_with(finished: Path, into: Path | None = None) -> tuple[RunCharge, .
 def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
     """The folder of a run, then those of the run that it extends and of all runs that extend any of these.
 
-    A run that it extends and that was moved is left out, since its cost is in the ledger of the run that extends it. So is the
-    new run, ``into``.
+    The new run, ``into``, is left out.
+
+    Raises:
+        RunFolderError: One of them is not where the folder of another says.
     """
     own = None if into is None else into.resolve()
     found, waiting = list[Path](), [finished.resolve()]
@@ -274,8 +276,15 @@ def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
             continue
         found.append(folder)
         segments, (_, extends) = Segments.of(folder), _begun(folder)
-        if segments.goes_on_from and extends and _begun(Path(segments.goes_on_from))[0] == extends.ledger:
-            waiting.append(Path(segments.goes_on_from))
+        if segments.goes_on_from and extends:
+            origin = Path(segments.goes_on_from)
+            if _begun(origin)[0] != extends.ledger:
+                raise RunFolderError(
+                    f"{folder}: extends the run of ledger {extends.ledger[:16]}, which is not in {origin}, and the cost of all "
+                    "else that extends that run counts, too; put it back or write its new place as goes_on_from into "
+                    f"{folder / 'segments.json'}, or null if nothing else extends it"
+                )
+            waiting.append(origin)
         for other in map(Path, segments.went_on_in):
             if other != own:
                 _require_known(folder, other)
@@ -298,13 +307,11 @@ def register(finished: Path, into: Path, charged: Collection[str]) -> None:
     finished, into = finished.resolve(), into.resolve()
     with RunStore(finished).locked():
         known = Segments.of(finished)
-        for other in map(Path, known.went_on_in):
-            if other == into:
-                continue
-            _require_known(finished, other)
+        for other in related(finished, into)[1:]:
             if _begun(other)[0] not in charged:
+                what = "was extended in" if str(other) in known.went_on_in else "is related to the run in"
                 raise RunFolderError(
-                    f"{finished}: was extended in {other} already, whose cost is not counted here; name it in "
+                    f"{finished}: {what} {other} already, whose cost is not counted here; name it in "
                     f"privacy.earlier_runs as well, or say 'hubbub extend {finished}', which does"
                 )
         replace(Segments.of(into), goes_on_from=str(finished)).write(into)

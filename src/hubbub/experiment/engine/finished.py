@@ -93,6 +93,8 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
     for change in RunStore(folder).changed(bound):
         raise RunFolderError(f"{folder}: {change}; restore the file")
     config = configs.resolve(configs.of_run(folder))
+    if config.data.normalization is not None:
+        require_release(config.data.normalization, recorded.promise)
     side = client_side(config, allow_import=allow_import)
     with files.refusing(folder / "model.safetensors", "is no model", f"make it anew: hubbub resume {folder}"):
         tensors = parse(content)
@@ -159,7 +161,7 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
         "report.html": page([found], public=True).encode(),
     }
     if (released := configs.of_run(run).get("data", {}).get("normalization")) is not None:
-        require_release(released)
+        require_release(released, found.recorded.promise)
         moments = read_moments(Path(released))
         contents[_MOMENTS] = save({"mean": moments.mean, "variance": moments.variance})
     record = {"kind": "publish", "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}}

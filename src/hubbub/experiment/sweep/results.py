@@ -20,6 +20,7 @@ from typing import Any
 from hubbub._util.files import write_atomic
 from hubbub._util.strict_json import finite_only
 from hubbub.accounting import rounded_up
+from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.runs import events_of
 from hubbub.accounting.selection import selection_epsilon
 from hubbub.errors import ConfigError, HubbubError, LedgerError
@@ -280,7 +281,10 @@ def choice(runs: Sequence[Begun]) -> Choice:
     delta = min(run.promise.delta for run in recorded)
     try:
         charges = run_charges(recorded)
-        together = compose_runs(charges, delta)
+        stated = {run.neighboring_relation for run in charges}
+        # Of cells that state different relations all are stated under one that covers them.
+        common = [one for one in RELATIONS if all(one in run.relations for run in charges)] if len(stated) > 1 else []
+        together = compose_runs(charges, delta, neighboring_relation=common[0] if common else None)
     except (ConfigError, LedgerError) as error:
         return unknown(f"Not stated: {error}.")
     if not together.private:
