@@ -163,6 +163,22 @@ def test_others_than_those_that_were_counted_are_refused(tmp_path: Path) -> None
         build(small(data__normalization=tmp_path / "other" / NORMALIZATION))
 
 
+def test_a_finished_run_is_neither_loaded_nor_published_with_others_than_it_was_made_with(tmp_path: Path) -> None:
+    first = ended(tmp_path / "first")
+    first.finish()
+    released_by = tmp_path / "first" / NORMALIZATION
+    ended(tmp_path / "run", data__normalization=released_by, privacy__epsilon=6).finish()
+    assert load(tmp_path / "run").config.data.normalization == str(released_by)
+    ended(tmp_path / "other")
+    shutil.rmtree(released_by)
+    shutil.copytree(tmp_path / "other" / NORMALIZATION, released_by)
+    words = "holds another run than the one whose means and variances this run was made with, and counts; put that back"
+    with pytest.raises(RunFolderError, match=words):
+        load(tmp_path / "run")
+    refused(["publish", tmp_path / "run", "-o", tmp_path / "public"], words)
+    assert not (tmp_path / "public").exists()
+
+
 def test_a_run_that_stopped_before_its_settings_were_written_uses_what_it_released(tmp_path: Path) -> None:
     config = small()
     begun = RunInFolder.begun(build(config), tmp_path / "first")
