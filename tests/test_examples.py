@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
+from torch.utils.checkpoint import checkpoint
 
 from hubbub import AdaptiveClipping, Mechanism, PoissonSampling, SingleParticipation
 from hubbub.errors import ConfigError, ParticipationError
@@ -242,6 +243,33 @@ def test_a_module_is_tried_anew_when_it_becomes_random_and_is_not_kept() -> None
 def test_shp_2_shp_3_private_gradients_refuse_a_buffer() -> None:
     with pytest.raises(ConfigError, match="GroupNorm"):
         private_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), F.cross_entropy, *data((4,)), 1.0)
+
+
+class Checkpointed(nn.Module):
+    """A table that writes into its rows when it is called, and is called once more by the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(50, 4, max_norm=0.5), nn.Linear(4, 50)
+        self.register_buffer("seen", torch.zeros(4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(checkpoint(self.rows, x, use_reentrant=False))
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.tanh(self.table(x)).mean(1)
+        self.seen.copy_(found.detach().mean(0))
+        return found
+
+
+def test_cli_15_a_backward_pass_that_calls_the_module_again_leaves_it_as_it_was() -> None:
+    model = Checkpointed()
+    before = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+    inputs, targets = torch.tensor([[41, 42], [43, 44]]), torch.tensor([1, 2])
+    total = private_gradients(model, F.cross_entropy, inputs, targets, 1.0)
+    assert all(torch.equal(*pair) for pair in zip(before, (*model.parameters(), *model.buffers()), strict=True))
+    alone = [private_gradients(model, F.cross_entropy, inputs[i : i + 1], targets[i : i + 1], 1.0).total for i in (0, 1)]
+    assert torch.equal(total.total, sum(alone))
 
 
 def test_sparse_gradients_are_dense_ones() -> None:

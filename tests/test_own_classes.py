@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from hubbub.datasets import Dataset
 from hubbub.errors import ConfigError, LedgerError, ParticipationError
+from hubbub.experiment import config as configs
+from hubbub.experiment.build import build
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism import participation as parts
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
@@ -275,3 +278,33 @@ def test_rng_11_a_strategy_that_changes_in_the_run_is_refused_before_its_round_i
 def test_rng_11_a_strategy_that_remembers_in_itself_is_refused() -> None:
     with pytest.raises(Exception, match=r"not that of the promise any more|does not invert|could not be broadcast|mismatch"):
         list(train(own_plan(Own(remembers=True)), Silent(NAMES), linear()))
+
+
+def tokens(first: list[int]) -> Dataset:
+    drawn = torch.randint(9, 19, (40, 4), generator=torch.Generator().manual_seed(0))
+    drawn[0] = torch.tensor(first)
+    targets = torch.arange(40) % 2
+    return Dataset(drawn, targets, drawn[:4], targets[:4])
+
+
+def one(path: str | None = None) -> Dataset:
+    return tokens([1, 2, 3, 4])
+
+
+def other(path: str | None = None) -> Dataset:
+    return tokens([5, 6, 7, 8])
+
+
+def table(shape: tuple[int, ...], classes: int) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(20, 8, max_norm=0.5), nn.Flatten(), nn.Linear(8 * shape[0], classes))
+
+
+def test_cli_15_the_first_model_of_a_run_was_called_on_nobodys_examples() -> None:
+    settings = {"training": {"rounds": 1}, "privacy": {"epsilon": 2.0, "unit": "example"}}
+    named = {"data": {"name": "test_own_classes:one"}, "model": {"name": "test_own_classes:table"}}
+    made = [
+        build(configs.resolve({**settings, **named, "data": {"name": f"test_own_classes:{name}"}}), allow_import=True)
+        for name in ("one", "other")
+    ]
+    assert all(torch.equal(*pair) for pair in zip(*(run.model.parameters() for run in made), strict=True))

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.errors import ConfigError, DataError
-from hubbub.training import Execution, LocalTraining, SimulatedPopulation
+from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation
 from hubbub.training.per_example import Chosen, ExampleGradients
 from hubbub.training.simulation import choice
 from hubbub.training.simulation.choice import Probe
@@ -277,3 +278,110 @@ def test_blank_examples_or_weights_do_not_hide_what_kernels_do(blank: str, monke
     assert ExampleGradients(model, F.cross_entropy).batched(chosen)
     monkeypatch.setattr(gradients, "of_batch", scaled_last)
     assert not gradients.batched(chosen)
+
+
+class Padded(nn.Module):
+    """Tokens of which the last one is padding, beyond those that small made-up ones reach."""
+
+    def __init__(self, *, below: bool) -> None:
+        super().__init__()
+        self.table, self.out, self.below = nn.Embedding(1000, 8, padding_idx=999), nn.Linear(8, 4), below
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out((torch.embedding(self.table.weight, x, 999) if self.below else self.table(x)).mean(1))
+
+
+@pytest.mark.parametrize("below", [False, True], ids=["by the layer", "by the function below it"])
+@pytest.mark.parametrize("plan", ["one-by-one", "batched-2", "batched-8"])
+def test_padding_is_padding_at_every_place_of_a_stack(plan: str, below: bool) -> None:
+    def client(number: int, examples: int = 10) -> tuple[torch.Tensor, torch.Tensor]:
+        drawn = torch.randint(999, (examples, 8), generator=torch.Generator().manual_seed(number))
+        drawn[:, 1:] = 999
+        return drawn, torch.full((examples,), number % 4)
+
+    clients, clip_norm = [client(0, 11), *map(client, range(1, 17))], 0.01
+    torch.manual_seed(0)
+    model = Padded(below=below)
+    with torch.no_grad():
+        model.out.weight.mul_(10)
+    local = LocalTraining(batch_size=10, learning_rate=1.0)
+    everyone = SimulatedPopulation(clients, F.cross_entropy, local, execution=Execution(plan))
+    whole, others = (everyone.collect(range(first, 17), model, clip_norm, 0) for first in (0, 1))
+    assert float((whole.total - others.total).double().norm()) <= whole.lattice.radius
+    assert everyone.plan == plan
+
+
+class Kept(nn.Linear):
+    """What it does depends on the size, or on the sign, of what it saw before."""
+
+    def __init__(self, sign: bool) -> None:
+        super().__init__(6, 3)
+        self.last, self.sign = 0.0, sign
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = super().forward(x) * ((1 if self.last >= 0 else -1) if self.sign else 1 + self.last)
+        self.last = float(x.sum())
+        return made
+
+
+@pytest.mark.parametrize("sign", [False, True], ids=["size", "sign"])
+@pytest.mark.parametrize(
+    "loss",
+    [F.cross_entropy, partial(F.cross_entropy, ignore_index=0), nn.CrossEntropyLoss(weight=torch.tensor([0.0, 1.0, 1.0]))],
+    ids=["plain", "class 0 is ignored", "class 0 weighs nothing"],
+)
+def test_cli_15_a_loss_that_ignores_a_class_hides_nothing_of_what_a_model_keeps(loss: Callable, sign: bool) -> None:
+    inputs, targets = torch.randn(8, 6), torch.tensor([1, 2] * 4)
+    for population in (
+        ExamplePopulation(inputs, targets, loss),
+        SimulatedPopulation(list(zip(inputs.split(2), targets.split(2), strict=True)), loss, LocalTraining(batch_size=2)),
+    ):
+        with pytest.raises(ConfigError, match="depends on what they saw before"):
+            population.prepare(Kept(sign), 8)
+
+
+def test_a_model_that_is_never_finite_on_made_up_examples_is_refused() -> None:
+    class Nan(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * torch.nan
+
+    model = Nan(6, 3)
+    with pytest.raises(ConfigError, match="no finite update on random examples"):
+        ExamplePopulation(torch.randn(8, 6), torch.zeros(8).long(), F.cross_entropy).prepare(model, 8)
+
+
+def test_a_client_whose_examples_change_their_form_leaves_its_neighbours_as_they_are() -> None:
+    base = [(torch.randn(8, 1, 16), torch.randint(3, (8,))) for _ in range(8)]
+
+    class Read(list):  # type: ignore[type-arg]
+        long = False
+
+        def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+            x, y = base[number]
+            return (torch.cat([x, x], 2) if number == 0 and self.long else x), y
+
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.over, self.out = nn.Conv1d(1, 4, 3, padding=1), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(torch.tanh(self.over(x)).mean(2))
+
+    clients, model = Read(base), Mean()
+    everyone = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(batch_size=4), execution=Execution("batched-8"))
+    everyone.prepare(model, 8)
+    clients.long = True
+    whole, one, others = (everyone.collect(some, model, 0.01, 0).total for some in (range(8), [0], range(1, 8)))
+    assert torch.equal(whole, one + others)
+
+
+@pytest.mark.parametrize("product", [torch.prod, torch.Tensor.prod], ids=["function", "method"])
+def test_products_are_computed_client_by_client(product: Callable) -> None:
+    class Products(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * product(x, 1, keepdim=True)
+
+    everyone = SimulatedPopulation(CLIENTS, F.cross_entropy, execution=Execution("batched-2"))
+    with pytest.raises(ConfigError, match="a product of numbers"):
+        everyone.prepare(Products(6, 10), 8)

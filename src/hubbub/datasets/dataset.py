@@ -191,8 +191,11 @@ def from_examples(
             raise DataError("users: is empty; each training example must have one")
         with suppress(ValueError):
             owners = np.array([user.item() if isinstance(user, torch.Tensor) else user for user in given])
-        if owners is None or owners.ndim != 1 or owners.dtype.kind not in "iuU":
-            raise DataError(f"users: the first is {shown(given[0])}; each must be a name or an integer")
+        # Of names and NaN NumPy makes text, and of all unnamed examples one user.
+        odd = [user for user in given if isinstance(user, float)]
+        if odd or owners is None or owners.ndim != 1 or owners.dtype.kind not in "iuU":
+            one = f"one is {shown(odd[0])}" if odd else f"the first is {shown(given[0])}"
+            raise DataError(f"users: {one}; each must be a name or an integer")
     return Dataset(train_inputs, train_targets, test_inputs, test_targets, owners, classes)
 
 

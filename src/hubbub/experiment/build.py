@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -221,7 +222,8 @@ def _require_model(model: object, name: str, dataset: Dataset) -> None:
         some[-1] = inputs.reshape(len(inputs), -1).amax(dim=1).argmax()
     try:
         with torch.no_grad():
-            F.cross_entropy(model(inputs[some]), dataset.train_targets[some])
+            # A copy: a module may write into itself, and these are people's examples.
+            F.cross_entropy(deepcopy(model)(inputs[some]), dataset.train_targets[some])
     except Exception as error:
         step = "" if inputs.dtype == torch.float32 else "; make them float32, by .float()"
         step += "" if inputs.is_floating_point() else ", unless the model takes integers"

@@ -34,7 +34,7 @@ from hubbub.training.cohorts import draw
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import EVALUATION, RunStore
 from hubbub.training.simulation.faults import note, reason, require_own
-from hubbub.training.simulation.functional import own_generators, seed_generators
+from hubbub.training.simulation.functional import in_range, own_generators, seed_generators
 from hubbub.training.simulation.local import Examples, Loss
 
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
@@ -144,7 +144,7 @@ def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_
         # A module may write into itself when it is called: into its buffers, its weights or what it counts. Nothing of one
         # client's examples may reach the next client through it, nor the model.
         asked = deepcopy(model).eval()
-        with torch.no_grad():
+        with torch.no_grad(), in_range(device):
             for first in range(0, len(inputs), batch_size):
                 part = slice(first, first + batch_size)
                 # Copies: it may write into what it gets, too.

@@ -34,7 +34,7 @@ EVERYONE = PoissonSampling(1.0)
 # What a run of means and variances says of itself.
 _STATISTICS = "means and variances"
 # Examples whose squares are in memory at once.
-_SOME = 1024
+_SOME = 16
 # The clip norm is that of channels whose means and mean squares are all of this size.
 _USUAL = 2.0
 
@@ -200,9 +200,12 @@ class _Units(LocalPopulation):
         device = (self._clients if isinstance(self._clients, torch.Tensor) else self._clients[0]).device
         lattice, total = lattice_of(clip_norm), torch.zeros(2 * self.channels, dtype=torch.int64, device=device)
         for first in range(0, len(cohort), _SOME):
-            numbers = torch.tensor(cohort[first : first + _SOME], device="cpu")
+            some = cohort[first : first + _SOME]
+            numbers = torch.tensor(some, device="cpu")
             if isinstance(self._clients, torch.Tensor):
-                rows = _moments(self._clients[numbers])
+                # Always as many: kernels, and so the last bits, depend on shapes.
+                padded = torch.cat([numbers, numbers[:1].expand(_SOME - len(some))])
+                rows = _moments(self._clients[padded])[: len(some)]
             else:
                 # A client without examples moves nothing.
                 each = [_moments(self._clients[number]) for number in numbers.tolist()]

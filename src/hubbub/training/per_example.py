@@ -25,7 +25,7 @@ from hubbub.training.aggregate import LatticeSum, LocalPopulation, PlainSum, Val
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
 from hubbub.training.ranks import Ranks, fingerprint, word
-from hubbub.training.simulation.faults import isolated, note, probe_batch, reason, require_steady, shaken
+from hubbub.training.simulation.faults import isolated, note, opposite, probe_batch, reason, require_steady, shaken
 from hubbub.training.simulation.functional import (
     called,
     in_range,
@@ -66,6 +66,22 @@ def _form(inputs: torch.Tensor, targets: torch.Tensor) -> tuple[object, ...]:
     return tuple((part.shape[1:], part.dtype, part.device) for part in (inputs, targets))
 
 
+class _Differentiated(nn.Module):
+    """A module's gradients, computed while other tensors stand in for its own: a backward pass may call the module again."""
+
+    def __init__(self, module: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.module, self._loss = module, loss
+
+    def forward(
+        self, given: tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]
+    ) -> tuple[Sequence[torch.Tensor], torch.Tensor]:
+        """The gradients of the given parameters, and the loss."""
+        inputs, targets, parameters = given
+        value = self._loss(self.module(inputs), targets)
+        return torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True), value
+
+
 class ExampleGradients:
     """Per-example gradients of one module without buffers, with its parameters at each call, in its mode, training or not.
 
@@ -74,7 +90,7 @@ class ExampleGradients:
 
     def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None) -> None:
         require_trainable(module, loss)
-        self.module, self._loss = module, loss
+        self.module, self._loss, self._differentiated = module, loss, _Differentiated(module, loss)
         self.shapes = {name: p.shape for name, p in trainable(module).items()}
         self._batch = batch
         # Else every batch touches new pages: two thirds of the time of a dense layer of 123,000 parameters.
@@ -124,6 +140,7 @@ class ExampleGradients:
     def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Refuse, on a probe batch of this form, a model that fails for every example, or depends on earlier ones."""
         made = probe_batch(inputs, targets, self.module, 2)
+        opposite(made[0], 1)
         # Of two classes, as a loss may weigh each by how often it came.
         made[1][1:] = 1
 
@@ -184,7 +201,7 @@ class ExampleGradients:
             # Copies: a module may write into its weights.
             given = {name: p.detach().clone() for name, p in (parameters or trainable(self.module)).items()}
             found, losses = differentiated(given, placed, targets)
-        return torch.cat([part.flatten(1) for part in found.values()], dim=1), losses.detach()
+        return torch.cat([part.reshape(len(part), -1) for part in found.values()], dim=1), losses.detach()
 
     def _same_bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> bool:
         """Whether ``vmap`` supports the module, and an example's gradient has the same bits at any place and next to any other.
@@ -195,6 +212,10 @@ class ExampleGradients:
         numbers = torch.arange(len(inputs), device=inputs.device)
         try:
             as_is = self._bits(inputs, targets)
+            finite = as_is.view(next(iter(trainable(self.module).values())).dtype).isfinite().all(1)
+            if not bool(finite.float().mean() >= 0.5):
+                # What is not finite is alike whatever it depends on.
+                return False
             for moved in (numbers.roll(1), numbers.flip(0)):
                 if not torch.equal(self._bits(inputs[moved], targets[moved]), as_is[moved]):
                     return False
@@ -227,8 +248,8 @@ class ExampleGradients:
         with torch.enable_grad(), in_range(inputs.device), repeatable(inputs.device):
             # Copies: a module may write into its weights, as Embedding(max_norm) does, which must not reach the next examples.
             parameters = {name: p.detach().clone().requires_grad_() for name, p in trainable(self.module).items()}
-            value = self._loss(called(self.module, {**self._constants(), **parameters}, inputs), targets)
-            found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)
+            given = {f"module.{name}": value for name, value in {**self._constants(), **parameters}.items()}
+            found, value = called(self._differentiated, given, (inputs, targets, list(parameters.values())))
         return torch.cat([part.to_dense().reshape(1, -1) for part in found], dim=1), value.detach().reshape(1)
 
     def _constants(self) -> Tensors:

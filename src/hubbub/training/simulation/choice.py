@@ -18,7 +18,7 @@ from torch import nn
 
 from hubbub.errors import ConfigError
 from hubbub.training.simulation import Execution, plan_for
-from hubbub.training.simulation.faults import agree, lacks_memory, probe_batch, require_own, require_steady, shaken
+from hubbub.training.simulation.faults import agree, lacks_memory, opposite, probe_batch, require_own, require_steady, shaken
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
@@ -114,6 +114,7 @@ class Probe:
         """Refuse a model that fails for every client, or whose updates depend on earlier clients."""
         made, form = self._made(clients, steps=2), self._form
         probe = probe_batch(form.inputs, form.targets, self._model, 4)
+        opposite(probe[0], 2)
         # Of two classes, as a loss may weigh each by how often it came.
         probe[1][1:] = 1
         inputs, targets = (part.split(2) for part in probe)
@@ -139,6 +140,8 @@ class Probe:
         except Exception as error:  # noqa: BLE001 # whatever model and loss raise, as for a last batch of one example
             require_own(error)
             return False
+        if not _finite(expected):
+            return False
         return self._half or all(agree(found[job.client], expected[job.client], tolerance) for job in jobs)
 
     @property
@@ -159,6 +162,8 @@ class Probe:
         for draw in range(1 + math.ceil(_PLACED / (len(turns) * clients))):
             jobs = self._jobs(clients, uneven=True, draw=draw)
             updates = _updates(stack, model, jobs)
+            if not _finite(updates):
+                return False
             if any(not _same(_updates(stack, model, [*jobs[turn:], *jobs[:turn]]), updates, jobs) for turn in turns):
                 return False
             # Every second client gets inputs of NaN, which would spread if anything did.
@@ -196,6 +201,11 @@ class Probe:
     def _made(self, clients: int, *, steps: int, precise: bool = False) -> Trainer:
         execution = replace(self._execution, precision="float32") if precise else self._execution
         return trainer(clients, self._model, self._loss, replace(self._local, epochs=1, steps=steps), execution)
+
+
+def _finite(updates: dict[int, torch.Tensor]) -> bool:
+    """Whether at least half of the updates are finite: others are alike whatever they depend on."""
+    return 2 * sum(bool(torch.isfinite(update).all()) for update in updates.values()) >= len(updates)
 
 
 def _same(found: dict[int, torch.Tensor], expected: dict[int, torch.Tensor], jobs: Sequence[Job]) -> bool:

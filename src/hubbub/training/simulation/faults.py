@@ -22,6 +22,9 @@ _LONGEST = 200
 # Newer versions of torch: a GPU that computes nothing any more.
 _MACHINE: tuple[type[BaseException], ...] = (torch.AcceleratorError,) if hasattr(torch, "AcceleratorError") else ()
 
+# Of made-up numbers, how many are padding, if there is any.
+_PADDING = 0.3
+
 Unit = TypeVar("Unit")
 Made = TypeVar("Made")
 
@@ -85,17 +88,30 @@ def probe_batch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Synthetic inputs and targets of the form of given ones, ``(any, *shape)``, independent of their values.
 
-    Integer inputs are rows of the module's embeddings, if it has any. Integer targets are 0.
+    Integer inputs are rows of the module's embeddings, if it has any, those of padding among them. Integer targets are 0 and 1
+    in turn, as a loss may ignore one of them.
     """
     drawn = torch.Generator().manual_seed(seed)
     made = [torch.zeros(examples, *given.shape[1:], dtype=given.dtype, device="cpu") for given in (inputs, targets)]
     if not inputs.is_floating_point():
-        tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding)]
-        made[0].copy_(torch.randint(min([*tables, 256 if tables else 2]), made[0].shape, generator=drawn, device="cpu"))
+        tables = [layer for layer in module.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+        rows = min([layer.num_embeddings for layer in tables], default=2)
+        made[0].copy_(torch.randint(rows, made[0].shape, generator=drawn, device="cpu"))
+        for padding in sorted({layer.padding_idx for layer in tables if layer.padding_idx is not None}):
+            if made[0].ndim > 1 and padding < rows:
+                made[0][torch.rand(made[0].shape, generator=drawn, device="cpu") < _PADDING] = padding
+    if not (targets.is_floating_point() or targets.is_complex()):
+        made[1][1::2] = 1
     for part in made:
         if part.is_floating_point():
             part.copy_(torch.rand(part.shape, generator=drawn, device="cpu"))
     return made[0].to(inputs.device), made[1].to(targets.device)
+
+
+def opposite(inputs: torch.Tensor, first: int) -> None:
+    """Turn the sign of made-up inputs from the one of that number on, in place, if they have one: some state is a sign."""
+    if inputs.is_floating_point():
+        inputs[first:].neg_()
 
 
 def shaken(parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -122,7 +138,7 @@ def require_steady(compute: Callable[[int], torch.Tensor], inputs: torch.Tensor,
     ``compute`` gives the update of a unit, by its number, ``(dim,)``.
     """
     try:
-        first, _, _, again = (compute(number) for number in (0, 1, 1, 0))
+        found = [compute(number) for number in (0, 1, 1, 0)]
     except Exception as error:
         require_own(error)
         form = f"inputs {tuple(inputs.shape[1:])} {inputs.dtype} and targets {tuple(targets.shape[1:])} {targets.dtype}"
@@ -131,7 +147,12 @@ def require_steady(compute: Callable[[int], torch.Tensor], inputs: torch.Tensor,
             f"{error}); no privacy cost was spent; make them take any example of that form, since one that fails adds nothing "
             "to a sum"
         ) from error
-    if not agree(again, first):
+    if not any(bool(torch.isfinite(one).all()) for one in found):
+        raise ConfigError(
+            "model: model and loss give no finite update on random examples of the form of the data, so that nothing shows "
+            "whether one client's data would move what others add; make them finite on any example of that form"
+        )
+    if not (agree(found[3], found[0]) and agree(found[2], found[1])):
         raise ConfigError(
             "model: what model and loss make of one example depends on what they saw before, so that one client's data would "
             "move what others add, which no clip bounds; keep nothing from one call to the next in attributes of the model or "

@@ -132,17 +132,14 @@ def places(module: nn.Module) -> dict[str, str]:
     }
 
 
-def called(
-    module: nn.Module, given: Mapping[str, torch.Tensor], inputs: torch.Tensor, names: Mapping[str, str] | None = None
-) -> torch.Tensor:
+def called(module: nn.Module, given: Mapping[str, torch.Tensor], inputs: Any, names: Mapping[str, str] | None = None) -> Any:
     """The module's output with other tensors in place of its own, each by the first of its names; the others stay.
 
     ``names`` are the module's :func:`places`, if it is called often. ``functional_call`` can tie the other names by itself, but
     then misses a module that is registered twice.
     """
     placed = {name: given[first] for name, first in (names or places(module)).items() if first in given}
-    output: torch.Tensor = functional_call(module, placed, (inputs,), tie_weights=False)
-    return output
+    return functional_call(module, placed, (inputs,), tie_weights=False)
 
 
 def own_generators(device: torch.device) -> AbstractContextManager[None]:

@@ -246,6 +246,37 @@ def _within(indices: torch.Tensor, rows: int) -> Any:
     return _apply(rule, indices)
 
 
+def _embedding(
+    _: _Rewriting,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:
+    """Rows of each client's table; that of ``padding_idx`` gets no gradient in any of them.
+
+    Left to ``vmap``, which puts the tables end to end, that would be one row of the first client's.
+    """
+    if max_norm is not None or scale_grad_by_freq or sparse:
+        raise NotStackableError("an embedding with max_norm, scale_grad_by_freq or sparse gradients")
+    found = F.embedding(_within(x, len(weight)), weight)
+    if padding_idx is None:
+        return found
+    return torch.where((x == padding_idx % len(weight)).unsqueeze(-1), found.detach(), found)
+
+
+def _unlike(what: str) -> Callable[..., Any]:
+    """A form of layers whose result for one client depends on the others."""
+
+    def form(*_: Any, **__: Any) -> Any:
+        raise NotStackableError(what)
+
+    return form
+
+
 def _stack(x: torch.Tensor, dim: int | None, clients: int) -> torch.Tensor:
     """``(K, *shape)``; a tensor that all clients share is repeated."""
     if dim is None:
@@ -348,8 +379,14 @@ _FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.adaptive_avg_pool2d: _pooling(F.adaptive_avg_pool2d),
     F.group_norm: _group_norm,
     F.linear: _linear,
-    F.embedding: lambda _, x, weight, *rest, **named: F.embedding(_within(x, len(weight)), weight, *rest, **named),
-    torch.embedding: lambda _, weight, x, *rest, **named: torch.embedding(weight, _within(x, len(weight)), *rest, **named),
+    F.embedding: _embedding,
+    torch.embedding: lambda _, weight, x, padding_idx=-1, *rest, **named: _embedding(
+        _, x, weight, None if padding_idx < 0 else padding_idx, None, 2.0, *rest, **named
+    ),
+    F.embedding_bag: _unlike("an EmbeddingBag, whose padding is one row of all tables"),
+    # Its backward pass asks whether any number of any client is 0.
+    torch.prod: _unlike("a product of numbers"),
+    torch.Tensor.prod: _unlike("a product of numbers"),
     F.dropout: _dropout(feature=False),
     F.dropout2d: _dropout(feature=True),
     torch.lstm: _lstm,

@@ -115,6 +115,10 @@ class _Feed:
 
     def __init__(self, local: LocalTraining, jobs: Sequence[Job], clients: int, device: torch.device) -> None:
         self._local, self._jobs, self._device = local, jobs, device
+        forms = {(job.inputs.shape[1:], job.inputs.dtype, job.targets.shape[1:], job.targets.dtype) for job in jobs}
+        if len(forms) > 1:
+            # As where examples are drawn when they are read: each then trains by itself.
+            raise ValueError(f"clients of one stack have examples of several forms: {sorted(map(str, forms))}")
         batches = [local.batches(len(job.inputs), job.seed) for job in jobs]
         self.own_steps = [len(own) for own in batches]
         self.steps = max(self.own_steps, default=0)
