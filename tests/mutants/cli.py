@@ -57,7 +57,7 @@ who fails in a stack takes the others along @ faults.isolated
 ? test_units_that_fail.py::test_cli_13_a_target_that_is_no_class_adds_nothing_in_a_stack_of_cross_entropies[batched-4]
 
 a loss may carry one client's data to the next @ faults.require_steady
-- not agree(again, first)
+- not (agree(found[3], found[0]) and agree(found[2], found[1]))
 + False
 ? test_units_that_fail.py::test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused[model-one-by-one]
 
@@ -65,4 +65,14 @@ what one client leaves in the model is there when the next one is measured @ eva
 - deepcopy(model).eval()
 + model.eval()
 ? test_evaluation.py::test_cli_15_nothing_of_one_clients_examples_reaches_another_or_the_model_by_a_measurement
+
+a backward pass that calls a module again finds the module's own tensors @ ExampleGradients._alone
+- called(self._differentiated, given, (inputs, targets, list(parameters.values())))
++ (lambda value: (torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True), value))(self._loss(called(self.module, {**self._constants(), **parameters}, inputs), targets))
+? test_examples.py::test_cli_15_a_backward_pass_that_calls_the_module_again_leaves_it_as_it_was
+
+a run's first model is called on people's examples @ build._require_model
+- deepcopy(model)
++ model
+? test_own_classes.py::test_cli_15_the_first_model_of_a_run_was_called_on_nobodys_examples
 """)
