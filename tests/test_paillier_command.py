@@ -84,7 +84,7 @@ def test_shares_of_the_written_files_decrypt_together() -> None:
     assert threshold.combine(public, [share.partial_of(given) for share in read]) == 42
     for words in (
         public.key_id,
-        "Any 3 of the 5 holders decrypt; 2 of them learn nothing",
+        "Any 3 of the 5 holders decrypt; 2 of them decrypt nothing",
         "at most 2 of them are away or lie",
         "sums of at least 2",
         "delete it",

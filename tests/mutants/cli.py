@@ -66,11 +66,6 @@ what one client leaves in the model is there when the next one is measured @ eva
 + model.eval()
 ? test_evaluation.py::test_cli_15_nothing_of_one_clients_examples_reaches_another_or_the_model_by_a_measurement
 
-a backward pass that calls a module again finds the module's own tensors @ ExampleGradients._alone
-- called(self._differentiated, given, (inputs, targets, list(parameters.values())))
-+ (lambda value: (torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True), value))(self._loss(called(self.module, {**self._constants(), **parameters}, inputs), targets))
-? test_examples.py::test_cli_15_a_backward_pass_that_calls_the_module_again_leaves_it_as_it_was
-
 a run's first model is called on people's examples @ build._require_model
 - deepcopy(model)
 + model

@@ -48,6 +48,8 @@ def keygen(folder: Path, bits: int, *, as_json: bool) -> None:
 
 def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int, *, as_json: bool) -> None:
     """Write a new public key and one share of the private key for each holder."""
+    if holders == 1:
+        raise ConfigError("--holders = 1: one owner has a whole key; say 'hubbub paillier keygen'")
     if 0 < t <= holders // 2:
         raise ConfigError(
             f"--threshold = {t}: no run accepts such a key of {holders} holders, by which two sums of one round could be "
@@ -89,9 +91,7 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
         "  Secret: one for each holder. Send each over a confidential channel, have its key id compared, then delete it here, "
         "with its backups.",
         "",
-        "The holder decrypts alone, and must be trusted not to."
-        if n == 1
-        else f"Any {t} of the {n} holders decrypt; {t - 1} of them learn nothing, whatever they do together.",
+        f"Any {t} of the {n} holders decrypt; {t - 1} of them decrypt nothing, whatever they do together.",
         f"Decryption works while at most {n - t} of them are away or lie; a holder who lies is named."
         if n > t
         else "Nothing is decrypted while one of them is away, and never again if one share is lost.",

@@ -13,17 +13,21 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 
 from hubbub._util import strict_json
 from hubbub._util.checks import integer, shown
+from hubbub.secagg import paillier, threshold
 from hubbub.secagg.aggregator import Aggregator, Request
 from hubbub.secagg.ciphertext import width
 from hubbub.secagg.key_holder import Opened
+from hubbub.secagg.paillier import PrivateKey, PublicKey
 from hubbub.secagg.proofs import Proof
 from hubbub.secagg.protocol import Agreement, as_bytes
-from hubbub.secagg.threshold import Partial, ThresholdKey
+from hubbub.secagg.threshold import KeyShare, Partial, ThresholdKey
 
 # The name of the holder's query function and of the record that every message has; the type of messages to it.
 ACTION = RECORD = "paillier"
 QUERY = f"{MessageType.QUERY}.{ACTION}"
 HELLO, NOISE, TAKE, OPEN = "hello", "noise", "take", "open"
+# With a hello: random bytes, to which a holder proves what it has. The number of a share is no secret, and the key is public.
+CHALLENGE, CHALLENGE_BYTES = "hubbub-challenge", 32
 # In that record, and in the configuration of clients' messages: the agreement.
 AGREEMENT = "hubbub_agreement"
 ROUND, CLIP_NORM, PROMISE, ARRAYS = "round", "clip-norm", "promise", "arrays"
@@ -66,18 +70,42 @@ def _read(data: bytes) -> Agreement:
     return Agreement.from_record(record)
 
 
-def held(holder: int = 0, key_id: str = "") -> ConfigRecord:
-    """A node's answer to a hello: the number of the share that it claims, 1 for a whole key, 0 for nothing, and its key."""
-    return ConfigRecord({"holder": holder, "key-id": key_id})
+def held(key: KeyShare | PrivateKey | None = None, challenge: object = None, node: int = 0) -> ConfigRecord:
+    """A node's answer to a hello: the number of its share, 1 for a whole key, 0 for nothing, the key's id, and the proof."""
+    if key is None:
+        return ConfigRecord({"holder": 0, "key-id": ""})
+    numbers: dict[str, int] = {}
+    if isinstance(challenge, bytes) and len(challenge) == CHALLENGE_BYTES:
+        found = key.identified(_of_node(challenge, node))
+        numbers = vars(found) if isinstance(found, Proof) else {"response": found}
+    proof = {name: _little(int(number)) for name, number in numbers.items()}
+    return ConfigRecord({"holder": key.holder, "key-id": key.public.key_id, **proof})
 
 
-def claimed(content: RecordDict) -> tuple[int, str]:
-    """The claim in such an answer."""
+def claimed(content: RecordDict, key: PublicKey | ThresholdKey, challenge: bytes, node: int) -> int:
+    """The number of the share of a key that a node proves to have, 1 for a whole key; 0 if it holds nothing of this key."""
     record = said(content)
-    key_id = record.get("key-id")
-    if not isinstance(key_id, str):
-        raise TypeError("names no key")
-    return integer("holder", record.get("holder"), at_least=0, at_most=100), key_id
+    number = integer("holder", record.get("holder"), at_least=0, at_most=100)
+    if not 0 < number <= key.holders or record.get("key-id") != key.key_id:
+        return 0
+    names = ("challenge", "response") if isinstance(key, ThresholdKey) else ("response",)
+    numbers = [int.from_bytes(_bytes(record, name, _LONGEST_PROOF), "little") for name in names]
+    if isinstance(key, ThresholdKey):
+        shown_to_have = threshold.identifies(key, number, _of_node(challenge, node), Proof(*numbers))
+    else:
+        shown_to_have = paillier.identifies(key, _of_node(challenge, node), numbers[0])
+    if not shown_to_have:
+        raise ValueError(f"claims to be holder {number} of the key, and does not prove it")
+    return number
+
+
+def _of_node(challenge: bytes, node: int) -> bytes:
+    """A challenge to one node, whose answer is of no use to another."""
+    return challenge + str(node).encode()
+
+
+def _little(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 7) // 8, "little")
 
 
 def requests(request: Request) -> Iterator[tuple[str, int, dict[str, ConfigRecord]]]:
@@ -99,7 +127,7 @@ def answer_record(answer: Opened, key_bits: int) -> ConfigRecord:
         size = key_bits // 8 + _SPARE_BYTES
         return ConfigRecord({"plaintexts": b"".join(int(m).to_bytes(size, "little", signed=True) for m in answer)})
     proof = {"challenge": int(answer.proof.challenge), "response": int(answer.proof.response)}
-    numbers = {name: number.to_bytes((number.bit_length() + 7) // 8, "little") for name, number in proof.items()}
+    numbers = {name: _little(number) for name, number in proof.items()}
     return ConfigRecord({"holder": answer.holder, "parts": b"".join(as_bytes(answer.integers, key_bits)), **numbers})
 
 

@@ -31,8 +31,10 @@ _TAKEN = "contributions-"
 _LOG = logging.getLogger("flwr")
 
 
-def answer(content: RecordDict, key: KeyShare | PrivateKey, root: Path, seed: int | None = None) -> ConfigRecord:
-    """A holder's answer to a message of the server; ``seed`` is that of its noise in a simulation."""
+def answer(
+    content: RecordDict, key: KeyShare | PrivateKey, root: Path, seed: int | None = None, *, node: int = 0
+) -> ConfigRecord:
+    """The answer of a holder at a node to a message of the server; ``seed`` is that of its noise in a simulation."""
     record = messages.said(content)
     action, agreement = record.get("action"), messages.agreement_of(record.get(messages.AGREEMENT))
     # Refuses an agreement on another key before anything is kept.
@@ -44,7 +46,7 @@ def answer(content: RecordDict, key: KeyShare | PrivateKey, root: Path, seed: in
     with files.locked_folder(folder):
         if action == HELLO:
             _agree(folder, key, agreement, record, seed)
-            return messages.held(number, key.public.key_id)
+            return messages.held(key, record.get(messages.CHALLENGE), node)
         _require_agreed(folder, agreement)
         holder, (stated, arrays) = Holder(key, agreement, folder), _kept(folder)
         if agreement.noising_holders and not stated:

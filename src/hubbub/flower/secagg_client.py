@@ -186,7 +186,7 @@ def _answer(msg: Message, context: Context) -> Message:
         config, path = context.node_config, Path(str(context.node_config[SHARE]))
         key, root = _key(path, path.lstat().st_ino, path.lstat().st_ctime_ns), Path(str(config.get(FOLDER, path.parent)))
         seed = integer(SEED, config[SEED], at_least=0) if SEED in config else None
-        return Message(RecordDict({RECORD: answer(msg.content, key, root, seed)}), reply_to=msg)
+        return Message(RecordDict({RECORD: answer(msg.content, key, root, seed, node=context.node_id)}), reply_to=msg)
     except (HubbubError, ValueError, TypeError, OSError) as error:
         if isinstance(error, _SENT):
             return refusal(msg, ACTION, error)

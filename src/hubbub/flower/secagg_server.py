@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
+from secrets import token_bytes, token_hex
 from typing import TypeVar
 
 import numpy as np
@@ -86,10 +86,14 @@ class GridHolders:
         self._reached = False
 
     def find(self) -> Mapping[int, int]:
-        """The number of the share that each node claims, by its node, ascending; asks all connected nodes."""
-        key, nodes = self._key, [int(node) for node in self._grid().get_node_ids()]
-        claims = self._ask(nodes, HELLO, self._hello, lambda _, content: claimed(content))
-        self._nodes = {n: i for n, (i, key_id) in sorted(claims.items()) if 0 < i <= key.holders and key_id == key.key_id}
+        """The number of the share that each node proves to have, by its node, ascending; asks all connected nodes.
+
+        Holders are sent what clients send, so that a claim alone would not do.
+        """
+        challenge, nodes = token_bytes(messages.CHALLENGE_BYTES), [int(node) for node in self._grid().get_node_ids()]
+        hello = {**self._hello, messages.CHALLENGE: challenge}
+        claims = self._ask(nodes, HELLO, hello, lambda node, content: claimed(content, self._key, challenge, node))
+        self._nodes = {node: number for node, number in sorted(claims.items()) if number}
         return self._nodes
 
     def reach(self) -> None:

@@ -296,7 +296,8 @@ class Packing:
                 f"slot {bad[0]} lies beyond what {count} clipped values reach: a client did not keep to the packing"
             )
         size = steps.size - padding
-        if self.noise == 0 and np.any(steps[size:]):
+        # Noise is of values alone, too.
+        if np.any(steps[size:]):
             raise ValueError(f"a slot behind the last of {size} values is not empty: a client did not keep to the packing")
         return steps[:size]
 

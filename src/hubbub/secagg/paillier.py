@@ -17,6 +17,7 @@ Source: Paillier 1999, https://doi.org/10.1007/3-540-48910-X_16, sections 4 and 
 112 bits of security, 3072 bits 128).
 """
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -112,6 +113,33 @@ class PrivateKey(Uncopied):
         halves = zip(_half(ciphertexts, p, q, share), _half(ciphertexts, q, p, share), strict=True)
         plain = [mp + p * ((mq - mp) * inverse % q) for mp, mq in halves]
         return nest([int(m) - n if m > most else int(m) for m in plain], sums.shape)
+
+    def identified(self, challenge: bytes) -> int:
+        """A proof that whoever answers to this challenge has the key, of use for no other: the n-th root of its hash mod n."""
+        n, wanted = self.public_key.n, _hashed(self.public_key, challenge)
+        p, q = mpz(self.p), mpz(self.q)
+        root_p, root_q = (gmpy2.powmod_sec(wanted % prime, gmpy2.invert(n, prime - 1), prime) for prime in (p, q))
+        return int(root_p + p * ((root_q - root_p) * gmpy2.invert(p, q) % q))
+
+
+def identifies(key: PublicKey, challenge: bytes, root: int) -> bool:
+    """Whether a number, from anybody, shows that its sender has the whole key.
+
+    Example:
+        >>> private = PrivateKey.from_primes(1_000_003, 1_000_039)  # far too small, for tests; see generate
+        >>> root = private.identified(b"now")
+        >>> identifies(private.public_key, b"now", root), identifies(private.public_key, b"then", root)
+        (True, False)
+
+    Source: Bellare and Rogaway 1996, https://doi.org/10.1007/3-540-68339-9_34 (full-domain hash).
+    """
+    return 0 < root < key.n and int(gmpy2.powmod(root, key.n, key.n)) == _hashed(key, challenge)
+
+
+def _hashed(key: PublicKey, challenge: bytes) -> int:
+    """A challenge as a number mod n that nobody chooses."""
+    drawn = hashlib.shake_256(b"hubbub owner of the key 1\0" + key.key_id.encode() + challenge).digest(key.bits // 8 + 32)
+    return int.from_bytes(drawn, "big") % key.n
 
 
 def generate(bits: int = 3072) -> PrivateKey:

@@ -24,7 +24,7 @@ import math
 import operator
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -229,6 +229,10 @@ class KeyShare(Uncopied):
         checked = {name: self.public.ciphertext(given, name=name) for name, given in named.items()}
         _require_distinct(checked, self.public.n)
         return self._partial(reduce(operator.add, checked.values()), workers)
+
+    def identified(self, challenge: bytes) -> Proof:
+        """A proof that whoever answers to this challenge has the share, of use for no other challenge."""
+        return prove(_identity(self.public, self.holder, challenge), self.public.delta * self.secret)
 
     def _partial(self, sums: Ciphertext, workers: int) -> Partial:
         threads = integer("workers", workers, at_least=1, at_most=MOST_WORKERS)
@@ -467,6 +471,18 @@ def proved(public: ThresholdKey, part: Partial) -> bool:
     return holds(_statement(public, part.holder, part.ciphertexts, part.integers), part.proof)
 
 
+def identifies(public: ThresholdKey, holder: int, challenge: bytes, proof: Proof) -> bool:
+    """Whether a proof, from anybody, shows that its sender has the share of a holder.
+
+    Example:
+        >>> public, shares = deal(2**40 - 437, 2**40 - 4637, holders=3, threshold=2)  # far too small, for tests
+        >>> proof = shares[0].identified(b"now")
+        >>> [identifies(public, number, when, proof) for number, when in ((1, b"now"), (2, b"now"), (1, b"then"))]
+        [True, False, False]
+    """
+    return 1 <= holder <= public.holders and holds(_identity(public, holder, challenge), proof)
+
+
 def _powers(units: list[mpz], exponent: int, n: mpz) -> list[mpz]:
     """Units mod n² to a secret power.
 
@@ -489,6 +505,13 @@ def _statement(key: ThresholdKey, holder: int, ciphertexts: tuple[int, ...], res
     secret_bits = 2 * key.n.bit_length() + key.delta.bit_length()
     context = f"{key.key_id}/{holder}"
     return Statement(context, key.n, key.base, key.verification[holder - 1], ciphertexts, results, secret_bits)
+
+
+def _identity(key: ThresholdKey, holder: int, challenge: bytes) -> Statement:
+    """The claim to know the logarithm of a holder's verification value: a decryption of a number that everybody knows."""
+    known = int(gmpy2.powmod(key.verification[holder - 1], 2, key.public_key.n_square))
+    claim = _statement(key, holder, (key.base,), (known,))
+    return replace(claim, context=f"{claim.context}/identity/{challenge.hex()}")
 
 
 def _require_distinct(contributions: dict[str, Ciphertext], n: int) -> None:

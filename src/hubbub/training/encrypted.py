@@ -229,6 +229,8 @@ class EncryptedPopulation(Population):
             spent["upload_bytes"] = float(len(data))
             clipped += was_clipped
             losses.append(loss)
+        # Refuses a sum of nothing, which has no digest.
+        _ = aggregator.total
         private = {**statistics(len(cohort), clipped, losses), **spent, **self._population.failed()}
         return EncryptedSum(aggregator, lattice, lambda total: self._opened(total, lattice, noise), private)
 

@@ -146,7 +146,7 @@ class Encryption:
         if self.holders > 1:
             some = f"all {self.holders}" if self.threshold == self.holders else f"any {self.threshold} of {self.holders}"
             opened = f"{some} holders of shares of the key open sums together"
-            unread = f"fewer than {self.threshold} holders together"
+            unread = f"fewer than {self.threshold} holders together, who use what they are handed only to open sums"
         reader = f"{self.threshold} holders together" if self.threshold > 1 else "that owner"
         few = self.tolerated
         against = f"the server and {few} of the holders together" if few else "the server, as long as no holder works with it"
@@ -178,7 +178,10 @@ class Encryption:
             if self.holders > 1
             else "the owner of the key sees nothing but the sums that the server hands it, and does not work together with it"
         )
-        own = ("holders who work with the server make their noise themselves, not from what other holders have sent",)
+        own = (
+            "holders use what they are handed to open the sum, and for nothing else: nobody who has seen a contribution, or "
+            "the noise of another, sends it once more, disguised or multiplied",
+        )
         texts = (
             "each client clips what it encrypts: nobody can check the norm of what cannot be read",
             f"Paillier encryption with {self.key_bits} bits hides plaintexts (composite residuosity; short exponents)",
@@ -186,7 +189,7 @@ class Encryption:
             "the server keeps to the protocol, which nobody checks: it asks each client in the rounds, with the clip norm and "
             "the noise, that the ledger states; it hands on contributions and noise as they came, each in its run and round, "
             "the same to all holders; it makes up no clients, and what it adds as noise is noise",
-            *(own if self.noise_by == "holders" else ()),
+            *(own if self.holders > 1 else ()),
             "clients know the key by another way than from the server (paillier-key-id)",
             *(() if self.in_process else ("clients, server and holders are on machines of their own",)),
             "whether a contribution is missing does not depend on the data",

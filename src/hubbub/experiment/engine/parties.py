@@ -159,6 +159,7 @@ def encrypted(
 ) -> Population:
     """The encrypting population of a run on a grid, once its key holders have answered."""
     from hubbub.flower.secagg_server import EncryptedGridPopulation, GridHolders, kept_agreement
+    from hubbub.flower.summing import Streaming
 
     run = begun.run
     found = key_files.read_public(public)
@@ -168,7 +169,7 @@ def encrypted(
     agreement = kept_agreement(
         begun.folder, lambda name: agreed(run.plan, terms, found.public_key, FlatModel(run.model).dim, name)
     )
-    holders = GridHolders(lambda: grid, agreement, found, run.plan.promise(), timeout)
+    holders = GridHolders(lambda: cast("Grid", Streaming(grid)), agreement, found, run.plan.promise(), timeout)
     holders.reach()
     return EncryptedGridPopulation(population, holders, lattice_bits=terms.lattice_bits, mechanism=run.plan.mechanism)
 
