@@ -173,10 +173,7 @@ def test_words_say_against_whom() -> None:
     assert "fewer than 12 is not opened" in clients
     assert "any 2 of 3 holders of shares of the key open sums together" in server
     assert "2 holders together, with what clients send, could read every single update" in server
-    assert (
-        "and fewer than 2 holders together, who use what they are handed only to open sums; not against the server"
-        in server
-    )
+    assert "and fewer than 2 holders together, who use what they are handed only to open sums; not against the server" in server
     assert "against the server, as long as no holder works with it; clients who join them" in clients
     with pytest.raises(ConfigError, match=r"secagg.threshold = 2 of secagg.holders = 4: two groups .* take at least 3"):
         terms("holders", holders=4)

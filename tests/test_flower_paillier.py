@@ -23,8 +23,9 @@ from hubbub.flower.secagg_server import GridHolders
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
 from hubbub.mechanism.strategies import Identity, toeplitz
-from hubbub.secagg import key_files
+from hubbub.secagg import key_files, threshold
 from paillier_nodes import dealt, owner, shares_in
+from small_keys import SAFE
 
 CLIENTS, DIM = 4, 60
 # One step of a lattice of 14 bits for a clip norm of 1; float32 holds its multiples exactly.
@@ -453,3 +454,5 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         fixed("paillier")  # type: ignore[arg-type]
     with pytest.raises(KeyFileError, match=r"missing\.json"):
         flower.Paillier(tmp_path / "missing.json")
+    with pytest.raises(ConfigError, match="a threshold key of one holder"):
+        flower.Paillier(threshold.deal(*SAFE, holders=1, threshold=1)[0])

@@ -50,6 +50,11 @@ class Paillier:
             object.__setattr__(self, "public", key_files.read_public(self.public))
         if not isinstance(self.public, PublicKey | ThresholdKey):
             raise TypeError(f"secagg.public = {type(self.public).__name__}: must be a file, a PublicKey or a ThresholdKey")
+        if isinstance(self.public, ThresholdKey) and self.public.holders == 1:
+            raise ConfigError(
+                "secagg.public: is a threshold key of one holder, whose share no run takes; make a whole key by "
+                "'hubbub paillier keygen'"
+            )
         integer("secagg.min_contributions", self.min_contributions, at_least=2)
         positive("secagg.timeout", self.timeout)
         # Refuses terms that do not go together.
