@@ -273,7 +273,7 @@ an interrupted round stays open @ ReleasePath._settle
 
 a run goes on without the noise that was drawn before @ ReleasePath.start
 - self._noise.skip_to(self._next)
-+ self._noise.round_index = self._noise._drawn_before = self._next
++ self._noise._round = self._noise.drawn = self._next
 ! Violation: the run cannot go on:
 
 a checkpoint is named before it is written @ RunStore.save_checkpoint
