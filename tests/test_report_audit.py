@@ -95,7 +95,9 @@ def test_a_broken_system_is_said_in_colour(audited: Path, tmp_path: Path) -> Non
         found["verdict"], found["sentence"] = "BROKEN", "BROKEN: <b>the noise</b> is gone."
         found["checks"][0]["passed"] = found["comparisons"][0]["holds"] = False
 
-    text = page([with_audit(summary(audited), read_audit(changed(audited, tmp_path / "a", breaks)))], public=True)
+    broken = with_audit(summary(audited), read_audit(changed(audited, tmp_path / "a", breaks)))
+    assert "the audit: BROKEN: <b>the noise</b> is gone." in " ".join(broken.statement().split())
+    text = page([broken], public=True)
     assert '<p class="warning">BROKEN: &lt;b&gt;the noise&lt;/b&gt; is gone.</p>' in text
     assert "Tests that failed: clients that break the participation pattern." in text
 
