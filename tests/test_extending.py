@@ -36,7 +36,7 @@ from hubbub.training import LatticeSum, RunPlan, RunStore, ServerOptimizer, exte
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import Segments
 from hubbub.training.simulation.functional import FlatModel
-from hubbub.training.warm_start import extending
+from hubbub.training.warm_start import extending, register
 from small_runs import flat
 from ways import CLIENTS, COHORT, RandomSums, zeros
 
@@ -163,6 +163,11 @@ def test_acc_12_a_third_run_counts_the_first_though_its_folder_is_gone(one: Path
     ):
         gone_on(two, three, SECOND, SECOND)
     known = json.loads((two / "segments.json").read_text())
+    (two / "segments.json").unlink()
+    with pytest.raises(
+        RunFolderError, match=r"two: extends the run of ledger .*, which is not in .*segments\.json, and the cost"
+    ):
+        gone_on(two, three, SECOND, SECOND)
     (two / "segments.json").write_text(json.dumps({**known, "goes_on_from": None}))
     gone_on(two, three, SECOND, SECOND)
     mus = [p.promise().after(p.rounds, 1e-5).gdp_mu for p in (FIRST, SECOND, SECOND)]
@@ -170,6 +175,14 @@ def test_acc_12_a_third_run_counts_the_first_though_its_folder_is_gone(one: Path
     assert len(read_run(three).promise.earlier) == 2
     assert not continuity(two)
     assert not continuity(three)
+
+
+def test_acc_12_a_list_made_by_hand_leaves_no_branch_of_an_earlier_run_out(one: Path, two: Path, tmp_path: Path) -> None:
+    gone_on(one, tmp_path / "three")
+    gone_on(two, four := tmp_path / "four", SECOND, SECOND)
+    named = [read_run(folder).chain.hashes[0] for folder in (one, two, four)]
+    with pytest.raises(RunFolderError, match=r"four: is related to the run in .*three already, whose cost is not counted here"):
+        register(four, tmp_path / "five", named)
 
 
 def test_acc_12_what_went_on_before_is_charged_to_what_goes_on_now(one: Path, two: Path, tmp_path: Path) -> None:

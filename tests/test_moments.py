@@ -20,7 +20,7 @@ from hubbub.experiment.sweep.grid import CELLS, Cell
 from hubbub.experiment.sweep.results import choice, found
 from hubbub.ledger.multi_run import compose_runs
 from hubbub.noise.sources import SimulationSource
-from hubbub.training.moments import Moments, private_moments, read_moments
+from hubbub.training.moments import Moments, _Units, private_moments, read_moments
 from hubbub.training.run_folder import NORMALIZATION
 from recorded_runs import hubbub
 from refusals import refused
@@ -177,6 +177,26 @@ def test_a_finished_run_is_neither_loaded_nor_published_with_others_than_it_was_
         load(tmp_path / "run")
     refused(["publish", tmp_path / "run", "-o", tmp_path / "public"], words)
     assert not (tmp_path / "public").exists()
+
+
+def test_what_an_example_adds_is_the_same_whether_it_is_alone_in_its_part_or_not() -> None:
+    torch.set_num_threads(2)
+    try:
+        for seed in range(10):
+            units = _Units(torch.randn(18, 1, 200, 200, generator=torch.Generator().manual_seed(seed)))
+            first, second, both = (units.collect(some, torch.nn.Identity(), 1.0, 0).total for some in ([16], [17], [16, 17]))
+            many = units.collect(range(17), torch.nn.Identity(), 1.0, 0).total
+            assert torch.equal(first + second, both)
+            assert torch.equal(many, units.collect(range(16), torch.nn.Identity(), 1.0, 0).total + first)
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_what_is_not_covered_names_what_is_measured_on_held_out_examples() -> None:
+    line = "accuracy and loss on held-out training examples (training.validation), which are exact"
+    for part in (0.0, 0.1):
+        plan = build(small(data__normalization="default", training__validation=part)).plan
+        assert (line in plan.promised.not_covered) == (part > 0)
 
 
 def test_a_run_that_stopped_before_its_settings_were_written_uses_what_it_released(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int
 
 def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
     t, n, least = public.threshold, public.holders, public.min_contributions
-    last = f" to {folder / key_files.share_name(n)}" if n > 1 else ""
+    last = f" to {folder / key_files.share_name(n)}"
     lines = [
         f"Wrote {folder / key_files.PUBLIC}",
         f"  Public: for clients, the server and the holders. Its key id is {public.key_id} for holders, and "

@@ -1,9 +1,9 @@
 """Records of the messages between the server and the holders of the key, for both sides.
 
-The server sends ``query.paillier`` messages: *hello* (what a node holds), *noise* (of a round), *take* (contributions of a
-large round, one message after another) and *open* (a sum, with the last or all of its contributions). Each contribution is a
-record of its own, since Flower transfers records one by one. Nothing is secret but an opened sum, in the answer of the owner of
-a whole key.
+The server sends ``query.paillier`` messages: *hello* (what a node holds, and proves to hold), *noise* (of a round), *take*
+(contributions of a large round, one message after another) and *open* (a sum, with the last or all of its contributions).
+Each contribution is a record of its own, since Flower transfers records one by one. Nothing is secret but an opened sum, in
+the answer of the owner of a whole key.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -103,13 +103,18 @@ def compose_runs(
     )
 
 
+def common_relations(runs: Sequence[RunCharge]) -> list[NeighboringRelation]:
+    """The relations under which all runs that have a bound are covered."""
+    return [r for r in RELATIONS if all(r in run.relations for run in runs if run.events is not None)]
+
+
 def _relation(runs: Sequence[RunCharge], wanted: str | None) -> NeighboringRelation:
     """The relation under which all runs are composed."""
     if wanted is not None:
         return one_of("neighboring_relation", wanted, RELATIONS)  # type: ignore[return-value] # checked to be one of its words
     stated = sorted({run.neighboring_relation for run in runs if run.events is not None}) or ["zero-out"]
     if len(stated) > 1:
-        common = [r for r in RELATIONS if all(r in run.relations for run in runs if run.events is not None)]
+        common = common_relations(runs)
         raise ConfigError(
             f"neighboring_relation: the runs state {' and '.join(map(repr, stated))}, which do not add up as they are; name "
             f"one, under which all are computed anew: {' or '.join(map(repr, common)) or 'no relation covers all'}"

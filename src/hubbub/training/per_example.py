@@ -141,8 +141,6 @@ class ExampleGradients:
         """Refuse, on a probe batch of this form, a model that fails for every example, or depends on earlier ones."""
         made = probe_batch(inputs, targets, self.module, 2)
         opposite(made[0], 1)
-        # Of two classes, as a loss may weigh each by how often it came.
-        made[1][1:] = 1
 
         def compute(number: int) -> torch.Tensor:
             with own_generators(inputs.device):

@@ -276,8 +276,8 @@ def related(finished: Path, into: Path | None = None) -> tuple[Path, ...]:
             continue
         found.append(folder)
         segments, (_, extends) = Segments.of(folder), _begun(folder)
-        if segments.goes_on_from and extends:
-            origin = Path(segments.goes_on_from)
+        if extends and (segments.goes_on_from or not (folder / "segments.json").exists()):
+            origin = Path(segments.goes_on_from or folder / "segments.json")
             if _begun(origin)[0] != extends.ledger:
                 raise RunFolderError(
                     f"{folder}: extends the run of ledger {extends.ledger[:16]}, which is not in {origin}, and the cost of all "

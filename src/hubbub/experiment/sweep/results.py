@@ -20,7 +20,6 @@ from typing import Any
 from hubbub._util.files import write_atomic
 from hubbub._util.strict_json import finite_only
 from hubbub.accounting import rounded_up
-from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.runs import events_of
 from hubbub.accounting.selection import selection_epsilon
 from hubbub.errors import ConfigError, HubbubError, LedgerError
@@ -28,7 +27,7 @@ from hubbub.experiment.config import Config
 from hubbub.experiment.sweep.grid import CELLS, SEED, Cell, SweepRecord
 from hubbub.experiment.sweep.work import current_scores
 from hubbub.ledger.actual_cost import Recorded, spent
-from hubbub.ledger.multi_run import compose_runs, run_charges
+from hubbub.ledger.multi_run import common_relations, compose_runs, run_charges
 from hubbub.report.charts import Chart
 from hubbub.report.drawing import SERIES, canvas, shown, styled
 from hubbub.report.page import rendered
@@ -281,10 +280,9 @@ def choice(runs: Sequence[Begun]) -> Choice:
     delta = min(run.promise.delta for run in recorded)
     try:
         charges = run_charges(recorded)
-        stated = {run.neighboring_relation for run in charges}
-        # Of cells that state different relations all are stated under one that covers them.
-        common = [one for one in RELATIONS if all(one in run.relations for run in charges)] if len(stated) > 1 else []
-        together = compose_runs(charges, delta, neighboring_relation=common[0] if common else None)
+        # Cells that state different relations are stated under one that covers them all.
+        several = len({run.neighboring_relation for run in charges}) > 1
+        together = compose_runs(charges, delta, next(iter(common_relations(charges)), None) if several else None)
     except (ConfigError, LedgerError) as error:
         return unknown(f"Not stated: {error}.")
     if not together.private:

@@ -137,9 +137,7 @@ def log_delta(epsilon: float, noise_multiplier: float, sensitivity: float = 1.0)
         -4960.255
     """
     sigma, size = noise("noise_multiplier", noise_multiplier), scale("sensitivity", sensitivity)
-    ratio = sigma / size
-    high, low = _product(ratio, size)
-    return _log_delta(non_negative("epsilon", epsilon), ratio, ((sigma - high) - low) / size)[0]
+    return _log_delta(non_negative("epsilon", epsilon), *_quotient(sigma, size))[0]
 
 
 def delta(epsilon: float, noise_multiplier: float, sensitivity: float = 1.0) -> float:
@@ -271,9 +269,15 @@ def _enough_noise(eps: float, target: float) -> float:
 
 def _ratio(sigma: float, size: float) -> float:
     """The noise per unit of sensitivity, rounded down, which states more delta, never less."""
+    ratio, lost = _quotient(sigma, size)
+    return math.nextafter(ratio, 0) if lost else ratio
+
+
+def _quotient(sigma: float, size: float) -> tuple[float, float]:
+    """The noise per unit of sensitivity, and its rounding error."""
     ratio = sigma / size
     high, low = _product(ratio, size)
-    return ratio if high == sigma and low == 0 else math.nextafter(ratio, 0)
+    return ratio, ((sigma - high) - low) / size
 
 
 def _log_delta(eps: float, sigma: float, more: float = 0.0) -> tuple[float, float, float]:
