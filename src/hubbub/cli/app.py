@@ -56,13 +56,13 @@ def _keygen(output: _Folder, bits: _KeyBits = 3072, as_json: AsJson = False) -> 
 @_paillier.command("shares")
 def _shares(
     output: _Folder,
-    holders: Annotated[int, typer.Option(metavar="N", help="Number of shares, from 1 to 100.")],
-    threshold: Annotated[int, typer.Option(metavar="N", help="Holders who decrypt together.")],
+    holders: Annotated[int, typer.Option(metavar="N", help="Number of shares, from 2 to 100.")],
+    threshold: Annotated[int, typer.Option(metavar="N", help="Holders who decrypt together, more than half.")],
     bits: _KeyBits = 3072,
     min_contributions: Annotated[int, typer.Option(metavar="N", help="Sums of fewer contributions are not decrypted.")] = 2,
     as_json: AsJson = False,
 ) -> None:
-    """Write a threshold key: any t of the n holders decrypt together, fewer learn nothing."""
+    """Write a threshold key: any t of the n holders decrypt together, fewer decrypt nothing."""
     commands.paillier.shares(output, holders, threshold, min_contributions, bits, as_json=as_json)
 
 

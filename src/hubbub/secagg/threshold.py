@@ -1,4 +1,4 @@
-"""Threshold decryption by any t of n holders of shares; fewer learn nothing, and false answers are attributed.
+"""Threshold decryption by any t of n holders of shares; fewer decrypt nothing, and false answers are attributed.
 
 ::
 
