@@ -336,6 +336,8 @@ class RunFacts:
         worse: Where what happened is not what was promised.
         audited_epsilon: A lower bound that an audit found, with confidence 95 %.
         adaptive: Whether the clip norm followed the updates.
+        statistics: What was released of the inputs in place of a model, in words.
+        normalized: Whether the model takes inputs normalized by means and variances that an earlier run released.
         runs: Of several runs together, the guarantee of each; in the order of ``heads``.
         others: Earlier runs that these runs name, whose cost is counted together with theirs.
 
@@ -358,6 +360,8 @@ class RunFacts:
     worse: tuple[str, ...] = ()
     audited_epsilon: float | None = None
     adaptive: bool = False
+    statistics: str = ""
+    normalized: bool = False
     runs: tuple[PrivacyGuarantee, ...] = ()
     others: tuple[RunCharge, ...] = ()
 
@@ -471,6 +475,8 @@ def _usual_setting(answer: PrivacyGuarantee) -> str:
 
 
 def _released(answer: PrivacyGuarantee, facts: RunFacts) -> str:
+    if facts.statistics:
+        return f"{facts.statistics} of the inputs, as seen through {'a bare' if answer.bare else 'a noisy'} sum."
     if answer.bare:
         return "the model after every round, as seen through its bare sum."
     model = (
@@ -478,6 +484,8 @@ def _released(answer: PrivacyGuarantee, facts: RunFacts) -> str:
     )
     if answer.earlier or facts.runs:
         model += " Of each run also what its own statement names."
+    if facts.normalized:
+        model += " Also means and variances of the inputs, released with noise by an earlier run that is counted."
     if facts.adaptive:
         model += (
             " Also the clip norm of every round, made of a noised count of the updates that were not clipped, which is one "
@@ -497,7 +505,8 @@ def _covered(answer: PrivacyGuarantee, facts: RunFacts) -> str:
     alone = "" if earlier else "; other runs over the same people add to it"
     which = "A simulation is among the runs" if earlier or answer.noise_multiplier is None else "It was a simulation"
     simulated = f" {which}, whose noise anybody can remove: not for release." if answer.simulation else ""
-    return f"training, {count(answer.rounds, 'round')}{planned}{earlier}{alone}.{simulated}"
+    what = f"the release of {facts.statistics}" if facts.statistics else "training"
+    return f"{what}, {count(answer.rounds, 'round')}{planned}{earlier}{alone}.{simulated}"
 
 
 def _relation(answer: PrivacyGuarantee) -> str:
@@ -513,6 +522,8 @@ def _relation(answer: PrivacyGuarantee) -> str:
 
 def _sampling(answer: PrivacyGuarantee) -> str:
     cohorts = answer.cohorts or answer.mechanism
+    if not answer.private:
+        return f"{cohorts}."
     if not answer.amplified:
         return f"{cohorts}. Epsilon counts on no random cohorts: it is the worst case over who took part when."
     believed, worst = rounded_up(answer.epsilon), rounded_up(answer.unamplified_epsilon)

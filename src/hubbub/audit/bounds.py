@@ -55,18 +55,18 @@ class LowerBound:
     def statement(self) -> str:
         """The claim in words, with its confidence and every assumption."""
         if self.mu is None:
-            claim = f"(epsilon, {self.delta!r})-DP fails for every epsilon below {_below(self.epsilon)}"
+            claim = f"(epsilon, {self.delta!r})-DP fails for every epsilon below {no_more(self.epsilon)}"
         else:
             claim = (
-                f"mu-GDP fails for every mu below {_below(self.mu)}; a Gaussian trade-off curve with that mu has "
-                f"epsilon {_below(self.epsilon)} at delta {self.delta!r}"
+                f"mu-GDP fails for every mu below {no_more(self.mu)}; a Gaussian trade-off curve with that mu has "
+                f"epsilon {no_more(self.epsilon)} at delta {self.delta!r}"
             )
         given = " ".join(self.assumptions)
         return f"With confidence {self.confidence:.10g}: {claim}. Assumed: {given} Source: {self.source}."
 
 
-def _below(value: float) -> str:
-    """Four decimals, rounded down."""
+def no_more(value: float) -> str:
+    """A lower bound with four decimals, rounded down."""
     return f"{math.floor(value * 1e4) / 1e4:.4f}"
 
 

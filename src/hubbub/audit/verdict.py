@@ -7,8 +7,8 @@ from typing import Any
 
 from hubbub._util.checks import Array
 from hubbub._util.strict_json import finite_or_none
-from hubbub.accounting.statement import PrivacyGuarantee
-from hubbub.audit.bounds import LowerBound
+from hubbub.accounting.statement import PrivacyGuarantee, rounded_up
+from hubbub.audit.bounds import LowerBound, no_more
 from hubbub.audit.whitening import Check
 
 # Bounds are shown at the usual confidence; the verdict needs the second.
@@ -104,7 +104,7 @@ class Audit:
     def faults(self) -> tuple[str, ...]:
         """Each failure in one line."""
         disproved = [
-            f"{one.what}: epsilon is at least {one.certain.epsilon:.4f}, the stated epsilon is {one.stated:.4f}"
+            f"{one.what}: epsilon is at least {no_more(one.certain.epsilon)}, the stated epsilon is {rounded_up(one.stated)}"
             for one in self.comparisons
             if not one.holds
         ]

@@ -1,6 +1,5 @@
 """Commands about settings and runs: to train, to look at a run, to plan and to audit one."""
 
-import os
 from dataclasses import asdict
 from importlib.resources import files as resources
 from pathlib import Path
@@ -185,9 +184,8 @@ def report(
 
     report.md and report.png in a run's folder stay as its training wrote them.
     """
-    from hubbub.report.audit import AUDIT, read_audit, with_audit
+    from hubbub.report.audit import AUDIT, audited
     from hubbub.report.page import page
-    from hubbub.report.summary import summary
 
     if len(runs) > _MOST_RUNS:
         raise ConfigError(f"{len(runs)} runs: a page shows at most {_MOST_RUNS}; name fewer")
@@ -195,11 +193,7 @@ def report(
         raise ConfigError("--output: several runs have no folder in common; say where the page is to be written")
     if audit is not None and len(runs) > 1:
         raise ConfigError(f"--audit {audit}: is of one run; put the audit of each into its folder, as {runs[0] / AUDIT}")
-    found = []
-    for run in runs:
-        of_run = audit or run / AUDIT
-        there = audit is not None or os.path.lexists(of_run)
-        found.append(with_audit(summary(run), read_audit(of_run)) if there else summary(run))
+    found = [audited(run, audit) for run in runs]
     file = output or runs[0] / ("report-public.html" if public else "report.html")
     require_output("--output", file, ".html")
     write_atomic(file, page(found, public=public).encode())
@@ -220,12 +214,13 @@ def evaluate(run: flags.FinishedRun, allow_import: flags.AllowImport = False, as
 
     found = load(run, allow_import=allow_import)
     (loss, accuracy), examples = found.evaluate(), len(found.dataset.test_targets)
-    held_out, epsilon = bool(found.config.training.validation), found.guarantee.epsilon
+    held_out, promised = bool(found.config.training.validation), found.guarantee
     if as_json:
-        print_json({"loss": loss, "accuracy": accuracy, "examples": examples, "held_out": held_out, "epsilon": epsilon})
+        stated = {name: getattr(promised, name) for name in ("epsilon", "delta", "neighboring_relation", "privacy_unit")}
+        print_json({"loss": loss, "accuracy": accuracy, "examples": examples, "held_out": held_out, **stated})
         return
     of = "held-out training examples (private: for choosing settings, not for release)" if held_out else "test examples"
-    say(console(), f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {examples:,} {of}.", found.guarantee.sentence())
+    say(console(), f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {examples:,} {of}.", promised.sentence())
 
 
 def publish(

@@ -204,6 +204,7 @@ class TrainingConfig:
     device: Annotated[str, _rule(_checks.one_of, ("cpu", "cuda"))] = "cpu"
     precision: Annotated[str, _rule(_checks.one_of, ("float32", "bfloat16"))] = "float32"
     extends: str | None = None
+    sweep: Count | None = None
 
     def __post_init__(self) -> None:
         if self.cooldown == 0:

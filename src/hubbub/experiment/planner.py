@@ -40,6 +40,10 @@ from hubbub.training.plan import RunPlan
 _MANY_TIMES = 3.0
 # What no guarantee covers if the operator measures single clients.
 _FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
+_OF_SWEEP = (
+    "a choice by what other runs showed: these settings are of a sweep of {} over the same people, and if this run was chosen "
+    "by their results, the epsilon to state is that of all of them together ('hubbub account' of all)"
+)
 _HELD_OUT_IS_EXACT = "accuracy and loss on held-out training examples (training.validation), which are exact"
 
 
@@ -105,6 +109,7 @@ def planned(
             *(hiding.not_covered() if hiding else ()),
             *([_FAIRNESS_IS_EXACT] if training.fairness else ()),
             *([_HELD_OUT_IS_EXACT] if training.validation else ()),
+            *([_OF_SWEEP.format(count(training.sweep, "run"))] if training.sweep else ()),
         ),
         privacy_unit=privacy.unit,
         evaluation=evaluation,

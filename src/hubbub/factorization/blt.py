@@ -257,6 +257,7 @@ def _log_loss(p: Array, problem: Problem) -> tuple[float, Array]:
 
 
 @on_one_thread
+@np.errstate(under="ignore")
 def optimize(
     workload: Workload,
     *,

@@ -184,6 +184,7 @@ def _roots(squares: Array) -> Array:
 
 
 @on_one_thread
+@np.errstate(under="ignore")
 def optimize(
     workload: Workload,
     *,

@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import Strategy
 
 from hubbub.errors import ConfigError
 from hubbub.flower.messages import NORM_BIT
-from hubbub.flower.options import StrategyArguments, require_known
+from hubbub.flower.options import StrategyArguments, knowing
 from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed, PrivateStrategy
 
 __all__ = [
@@ -70,6 +70,7 @@ class DifferentialPrivacyServerSideFixedClipping(_FlowersNames, DPFedAvgFixed):
         (0.5, 0.0)
     """
 
+    @knowing
     def __init__(
         self,
         strategy: Strategy,
@@ -81,7 +82,6 @@ class DifferentialPrivacyServerSideFixedClipping(_FlowersNames, DPFedAvgFixed):
         rounds: int = 10_000,
         **options: Unpack[StrategyArguments],
     ) -> None:
-        require_known(type(self), options)
         super().__init__(
             strategy,
             clip_norm=clipping_norm,
@@ -153,6 +153,7 @@ class DifferentialPrivacyServerSideAdaptiveClipping(_FlowersNames, DPFedAvgAdapt
     https://arxiv.org/abs/1905.03871.
     """
 
+    @knowing
     def __init__(
         self,
         strategy: Strategy,
@@ -166,7 +167,6 @@ class DifferentialPrivacyServerSideAdaptiveClipping(_FlowersNames, DPFedAvgAdapt
         rounds: int = 10_000,
         **options: Unpack[StrategyArguments],
     ) -> None:
-        require_known(type(self), options)
         super().__init__(
             strategy,
             noise_multiplier=noise_multiplier,
@@ -201,7 +201,7 @@ class DifferentialPrivacyClientSideAdaptiveClipping(_ClientsClip, DifferentialPr
 
 def _with_our_bit(reply: Message) -> Message:
     """A reply with Flower's bit (1 if clipped) translated into ours (1 if not clipped), unless it has ours."""
-    if reply.has_error() or any(NORM_BIT in record for record in reply.content.metric_records.values()):
+    if not reply.has_content() or any(NORM_BIT in record for record in reply.content.metric_records.values()):
         return reply
     for name, record in reply.content.metric_records.items():
         if _FLOWER_NORM_BIT in record:

@@ -71,6 +71,9 @@ class LocalGrid(Grid):
         [0, 1]
     """
 
+    # Nobody need wait for more nodes.
+    all_connected = True
+
     def __init__(
         self,
         client_app: ClientApp,

@@ -252,15 +252,27 @@ def noised_steps(layout: Layout, content: RecordDict, *, counted: bool, mods: st
 # Who is in a round.
 
 
-def connected(grid: Grid, wanted: int) -> dict[int, bytes]:
-    """The connected nodes' public keys, each empty if the grid has none, by ascending number; waits for ``wanted`` nodes."""
-    deadline = time.monotonic() + _PATIENCE
-    while len(nodes := sorted(grid.get_nodes(), key=lambda node: int(node.node_id))) < max(1, wanted):
+def connected(grid: Grid, wanted: int, setting: str = "min_available_nodes") -> dict[int, bytes]:
+    """The connected nodes' public keys, each empty if the grid has none, by ascending number; waits for ``wanted`` nodes.
+
+    Raises:
+        ParticipationError: Too few came in time, or the grid says that no other will come; the wrapped strategy's ``setting``
+            wants them.
+    """
+    deadline, said = time.monotonic() + _PATIENCE, -1
+    while (count := len(nodes := sorted(grid.get_nodes(), key=lambda node: int(node.node_id)))) < max(1, wanted):
+        waits = f"let the wrapped strategy wait for fewer: FedAvg({setting}={count})"
+        if getattr(grid, "all_connected", None) is True:
+            raise ParticipationError(
+                f"{setting} = {wanted}: this grid has {count} nodes, and no other will come; add some, or {waits}"
+            )
         if time.monotonic() > deadline:
             raise ParticipationError(
-                f"min_available_nodes = {wanted}: {len(nodes)} nodes are connected after {_PATIENCE:g} seconds; start more "
-                "SuperNodes, or let the wrapped strategy wait for fewer"
+                f"{setting} = {wanted}: {count} nodes are connected after {_PATIENCE:g} seconds; start more, or {waits}"
             )
+        if count != said:
+            _LOG.info("waiting for %s nodes, at most %g seconds: %s connected", wanted, _PATIENCE, count)
+        said = count
         time.sleep(0.5)
     return {int(node.node_id): bytes(node.public_key or b"") for node in nodes}
 

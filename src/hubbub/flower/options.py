@@ -1,11 +1,12 @@
 """The options of the private strategies (cohorts, who adds the noise, failures), and the assumptions that follow from them."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, get_args
 
 from flwr.serverapp.strategy import FedAvg, Strategy
 
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from hubbub.flower.secagg import Paillier
     from hubbub.training.encryption import Encryption
 
+P = ParamSpec("P")
 NoiseAt = Literal["server", "clients"]
 Buffers = Literal["error", "keep"]
 OnFailure = Literal["zero", "abort"]
 Evaluation = Literal["off", "exact", "private"]
 KeptBy = Literal["ledger", "devices"]
+_EPSILON = "; it follows from the noise, which hubbub.calibrate finds for an epsilon, and stop_epsilon ends a run"
 # The share of the run's ρ that evaluation="private" spends.
 _SHARE = 0.05
 # Strategies of Flower that do not average, by name, since some come and go between its versions.
@@ -65,7 +68,7 @@ _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "simulation_seed": partial(integer, at_least=0),
     "sampling_probability": probability,
     "stop_epsilon": scale,
-    "expected_cohort_size": positive,
+    "expected_cohort_size": scale,
     "deadline": positive,
     "delta": open_unit,
     "keys_enforced": boolean,
@@ -243,10 +246,15 @@ class Options:
 
     def measured(self, mechanism: Mechanism) -> PrivateEvaluation | None:
         """The private evaluation, if any; by default the accuracy of all clients at a twentieth of the run's ρ."""
+        if self.evaluation in ("off", "exact"):
+            return None
+        if self.secagg or self.noise_at == "clients":
+            raise ConfigError(
+                "evaluation: the server reads what clients measure and adds the noise, as it does not with encrypted sums or "
+                "noise by clients; leave it out"
+            )
         if isinstance(self.evaluation, PrivateEvaluation):
             return self.evaluation
-        if self.evaluation != "private":
-            return None
         whole, every = guarantee(mechanism, self.delta).epsilon, min(10, mechanism.rounds)
         return PrivateEvaluation.at_share(_SHARE, rounds=mechanism.rounds, epsilon=whole, delta=self.delta, every=every)
 
@@ -280,16 +288,21 @@ class Options:
         )
 
 
-def require_known(called: type[Strategy], further: Mapping[str, object]) -> None:
-    """Refuse a keyword that is no option, by the name of the class that was called."""
-    for name, value in further.items():
-        if name not in StrategyArguments.__annotations__:
-            named = [one.name for one in inspect.signature(called).parameters.values() if one.kind is not one.VAR_KEYWORD]
-            known = [*named, *StrategyArguments.__annotations__]
-            raise TypeError(
-                f"{name} = {shown(value)}: is no argument of {called.__name__}{nearest(name, known)}; "
-                f"known are {', '.join(known)}"
-            )
+def knowing(init: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], None]:
+    """A constructor that tells a keyword that is no option, by the name of the class that was called, before a missing one."""
+    named = [name for name, one in inspect.signature(init).parameters.items() if one.kind is not one.VAR_KEYWORD]
+    known = [*named[1:], *StrategyArguments.__annotations__]
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: P.args, **given: P.kwargs) -> None:
+        for name, value in given.items():
+            if name not in known:
+                meant = _EPSILON if name == "epsilon" else nearest(name, known)
+                listed = ", ".join(known)
+                raise TypeError(f"{name} = {shown(value)}: is no argument of {type(self).__name__}{meant}; known are {listed}")
+        init(self, *args, **given)
+
+    return checked  # type: ignore[return-value] # the first argument has a name
 
 
 def independent_noise(options: Options, noise_multiplier: float, rounds: int) -> Mechanism:

@@ -9,7 +9,7 @@
 The mod is the first of the list, the outermost. It fails closed: if it cannot encrypt, it replies with an error of code 6, and
 nothing that the app made leaves in the clear, the app's error messages included. It compares the server's agreement with that
 of earlier rounds, and its key with the ``paillier-key-id`` of the node's configuration. Without ``paillier-key-id`` it trusts
-the key that the server names first.
+the key that the server names first. What it has seen it forgets when it restarts, or ``flwr run`` is given again.
 
 A node holds the share that its configuration names, ``--node-config 'paillier-share="/srv/share-1.json"'``; all others answer
 that they hold nothing. A node may hold a share and train as well.

@@ -81,6 +81,8 @@ class PrivateRun:
         self._finished: int | None = None
         self._measuring: RoundMessages | None = None
         self.arrays: ArrayRecord | None = None
+        # A release that is committed and that the model does not include yet, with the model before it.
+        self._unlearned: tuple[torch.Tensor, ArrayRecord] | None = None
         dim = layout.dim + self._norms.further
         self.state = ServerState(self._promise(), layout, options, dim)
         self.state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
@@ -109,6 +111,8 @@ class PrivateRun:
         # Everything is read first, so that a folder that is refused stays as it is; start() aborts a round under way.
         model = self.state.restore(self._strategy)
         done, clip_norm, folder = len(self.state.path.ledger.rounds), self.state.clip_norm, self._options.folder
+        if model is None and not self._finite(initial):
+            raise ConfigError("initial_arrays: has numbers that are not finite; give the model its initial values")
         if model is None and done:
             raise RunFolderError(
                 f"{folder}: its ledger has {done} rounds, and state/server.safetensors, the model after them, is missing; "
@@ -164,10 +168,12 @@ class PrivateRun:
         if given is None:
             raise ConfigError("strategy: asks no client in this round; wrap one that trains in every round")
         told = next(iter(given.config_records.values()), ConfigRecord())
-        if self._options.noise_at == "clients" and any(told.get(name) != value for name, value in summing.config().items()):
+        # What clients noise or encrypt the server cannot clip again.
+        alone = self._holders is not None or self._options.noise_at == "clients"
+        if alone and any(told.get(name) != value for name, value in summing.config().items()):
             raise ConfigError(
                 f"strategy: {type(self._strategy).__name__} does not pass on the config that its configure_train is given, so "
-                "that clients would send updates without noise; let it be the first ConfigRecord of the messages"
+                "that clients would clip or add noise otherwise than is promised; let it be the first ConfigRecord"
             )
         content = RecordDict({name: arrays if record is floating else record for name, record in given.items()})
         if self._holders:
@@ -219,9 +225,16 @@ class PrivateRun:
                 "aggregate_train: no reply counts (see the lines above and the clients' own logs); the release is noise alone"
             )
         state.path.commit(under_way.ticket, release)
-        self.arrays = self._learn(release, under_way.arrays)
-        state.save(self.arrays, self._strategy)
+        self._unlearned = release, under_way.arrays
+        self.catch_up()
         return self.arrays
+
+    def catch_up(self) -> None:
+        """Update the model with a committed release whose update failed, before anything else is asked of it."""
+        if self._unlearned:
+            self.arrays = self._learn(*self._unlearned)
+            self._unlearned = None
+            self.state.save(self.arrays, self._strategy)
 
     def begin_evaluation(self, content: RecordDict, nodes: Mapping[int, bytes], ttl: float | None) -> list[Message]:
         """The messages of a private evaluation, if one is due after the round just finished."""
@@ -258,7 +271,6 @@ class PrivateRun:
     def _learn(self, release: torch.Tensor, arrays: ArrayRecord) -> ArrayRecord:
         """The model after a release: the wrapped strategy sees the noised mean as its single reply."""
         state, layout = self.state, self.layout
-        state.clip_norm = self._norms.following(state.clip_norm, release)
         mean = release[: layout.dim] / self.expected_cohort_size
         weight = MetricRecord({getattr(self._strategy, "weighted_by_key", "num-examples"): 1})
         name = getattr(self._strategy, "arrayrecord_key", "arrays")
@@ -271,12 +283,16 @@ class PrivateRun:
         if made is None:
             raise ConfigError(f"strategy: {type(self._strategy).__name__} returned no model; wrap one that averages")
         model = layout.completed(made, arrays)
-        if not all(np.isfinite(model[name].numpy()).all() for name in layout.names):
+        if not self._finite(model):
             raise ConfigError(
                 f"strategy: {type(self._strategy).__name__} returned a model that is not finite after round {self.round_index}"
                 "; the model before is kept, and the cost stays spent; start a new run with a smaller learning rate"
             )
+        state.clip_norm = self._norms.following(state.clip_norm, release)
         return model
+
+    def _finite(self, arrays: ArrayRecord) -> bool:
+        return all(bool(np.isfinite(arrays[name].numpy()).all()) for name in self.layout.names)
 
     def _promise(self) -> Promise:
         settings = {

@@ -8,7 +8,6 @@ from typing import Unpack, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import Result, Strategy
 
 from hubbub._util.checks import integer, scale
@@ -17,7 +16,7 @@ from hubbub.accounting.wording import crude_delta
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import Identity, connected
-from hubbub.flower.options import Options, StrategyArguments, independent_noise, require_averaging, require_known
+from hubbub.flower.options import Options, StrategyArguments, independent_noise, knowing, require_averaging
 from hubbub.flower.server_run import PrivateRun
 from hubbub.flower.state import recorded, require_same_mechanism
 from hubbub.flower.summing import Streaming
@@ -204,6 +203,8 @@ class PrivateStrategy(Strategy):
         """The evaluation messages: the wrapped strategy's if exact, those of a cohort of its own if private and due."""
         if self._options.evaluation == "off":
             return []
+        # The run's own count of rounds, as in training.
+        server_round = self.rounds_charged
         if self._options.evaluation == "exact":
             return self.strategy.configure_evaluate(server_round, arrays, config, grid)
         settings = ConfigRecord({**config, "server-round": server_round})
@@ -214,11 +215,14 @@ class PrivateStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The clients' metrics: exact, or under noise together with their standard errors."""
         if self._options.evaluation == "exact":
+            # The first answer of each node; a grid that fails, fails here.
+            firsts = {
+                reply.metadata.reply_to_message_id or reply.metadata.src_node_id: reply for reply in reversed(list(replies))
+            }
             try:
-                return self.strategy.aggregate_evaluate(server_round, replies)
-            except InconsistentMessageReplies as error:
-                # One client's odd metrics must not end the run.
-                _LOG.warning("aggregate_evaluate: round %s has no metrics: %s", server_round, error)
+                return self.strategy.aggregate_evaluate(self.rounds_charged, list(firsts.values())[::-1])
+            except Exception as error:  # noqa: BLE001 # one client's odd metrics must not end the run
+                _LOG.warning("aggregate_evaluate: round %s has no metrics: %s: %s", server_round, type(error).__name__, error)
                 return None
         found: dict[str, int | float | list[int] | list[float]] = {}
         for one in self._run.finish_evaluation(replies) if self._run else ():
@@ -235,6 +239,7 @@ class PrivateStrategy(Strategy):
         if self._run is not None:
             if layout != self._run.layout:
                 raise ConfigError("initial_arrays: are another model's than this run has trained; start a new run for it")
+            self._run.catch_up()
             return self._run
         # The divisor of sums and how clients are identified: as recorded, as stated, or by the connected nodes.
         before = recorded(self._options.folder)[1].get("settings", {})
@@ -269,7 +274,12 @@ class PrivateStrategy(Strategy):
         )
 
     def _connected(self, grid: Grid) -> dict[int, bytes]:
-        return connected(grid, getattr(self.strategy, "min_available_nodes", 1))
+        settings = ["min_available_nodes"]
+        if self._options.evaluation == "exact" and getattr(self.strategy, "fraction_evaluate", 0):
+            # Flower would wait for them for ever, after the round was paid for.
+            settings.append("min_evaluate_nodes")
+        most = max(settings, key=lambda name: getattr(self.strategy, name, 1))
+        return connected(grid, getattr(self.strategy, most, 1), most)
 
 
 class DPFedAvgFixed(PrivateStrategy):
@@ -331,6 +341,7 @@ class DPFedAvgFixed(PrivateStrategy):
     https://arxiv.org/abs/1710.06963.
     """
 
+    @knowing
     def __init__(
         self,
         strategy: Strategy,
@@ -341,7 +352,6 @@ class DPFedAvgFixed(PrivateStrategy):
         rounds: int = 10_000,
         **further: Unpack[StrategyArguments],
     ) -> None:
-        require_known(type(self), further)
         options = Options(num_sampled_clients=num_sampled_clients, **further)
         super().__init__(strategy, independent_noise(options, noise_multiplier, rounds), clip_norm, options)
 
@@ -375,6 +385,7 @@ class DPFedAvgAdaptive(PrivateStrategy):
     https://arxiv.org/abs/1905.03871.
     """
 
+    @knowing
     def __init__(
         self,
         strategy: Strategy,
@@ -388,7 +399,6 @@ class DPFedAvgAdaptive(PrivateStrategy):
         rounds: int = 10_000,
         **further: Unpack[StrategyArguments],
     ) -> None:
-        require_known(type(self), further)
         options = Options(num_sampled_clients=num_sampled_clients, **further)
         clipping = AdaptiveClipping(initial_clip_norm, target_quantile, clip_norm_learning_rate, clip_count_stddev)
         super().__init__(strategy, independent_noise(options, noise_multiplier, rounds), clipping, options)
@@ -428,6 +438,7 @@ class MatrixFactorizationDP(PrivateStrategy):
     https://arxiv.org/abs/2103.00039; Choquette-Choo et al. 2023, https://arxiv.org/abs/2211.06530.
     """
 
+    @knowing
     def __init__(
         self,
         strategy: Strategy,
@@ -439,6 +450,5 @@ class MatrixFactorizationDP(PrivateStrategy):
     ) -> None:
         if not isinstance(mechanism, Mechanism):
             raise TypeError(f"mechanism = {type(mechanism).__name__}: must be a hubbub.mechanism.Mechanism")
-        require_known(type(self), further)
         options = Options(num_sampled_clients=num_sampled_clients, **further)
         super().__init__(strategy, replace(mechanism, shares=options.shares()), clip_norm, options)

@@ -47,7 +47,7 @@ _PUSHED = 256
 # Seconds between two polls of all missing replies, at first and at most.
 _SOON, _LATER = 0.05, 3.0
 # Raised by Flower for a reply that is no message.
-_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, DecodeError)
+_UNREADABLE = (MemoryError, ValueError, TypeError, LookupError, AttributeError, RecursionError, DecodeError)
 _LOG = logging.getLogger("flwr")
 
 

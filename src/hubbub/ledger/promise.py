@@ -33,6 +33,8 @@ from hubbub.mechanism.strategies import from_parts, strategy_arrays, strategy_nu
 
 # Smaller numbers were formats of versions before the first release, which none reads.
 SCHEMA = 7
+# What the settings of a run call its "statistics" if it releases these, and no model.
+MOMENTS = "means and variances"
 _MOST_RUNS = 1000
 _NOT_FOR_RELEASE = "simulation, not for release"
 # What stands in a record as it is in the promise.
@@ -278,6 +280,8 @@ class Promise:
             planned_rounds=self.rounds,
             heads=(head,),
             adaptive=self.terms.adaptive,
+            statistics=MOMENTS if self.settings.get("statistics") == MOMENTS else "",
+            normalized=self.settings.get("data.normalization") is not None,
             worse=worse,
         )
 

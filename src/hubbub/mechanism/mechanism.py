@@ -217,6 +217,7 @@ def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:
         ) from error
 
 
+@np.errstate(under="ignore")
 def _sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
     """A strategy of this package states its sensitivity; that of any other class is computed from its matrix."""
     return strategy.sensitivity(participation) if type(strategy) in OWN else of_matrix(_matrix(strategy), participation)

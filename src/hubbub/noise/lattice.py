@@ -262,11 +262,11 @@ class Row(torch.Tensor):
                 f"round {self._round_index}: its row of noise has met a sum, and none meets two, whose releases would show "
                 "their difference; put both in one sum, or begin a round for each"
             ) from None
-        if None not in (step, self._step) and step != self._step:
+        if self._step not in (None, step):
             self._unmet.append(begun)
             raise NoiseExhaustedError(
                 f"round {self._round_index}: its row of noise is for a sum in steps of {self._step}, and this one is in "
-                f"steps of {step}; open the sum that the round was begun with"
+                f"{'floating point' if step is None else f'steps of {step}'}; open the sum that the round was begun with"
             )
         if begun is None or total is None:
             return

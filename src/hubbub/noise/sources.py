@@ -76,7 +76,22 @@ class SimulationSource:
         return lambda out: _fill(words, out)
 
 
-class SecureSource(Uncopied):
+class _OfOneStream(Uncopied):
+    """Secret rows, which one stream alone may give out."""
+
+    _claimed = False
+
+    def claim(self) -> None:
+        """Refuse a second stream, whose rows would be those of the first."""
+        if self._claimed:
+            raise NoiseExhaustedError(
+                f"source: another stream gives out the rows of this {type(self).__name__}, and none meets two sums; make a "
+                "source with a key of its own"
+            )
+        self._claimed = True
+
+
+class SecureSource(_OfOneStream):
     """AES-256 in counter mode under a secret key of 32 bytes, one derived key for each row.
 
     Belongs to the process that made it: a fork would draw the same rows for other data.
@@ -111,7 +126,7 @@ class SecureSource(Uncopied):
         return lambda out: _fill(words, out)
 
 
-class IncarnationSource(Uncopied):
+class IncarnationSource(_OfOneStream):
     """Rows of z from the key of the incarnation in which each was first drawn. An incarnation is one start of a run.
 
     Every incarnation draws new rows from a key of its own, so that no row meets two sums even after a rollback of the record;

@@ -20,9 +20,9 @@ from hubbub._util.prf import fresh_key
 from hubbub.errors import ConfigError, NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.strategies.strategy import Memory, memory_rows, progress, require_round
-from hubbub.noise.sources import NoiseSource, SecureSource, Segments, SimulationSource
+from hubbub.noise.sources import IncarnationSource, NoiseSource, SecureSource, Segments, SimulationSource
 
-# Numbers of a row in one step on a CPU, to stay in its cache; it divides every segment.
+# Numbers of a row in one step on a CPU, to stay in its cache.
 _SLICE = 1 << 14
 _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 
@@ -95,10 +95,12 @@ class NoiseStream:
         self._first_segment = first // self._length
         begin = self._first_segment * self._length
         self._width = min(self.dim, -(-stop // self._length) * self._length) - begin
-        step = min(self._length, _SLICE)
-        self._slices = [(at, min(at + step, self._width)) for at in range(0, self._width, step)]
+        segments = [(at, min(at + self._length, self._width)) for at in range(0, self._width, self._length)]
+        self._slices = [(at, min(at + _SLICE, end)) for begun, end in segments for at in range(begun, end, _SLICE)]
         self._wanted = slice(first - begin, stop - begin)
         self._round = self.drawn = 0
+        if isinstance(source, SecureSource | IncarnationSource):
+            source.claim()
         # At most one: the round of a row that a thread draws, the process that began it, and the row. Taken as a turn is.
         self._prepared: list[tuple[int, int, Future[torch.Tensor]]] = []
         # Empty while a row is drawn: taking it is one call, so that of two threads one gets the row.
@@ -211,8 +213,14 @@ class NoiseStream:
             z.move_to(start, stop)
             memory = tuple(self._ring[slot, start:stop] for slot in self._remembered)
             # Overflow is found in the row.
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(all="ignore"):
                 row, kept = strategy.step(self._round, z.draw, memory)
+            if wrong := [tuple(np.shape(one)) for one in (row, *kept) if np.shape(one) != (stop - start,)]:
+                # A shorter row would leave numbers without noise.
+                raise ValueError(
+                    f"strategy = {type(strategy).__name__}: its step makes a row of shape {wrong[0]} of rows of z of "
+                    f"{stop - start} numbers; a step is elementwise"
+                )
             places = places or self._places(memory, kept)
             for slot, one in zip(places, kept, strict=True):
                 if slot not in self._remembered:

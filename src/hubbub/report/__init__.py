@@ -10,7 +10,7 @@ from hubbub._util.files import write_atomic
 from hubbub.report.charts import draw_accuracy, draw_epsilon, draw_over_rounds
 from hubbub.report.drawing import canvas, png, styled
 from hubbub.report.page import evaluations, facts, page
-from hubbub.report.summary import RunSummary, summary, whose
+from hubbub.report.summary import RunSummary, escaped, summary, whose
 
 __all__ = ["draw", "markdown", "write"]
 
@@ -38,7 +38,8 @@ def write(folder: Path) -> None:
 def markdown(run: RunSummary) -> str:
     """The run as Markdown: accuracy and epsilon over rounds, the guarantee with its assumptions, and the settings."""
     guarantee = run.guarantee
-    lines = [f"# {run.name}", "", f"**{guarantee.sentence()}**", "", *(f"> {warning}\n" for warning in run.cost.warnings())]
+    lines = [f"# {escaped(run.name)}", "", f"**{guarantee.sentence()}**", ""]
+    lines += [f"> {warning}\n" for warning in run.cost.public_warnings()]
     if run.evaluated and not run.public:
         held_out = f"Accuracy and loss are of held-out {whose(guarantee)}, without noise"
         lines += [f"> {held_out}: this report is for choosing settings, not for release.", ""]

@@ -1,6 +1,7 @@
 """The findings of an audit: their files, their charts, and the check that they belong to a run."""
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.errors import ConfigError, RunFolderError
 from hubbub.report.drawing import INK, SERIES, canvas, png, styled
-from hubbub.report.summary import RunSummary
+from hubbub.report.summary import RunSummary, escaped, summary
 
 _Found = Mapping[str, Any]
 # Where a report looks for the audit of its run: hubbub audit RUN/config.toml --out RUN/audit.
@@ -67,7 +68,7 @@ def audit_rows(found: _Found) -> list[tuple[str, str, str, str, str]]:
 def _markdown(name: str, found: _Found) -> str:
     stated = found["stated"]
     lines = [
-        f"# Audit of {name}",
+        f"# Audit of {escaped(name)}",
         "",
         f"**{found['sentence']}**",
         "",
@@ -132,11 +133,11 @@ def draw_bounds(axes: Any, found: _Found) -> str:
     words = [one["what"].replace(", ", ",\n").replace(": ", ":\n") for one in comparisons]
     axes.set_yticks(range(len(comparisons)), words)
     axes.set(xlim=(0, max(values) * 1.12), ylim=(-0.6, len(comparisons) - 0.4))
-    axes.set_xlabel(f"epsilon at delta = {found['stated']['delta']:g}")
+    axes.set_xlabel(f"epsilon at delta = {no_less(found['stated']['delta'])}")
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     axes.legend(unique.values(), unique.keys(), **_ABOVE)
-    said = "; ".join(f"{one['what']}: at least {one['shown']['epsilon']:.3g}" for one in found["comparisons"])
+    said = "; ".join(f"{what}: at least {shown}" for what, _, shown, _, _ in audit_rows(found))
     return f"Lower bounds on epsilon: {said}"
 
 
@@ -233,6 +234,12 @@ def read_audit(path: Path) -> _Found:
             what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise ConfigError(f"--audit {file}: is not an audit of this version ({what}); make it with 'hubbub audit'") from error
     return found
+
+
+def audited(folder: Path, named: Path | None = None) -> RunSummary:
+    """The summary of a run with the findings of its audit: the named one, or the one in its folder if there is one."""
+    there = named is not None or os.path.lexists(folder / AUDIT)
+    return with_audit(summary(folder), read_audit(named or folder / AUDIT)) if there else summary(folder)
 
 
 def with_audit(run: RunSummary, found: _Found) -> RunSummary:

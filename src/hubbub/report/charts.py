@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hubbub.accounting import rounded_up
+from hubbub.accounting.statement import no_less
 from hubbub.report.audit import draw_bounds, draw_scores
 from hubbub.report.drawing import INK, MARKERS, SERIES, canvas, labelled, legible, look, shown, styled
 from hubbub.report.summary import RunSummary, whose
@@ -129,7 +130,7 @@ def draw_epsilon(axes: Any, runs: Sequence[RunSummary]) -> str:
     """Draw the epsilon spent over rounds; returns where each curve starts and ends, in words."""
     known = [run for run in runs if run.epsilons]
     deltas = sorted({run.guarantee.delta for run in known})
-    of = f" at delta {deltas[0]:g}" if len(deltas) == 1 else ""
+    of = f" at delta {no_less(deltas[0])}" if len(deltas) == 1 else ""
     words = _draw_curves(axes, [(run, run.epsilons) for run in known], f"epsilon{of}", rounded_up)
     tops = [run.guarantee.epsilon for run in known] + [value for run in known for _, value in run.epsilons]
     if len(known) == 1:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import library_versions, no_less, zcdp_standing
+from hubbub.accounting.wording import count
 from hubbub.report.audit import audit_rows
 from hubbub.report.charts import charts
 from hubbub.report.citations import bibtex, cited
@@ -70,6 +71,7 @@ def rendered(template: str, **values: Any) -> str:
         loader=loader, autoescape=select_autoescape(), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(rounded_up=rounded_up, no_less=no_less, audit_rows=audit_rows)
+    environment.globals.update(count=count)
     return environment.get_template(template).render(**values)
 
 
@@ -105,7 +107,8 @@ def facts(run: RunSummary) -> Iterator[Fact]:
     yield Fact("mechanism", guarantee.mechanism, public=True)
     yield Fact("accountant", guarantee.accountant, public=True)
     if guarantee.noise_multiplier is not None:
-        over = f"(noise over clip norm {guarantee.clip_noise_multiplier:.6g})"
+        norm = "the norm of an update together with its indicator" if "adaptive_clipping" in settings else "clip norm"
+        over = f"(noise over {norm} {guarantee.clip_noise_multiplier:.6g})"
         yield Fact("noise multiplier", f"{guarantee.noise_multiplier:.6g} {over}", public=True)
     if guarantee.l2_sensitivity is not None:
         standing = "exact" if guarantee.sensitivity_exact else "an upper bound"

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,12 +126,12 @@ class RunSummary:
     def epsilon_after(self, rounds: int) -> float:
         """The cost of the first rounds by the ledger: the stated one for all begun rounds, the promised one for fewer.
 
-        Of zero rounds it is the cost of the earlier runs.
+        Of zero rounds it is the cost of the earlier runs. Of a run that was worse than promised it is the cost of all of it.
         """
         promise = self.recorded.promise
         if not rounds and not promise.earlier:
             return 0.0
-        if rounds >= min(promise.rounds, len(self.recorded.history.rounds)):
+        if self.cost.worse or rounds >= min(promise.rounds, len(self.recorded.history.rounds)):
             return self.guarantee.epsilon
         return promise.after(rounds, promise.delta).epsilon
 
@@ -145,15 +146,15 @@ class RunSummary:
 
     @property
     def audited_epsilon(self) -> float | None:
-        """The largest lower bound of the audit at 95 % on the stated epsilon; ``None`` without one of rounds that were begun.
+        """The audit's first lower bound at 95 % on the stated epsilon; ``None`` without one of rounds that were begun.
 
-        Four digits, rounded down: less is proved, never more.
+        The first: the largest of several would not have that confidence. Four digits, rounded down: less is proved, never more.
         """
         if self.audit is None or self.audit["stated"]["rounds"] > len(self.recorded.history.rounds):
             return None
         stated = self.audit["stated"]["epsilon"]
-        bounds = [one["shown"]["epsilon"] for one in self.audit["comparisons"] if one["stated_epsilon"] == stated]
-        return float(to_digits(max(bounds, default=0.0), 4, "ROUND_FLOOR"))
+        bounds = (one["shown"]["epsilon"] for one in self.audit["comparisons"] if one["stated_epsilon"] == stated)
+        return float(to_digits(next(bounds, 0.0), 4, "ROUND_FLOOR"))
 
     def statement(self) -> str:
         """The guarantee as a text for publication."""
@@ -216,6 +217,11 @@ def _strength(folder: Path, recorded: Recorded) -> Strength | None:
         noise = mechanism.stddev * entry.clip_norm * row_norms[t] * math.sqrt(len(release))
         found.append((t + 1, float(release.to("cpu").double().norm()), noise))
     return Strength(*np.array(found).T) if found else None
+
+
+def escaped(name: str) -> str:
+    """A name as text in Markdown, not as its markup."""
+    return re.sub(r"([\\`*_{}\[\]<>()#!|&~])", r"\\\1", name)
 
 
 def whose(guarantee: PrivacyGuarantee) -> str:

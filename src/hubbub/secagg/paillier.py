@@ -26,6 +26,7 @@ from gmpy2 import mpz
 
 from hubbub._util.checks import integer
 from hubbub._util.prf import Uncopied
+from hubbub.errors import HubbubError
 from hubbub.secagg.ciphertext import LARGEST_BITS, SMALLEST_BITS, Ciphertext, PublicKey
 from hubbub.secagg.integers import MOST_WORKERS, in_threads, nest, whole
 from hubbub.secagg.primes import ROUNDS, far_apart, fit_short_exponents, prime_pair
@@ -119,7 +120,11 @@ class PrivateKey(Uncopied):
         n, wanted = self.public_key.n, _hashed(self.public_key, challenge)
         p, q = mpz(self.p), mpz(self.q)
         root_p, root_q = (gmpy2.powmod_sec(wanted % prime, gmpy2.invert(n, prime - 1), prime) for prime in (p, q))
-        return int(root_p + p * ((root_q - root_p) * gmpy2.invert(p, q) % q))
+        root = int(root_p + p * ((root_q - root_p) * gmpy2.invert(p, q) % q))
+        # A half that was computed wrongly would let everybody who reads the answer factor n.
+        if not identifies(self.public_key, challenge, root):
+            raise HubbubError("the proof was computed wrongly, and is not sent; check this machine's memory")
+        return root
 
 
 def identifies(key: PublicKey, challenge: bytes, root: int) -> bool:

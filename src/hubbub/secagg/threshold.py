@@ -516,13 +516,14 @@ def _identity(key: ThresholdKey, holder: int, challenge: bytes) -> Statement:
 
 def _require_distinct(contributions: dict[str, Ciphertext], n: int) -> None:
     """Refuse repeated contributions and those without randomness: they hide no other contribution in the sum."""
-    seen: dict[tuple[mpz, ...], str] = {}
+    seen: dict[mpz, str] = {}
     shape = next(iter(contributions.values())).shape
     for name, given in contributions.items():
         if given.shape != shape:
             raise ValueError(f"{name} has shape {given.shape}: must be {shape}, as the first one has")
         if any(c % n == 1 for c in given.integers):
             raise ValueError(f"{name} was encrypted without randomness: it is no contribution")
-        if given.integers in seen:
-            raise ValueError(f"{name} is the same ciphertext as {seen[given.integers]}: a contribution counts once")
-        seen[given.integers] = name
+        for c in given.integers:
+            if c in seen:
+                raise ValueError(f"{name} has a number that is the same ciphertext as one of {seen[c]}: each counts once")
+            seen[c] = name

@@ -20,6 +20,7 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.errors import ConfigError, DataError, RunFolderError
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.multi_run import costs_of_ended_runs
+from hubbub.ledger.promise import MOMENTS
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling, SingleParticipation
 from hubbub.mechanism.strategies import Identity
@@ -31,8 +32,6 @@ from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import read_run
 
 EVERYONE = PoissonSampling(1.0)
-# What a run of means and variances says of itself.
-_STATISTICS = "means and variances"
 # Examples whose squares are in memory at once.
 _SOME = 16
 # The clip norm is that of channels whose means and mean squares are all of this size.
@@ -127,7 +126,7 @@ def private_moments(
         privacy_unit=units.privacy_unit,
         # Of a simulation: other noise than that of the run that trains.
         seed=int.from_bytes(derive(seed_key(seed), "moments")[:7]),
-        settings={"statistics": _STATISTICS, **(settings or {})},
+        settings={"statistics": MOMENTS, **(settings or {})},
         **terms,
     )
     module = nn.ParameterDict({"moments": nn.Parameter(torch.zeros(2 * units.channels, device="cpu"))})
@@ -145,7 +144,7 @@ def read_moments(folder: Path, require: Callable[[Recorded], None] = lambda _: N
     """
     recorded = read_run(folder)
     mechanism, terms = recorded.promise.mechanism, recorded.promise.terms
-    if recorded.promise.settings.get("statistics") != _STATISTICS or not (mechanism and terms.clip_norm and terms.parameters):
+    if recorded.promise.settings.get("statistics") != MOMENTS or not (mechanism and terms.clip_norm and terms.parameters):
         raise RunFolderError(f"{folder}: is no run of means and variances; name the folder of one")
     require(recorded)
     charges = costs_of_ended_runs([recorded])

@@ -307,6 +307,8 @@ class ReleasePath(Uncopied):
                 f"round {ticket.round_index}: the release has shape {tuple(release.shape)}, this run's ({self._dim},)"
             )
         lattice = self._lattice_of(ticket, release)
+        # A release of a round that another process has aborted is not written.
+        self.ledger.chain.require_unchanged()
         store, step = self._store, lattice.step if lattice else None
         content = store.save_release(ticket.round_index, release, step) if store else release.cpu().numpy().tobytes()
         self.ledger.commit(ticket, content)

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +20,10 @@ from hubbub.experiment.build import client_side
 from hubbub.experiment.planner import require_release
 from hubbub.ledger.actual_cost import Recorded, spent
 from hubbub.ledger.ledger import add_record
+from hubbub.report.audit import audited
 from hubbub.report.citations import bibtex, cited
 from hubbub.report.page import page, rendered
-from hubbub.report.summary import RunSummary, summary
+from hubbub.report.summary import RunSummary, escaped
 from hubbub.training import RunStore, evaluate
 from hubbub.training.moments import read_moments
 from hubbub.training.run_folder.record import read_run
@@ -88,8 +88,9 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
     folder = Path(run)
     recorded = read_run(folder)
     content = _model_content(folder, recorded)
-    # The state is not needed for that, and may be gone.
-    bound = {name: digest for name, digest in (recorded.history.files or {}).items() if not name.startswith("state/")}
+    # The others are not needed for that, and may be gone.
+    needed = ("config.toml", "guarantee.json", "model.safetensors")
+    bound = {name: digest for name, digest in (recorded.history.files or {}).items() if name in needed}
     for change in RunStore(folder).changed(bound):
         raise RunFolderError(f"{folder}: {change}; restore the file")
     config = configs.resolve(configs.of_run(folder))
@@ -125,8 +126,6 @@ def _model_content(folder: Path, recorded: Recorded) -> bytes:
     return content
 
 
-# Markup of Markdown, to be escaped in a name.
-_MARKUP, _ESCAPED = re.compile(r"([\\`*_{}\[\]<>()#!|&~])"), r"\\\1"
 # What the model's inputs are normalized by, if they are.
 _MOMENTS = "normalization.safetensors"
 
@@ -134,17 +133,11 @@ _MOMENTS = "normalization.safetensors"
 def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path | None = None) -> RunSummary:
     """Write the public part of a run into a new folder, and bind it in the run's ledger; returns its summary.
 
-    The run is verified first, with a ``head`` of its ledger that was kept elsewhere. ``sign_with`` is the file of an Ed25519
-    key, to sign the record that binds the published files.
+    A run that the audit in its folder disproves is refused. It is verified first, with a ``head`` of its ledger that was kept
+    elsewhere. ``sign_with`` is the file of an Ed25519 key, to sign the record that binds the published files.
     """
-    found, key = summary(run), None if sign_with is None else private_key(sign_with)
-    if found.guarantee.simulation:
-        raise RunFolderError(
-            f"{run}: is a simulation, not for release, or counts one as an earlier run: whoever knows the seed removes that "
-            "noise; train again with privacy.noise = 'secure'"
-        )
-    if not found.guarantee.private:
-        raise RunFolderError(f"{run}: has no privacy guarantee, and there is nothing to state with its model; see privacy.mode")
+    found, key = audited(run), None if sign_with is None else private_key(sign_with)
+    _require_publishable(run, found)
     for check in verify(run, head).checks:
         if not check.ok:
             raise RunFolderError(f"{run}: does not verify ({check.name}: {check.detail}); see hubbub verify {run}")
@@ -177,8 +170,22 @@ def publish(run: Path, folder: Path, head: str | None = None, *, sign_with: Path
     return found
 
 
+def _require_publishable(run: Path, found: RunSummary) -> None:
+    if found.guarantee.simulation:
+        raise RunFolderError(
+            f"{run}: is a simulation, not for release, or counts one as an earlier run: whoever knows the seed removes that "
+            "noise; train again with privacy.noise = 'secure'"
+        )
+    if not found.guarantee.private:
+        raise RunFolderError(f"{run}: has no privacy guarantee, and there is nothing to state with its model; see privacy.mode")
+    if found.audit is not None and found.audit["verdict"] != "holds":
+        raise RunFolderError(
+            f"{run}: its audit disproves what would be stated; find the fault, and train again. {found.audit['sentence']}"
+        )
+
+
 def card(run: RunSummary) -> str:
     """The model card in Markdown: accuracy, files, guarantee, and how to check it."""
     last = next((row for row in reversed(run.rows) if row.get("accuracy") is not None), None)
-    name, measured = _MARKUP.sub(_ESCAPED, run.name), last if run.public else None
-    return rendered("card.md", run=run, name=name, measured=measured, cited=bibtex(cited(run)).strip()) + "\n"
+    measured = last if run.public else None
+    return rendered("card.md", run=run, name=escaped(run.name), measured=measured, cited=bibtex(cited(run)).strip()) + "\n"

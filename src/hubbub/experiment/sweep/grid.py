@@ -103,7 +103,8 @@ def cells_of(base: Layer, grid: Grid, here: Path = Path()) -> tuple[Cell, ...]:
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     cells: dict[Config, Cell] = {}
     for number, settings in enumerate(points, start=1):
-        layer: Layer = {}
+        # Each run says that it is one of several.
+        layer: Layer = {"training": {"sweep": len(points)}} if len(points) > 1 else {}
         for key, value in settings.items():
             section, _, name = key.partition(".")
             layer.setdefault(section, {})[name] = value

@@ -22,6 +22,7 @@ from hubbub._util.strict_json import finite_only
 from hubbub.accounting import rounded_up
 from hubbub.accounting.runs import events_of
 from hubbub.accounting.selection import selection_epsilon
+from hubbub.accounting.statement import no_less
 from hubbub.errors import ConfigError, HubbubError, LedgerError
 from hubbub.experiment.config import Config
 from hubbub.experiment.sweep.grid import CELLS, SEED, Cell, SweepRecord
@@ -52,6 +53,7 @@ class CellSummary:
     rounds: int = 0
     epsilon: float | None = None
     delta: float | None = None
+    neighboring_relation: str | None = None
     accuracy: float | None = None
     loss: float | None = None
     train_accuracy: float | None = None
@@ -83,6 +85,14 @@ class PointSummary:
     def epsilon(self) -> float | None:
         """The largest of the finished runs, each alone; ``None`` without one."""
         return max((cell.epsilon for cell in self.cells if cell.state == "finished" and cell.epsilon is not None), default=None)
+
+    @property
+    def promised(self) -> str:
+        """That epsilon with its delta and relation; a dash without one."""
+        cell, epsilon = self.cells[0], self.epsilon
+        if epsilon is None or cell.delta is None:
+            return "–"
+        return f"{rounded_up(epsilon)} at delta {no_less(cell.delta)}, {cell.neighboring_relation}"
 
     @property
     def state(self) -> str:
@@ -166,7 +176,7 @@ class SweepSummary:
 
     def rows(self) -> list[list[Any]]:
         """The runs as a table with a header; an infinite epsilon is ``inf``, ``None`` an empty cell."""
-        fields = ("state", "accuracy", "loss", "epsilon", "delta", "rounds", "train_accuracy", "error")
+        fields = ("state", "accuracy", "loss", "epsilon", "delta", "neighboring_relation", "rounds", "train_accuracy", "error")
         titles = [f"{name} (private)" if name in self.private else name for name in fields]
         rows = ([*cell.settings.values(), *(getattr(cell, name) for name in fields)] for cell in self.cells)
         return [[*self.cells[0].settings, *titles], *rows]
@@ -183,7 +193,7 @@ class SweepSummary:
                 " ± ".join(format(number, pattern) for number in point.spread(name) if number is not None) or "–"
                 for name, pattern in (("accuracy", ".2%"), ("loss", ".4f"))
             ]
-            rows.append([*values, *numbers, "–" if point.epsilon is None else rounded_up(point.epsilon), mark])
+            rows.append([*values, *numbers, point.promised, mark])
         return rows
 
     def choice_lines(self) -> Iterator[str]:
@@ -192,7 +202,7 @@ class SweepSummary:
         yield f"All runs together, which covers whatever is published of them: {choice.sentence}"
         if choice.epsilon is not None and math.isfinite(choice.epsilon) and best is not None and best.epsilon is not None:
             yield (
-                f"The best row's own epsilon, {rounded_up(best.epsilon)}, is for a run whose settings were fixed in advance; "
+                f"The best row's own epsilon, {best.promised}, is for a run whose settings were fixed in advance; "
                 "it does not cover that this run was chosen."
             )
         if choice.trials:
@@ -250,6 +260,7 @@ def found(sweep: Path, cell: Cell, error: str = "") -> tuple[CellSummary, Begun 
         rounds=len(recorded.history.rounds),
         epsilon=guarantee.epsilon,
         delta=guarantee.delta,
+        neighboring_relation=guarantee.neighboring_relation,
         error=error,
         **({} if scores is None else {name: getattr(scores, name) for name in ("accuracy", "loss", "train_accuracy")}),
     )
@@ -322,6 +333,10 @@ def _assumptions_and_warnings(runs: Sequence[Begun]) -> tuple[tuple[str, ...], t
             "The seed or other settings of the grid deal the data to clients anew, so that a client of one run is not "
             "the same in another. The statement about all runs is for people who are the same client in each run; for the "
             "examples of a simulation, which move between clients, no bound is known."
+        )
+    if len({record.promise.neighboring_relation for _, record in runs if record is not None}) > 1:
+        warnings.append(
+            "The runs state different neighboring relations. All together are stated under one of them, and under no other."
         )
     if any(record is not None and record.rounds_left for _, record in runs):
         warnings.append("Interrupted runs count as far as they went; rounds that they still do add to it.")
