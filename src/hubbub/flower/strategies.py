@@ -278,8 +278,9 @@ class PrivateStrategy(Strategy):
         if self._options.evaluation == "exact" and getattr(self.strategy, "fraction_evaluate", 0):
             # Flower would wait for them for ever, after the round was paid for.
             settings.append("min_evaluate_nodes")
-        most = max(settings, key=lambda name: getattr(self.strategy, name, 1))
-        return connected(grid, getattr(self.strategy, most, 1), most)
+        wanted = {setting: int(getattr(self.strategy, setting, 1)) for setting in settings}
+        most = max(settings, key=wanted.__getitem__)
+        return connected(grid, wanted[most], most)
 
 
 class DPFedAvgFixed(PrivateStrategy):
