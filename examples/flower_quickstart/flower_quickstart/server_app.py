@@ -30,8 +30,6 @@ def main(grid: Grid, context: Context) -> None:
         delta=settings["delta"],
         stop_epsilon=settings["stop-epsilon"] or None,
         deadline=settings["deadline"] or None,
-        on_failure=settings["on-failure"],
-        report_goal=settings["report-goal"] or None,
         keys_enforced=settings["keys-enforced"],
         head_hook=HeadHook(to, key=settings["head-key"] or None, required=settings["head-required"]) if hook else None,
         state=state,
