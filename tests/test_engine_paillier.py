@@ -26,7 +26,7 @@ from recorded_runs import model_of, require_ends
 
 RUN = """
 secagg = {secagg}
-training = {{ rounds = 2, cohort_size = 3, seed = 3, server_momentum = 0.5 }}
+training = {{ rounds = 2, cohort_size = 3, seed = 3 }}
 privacy = {{ mode = "{mode}", noise_multiplier = 1.0, delta = 1e-3, noise = "{noise}" }}
 participation.pattern = "every-round"
 data.clients = 3

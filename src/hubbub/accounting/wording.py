@@ -238,7 +238,7 @@ def cohort_words(participation: parts.Participation, privacy_unit: str = "client
                 f"probability {sampling_probability:g}"
             )
         case parts.BallsInBinsSampling(bins):
-            return f"each {unit} in one of {bins} bins drawn at random, and so in every {bins}th round"
+            return f"each {unit} in one of {bins} bins drawn at random, and so in one round of every {bins}"
 
 
 DEVICES_KEEP = (

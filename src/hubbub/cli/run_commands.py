@@ -1,5 +1,7 @@
 """Commands about settings and runs: to train, to look at a run, to plan and to audit one."""
 
+import os
+import shlex
 from dataclasses import asdict
 from importlib.resources import files as resources
 from pathlib import Path
@@ -34,14 +36,17 @@ def new(
         raise ConfigError(f"FILE = '{file}': choose {choices}")
     template, command, _ = kind
     text = (resources("hubbub") / "cli" / "templates" / f"{template}.template").read_text(encoding="utf-8")
+    if os.path.lexists(file):
+        raise ConfigError(f"FILE = '{file}': exists already; choose another name")
+    if not file.parent.is_dir():
+        raise ConfigError(f"FILE = '{file}': there is no folder '{file.parent}'; make it first")
     try:
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(text.replace("examples/own_model.py", str(file)))
-    except FileExistsError as error:
-        raise ConfigError(f"FILE = '{file}': exists already; choose another name") from error
-    except FileNotFoundError as error:
-        raise ConfigError(f"FILE = '{file}': there is no folder '{file.parent}'; make it first") from error
-    say(console(), f"Wrote {file}", f"Try it: {command} {file}")
+        write_atomic(file, text.replace("examples/own_model.py", str(file)).encode(), mode=0o666)
+    except OSError as error:
+        raise ConfigError(
+            f"FILE = '{file}': cannot be written ({error.strerror}); make room, or choose another place"
+        ) from error
+    say(console(), f"Wrote {file}", f"Try it: {command} {shlex.quote(str(file))}")
 
 
 def train(
@@ -243,7 +248,7 @@ def publish(
         console(),
         found.guarantee.sentence(),
         f"In {output}: {', '.join(names)}. Keys, names and private numbers stayed in {run}.",
-        f"Ledger head, to tell readers elsewhere (hubbub verify {output} --head H): {last}",
+        f"Ledger head, to tell readers elsewhere (hubbub verify {shlex.quote(str(output))} --head H): {last}",
     )
 
 

@@ -6,6 +6,7 @@ its rounds.
 
 import logging
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -261,7 +262,7 @@ def resume(folder: Path, head: str | None, how: How) -> None:
     how.require_trackers()
     if how.engine == "flower":
         # On Flower each client trains by itself.
-        how = replace(how, plan="one-by-one", nproc=1)
+        how = replace(how, plan="one-by-one", nproc=1 if how.nproc is None else how.nproc)
     path = folder / "config.toml"
     if (ranks := how.shared(how.settings(configs.load(path) if path.is_file() else {}))) is None:
         return
@@ -276,6 +277,8 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
     named = configs.overrides(assignments)
     if "rounds" in named.get("training", {}):
         raise ConfigError("--set training.rounds: is given by --rounds; leave it out")
+    if "extends" in named.get("training", {}):
+        raise ConfigError(f"--set training.extends: is {folder}, as RUN says; leave it out")
     if head is not None:
         read_chain(ledger_of(folder)).require_head(head)
     recorded, layer = read_run(folder), extension(folder)
@@ -294,8 +297,7 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
         # On Flower each client trains by itself.
         layer["training"] |= {"plan": "one-by-one", "nproc": 1}
     if privacy.get("bands", 0) > rounds:
-        # More bands than rounds: back to the default.
-        privacy.pop("bands")
+        lines.append(f"privacy.bands = {privacy.pop('bands')} of {folder} is more than {rounds} rounds; it is at its default")
     _begin([layer, {"training": {"rounds": rounds}}, named], out, f"{folder.resolve().name}-extended", how, lines)
 
 
@@ -317,9 +319,9 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
                 track(row)
     except (KeyboardInterrupt, RankError):
         stopped = f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds."
-        say(screen, "", f"{stopped} Resume with: hubbub resume {folder}")
+        say(screen, "", f"{stopped} Resume with: hubbub resume {shlex.quote(str(folder))}")
         if head := begun.ledger_head:
-            say(screen, f"Ledger head, to keep elsewhere (hubbub resume {folder} --head H): {head}")
+            say(screen, f"Ledger head, to keep elsewhere (hubbub resume {shlex.quote(str(folder))} --head H): {head}")
         raise
     measured = begun.finish()
     introduce()
@@ -360,7 +362,7 @@ def _say_finished(screen: Console, begun: RunInFolder, measured: tuple[float, fl
         screen,
         f"Accuracy {accuracy:.2%}, loss {loss:.4f} on {len(run.dataset.test_targets):,} {of}.",
         f"Report: {folder / 'report.html'} (in short: {folder / 'report.md'})",
-        f"Ledger head, to keep elsewhere (hubbub verify {folder} --head H): {head}",
+        f"Ledger head, to keep elsewhere (hubbub verify {shlex.quote(str(folder))} --head H): {head}",
     )
 
 
@@ -418,7 +420,7 @@ def new_folder(out: Path | None, kind: str, stem: str) -> Path:
         held = {found.name for found in out.iterdir()} if out.is_dir() else {""} if out.exists() else set()
         # What a run released before its settings were written is used by the next one.
         if held and (NORMALIZATION not in held or held & {"config.toml", "ledger.jsonl"}):
-            resume = f", or resume it with 'hubbub resume {out}'" if (out / "ledger.jsonl").is_file() else ""
+            resume = f", or resume it with 'hubbub resume {shlex.quote(str(out))}'" if (out / "ledger.jsonl").is_file() else ""
             raise RunFolderError(f"{out}: exists already; choose another with --out{resume}")
         return out
     return next(folder for number in count(1) if not (folder := Path(kind, f"{stem}-{number}")).exists())

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from hubbub._util.checks import integer, nearest, positive, shown
+from hubbub._util.checks import integer, nearest, number, positive, shown
 from hubbub.errors import DataError
 
 # The target that torch.nn.functional.cross_entropy ignores by default.
@@ -74,6 +74,8 @@ class Dataset:
         if self.users is not None and getattr(self.users, "shape", None) != (len(self.train_inputs),):
             given = f"has the shape {self.users.shape}" if isinstance(self.users, np.ndarray) else f"is {shown(self.users)}"
             raise DataError(f"users: {given}; it must be an array of shape ({len(self.train_inputs)},)")
+        if self.users is not None and self.users.dtype.kind not in "iuU" and not all(isinstance(u, str) for u in self.users):
+            raise DataError(f"users: are {self.users.dtype}; each must be an integer or a name, and none may be missing")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -94,6 +96,7 @@ class Dataset:
             validation: The held-out share, strictly between 0 and 1.
             seed: Seed of the split.
         """
+        number("validation", validation, lambda share: 0 < share < 1, "be above 0 and below 1")
         order = torch.randperm(len(self.train_inputs), generator=torch.Generator().manual_seed(seed))
         held = max(1, round(validation * len(order)))
         if held >= len(order):
@@ -368,8 +371,10 @@ def dealt(dataset: Dataset, parts: Sequence[np.ndarray]) -> tuple[Dataset, list[
         >>> [inputs.flatten().tolist() for inputs, _ in clients]
         [[1.0], [0.0, 2.0]]
     """
-    order, sizes = np.concatenate(parts), [len(part) for part in parts]
-    if not np.array_equal(order, np.arange(len(dataset.train_inputs))):
+    order, sizes, each = np.concatenate(parts), [len(part) for part in parts], np.arange(len(dataset.train_inputs))
+    if not np.array_equal(np.sort(order), each):
+        raise DataError(f"parts: hold {len(order)} indices; together they must hold each of 0 to {len(each) - 1} once")
+    if not np.array_equal(order, each):
         dataset = replace(
             dataset,
             train_inputs=dataset.train_inputs[order],

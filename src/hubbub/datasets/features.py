@@ -77,6 +77,7 @@ def _decorrelation(
 
 def _features(images: torch.Tensor, transform: Transform, power: float, kind: str, folder: Path | None) -> torch.Tensor:
     """Decorrelated features, from the cache if they are there."""
+    images = images.detach().float().cpu()
     digest = hashlib.sha256(f"{kind} {tuple(images.shape)}".encode() + images.contiguous().numpy().tobytes()).hexdigest()
     file = None if folder is None else folder / f"{digest}.npz"
     if file is not None and file.is_file():

@@ -213,6 +213,8 @@ class TrainingConfig:
             _require_usual("training", self, ("free_disk",), "training.keep_releases")
         if self.schedule == "constant":
             _require_usual("training", self, ("schedule_rounds", "final_learning_rate"), 'schedule = "linear" or "cosine"')
+        if self.server_optimizer != "fedavgm":
+            _require_usual("training", self, ("server_momentum",), 'server_optimizer = "fedavgm"')
         in_one_process = {"nproc": self.nproc > 1, "plan": self.plan.startswith("batched"), "fairness": self.fairness}
         for key, given in in_one_process.items():
             if given and self.engine == "flower":
@@ -281,6 +283,10 @@ class DataConfig:
         if self.normalization != PRIVATELY:
             released = ("normalization_noise_multiplier", "normalization_clip_norm")
             _require_usual("data", self, released, f'normalization = "{PRIVATELY}", which releases means and variances')
+        if self.partition != "dirichlet":
+            _require_usual("data", self, ("alpha",), 'partition = "dirichlet"')
+        if self.partition == "user":
+            _require_usual("data", self, ("clients",), 'partition = "iid" or "dirichlet"')
 
 
 @_section("model")
@@ -330,6 +336,8 @@ class EvaluationConfig:
             _require_usual("evaluation", self, asdict(self), 'evaluation.statistics, such as ["accuracy", "loss"]')
         elif not self.statistics:
             raise ConfigError("evaluation.statistics = []: measures nothing; name accuracy or loss, or leave it out")
+        elif "loss" not in self.statistics:
+            _require_usual("evaluation", self, ("loss_bound",), 'the statistic "loss"')
         if self.share is not None and self.noise_multiplier is not None:
             raise ConfigError("evaluation.share with evaluation.noise_multiplier: give one; the other follows from it")
 
@@ -373,7 +381,7 @@ def load(path: str | Path) -> Layer:
     """The settings that a TOML file names, by section."""
     file = Path(path)
     try:
-        content = tomllib.loads(files.read(Path(os.path.realpath(file)), at_most=_LARGEST_FILE).decode())
+        content = tomllib.loads(files.read(Path(os.path.realpath(file)), at_most=_LARGEST_FILE).decode("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConfigError(f"{file}: is missing; name a config file, or let 'hubbub new run.toml' write one") from error
     except OSError as error:
@@ -566,7 +574,8 @@ def _refusal(kind: type, section: str, keys: Mapping[str, Any], first: Mapping[s
     value = list(keys[key]) if isinstance(keys[key], tuple) else keys[key]
     if isinstance(value, int) and abs(value) > _LARGEST_NUMBER:
         return ConfigError(f"{name} = {_checks.shown(value)}: is too large, must be at most 1e300")
-    found = f"not {'of ' if places else ''}{type(first['input']).__name__}"
+    kind_given = list if isinstance(first["input"], tuple) else type(first["input"])
+    found = f"not {'of ' if places else ''}{kind_given.__name__}"
     return ConfigError(f"{name} = {_checks.shown(value)}: must be {_words(hints[key])}, {found}")
 
 

@@ -372,6 +372,8 @@ def units_of(config: Config) -> int | None:
     if examples is not None and held:
         # As Dataset.without_test takes them away.
         examples -= max(1, round(held * examples))
+        if examples < 1:
+            raise ConfigError(f"training.validation = {held}: leaves no example to train on; lower it")
     if config.privacy.unit == "example":
         return examples
     if config.data.partition == "user":

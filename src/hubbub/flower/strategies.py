@@ -274,13 +274,12 @@ class PrivateStrategy(Strategy):
         )
 
     def _connected(self, grid: Grid) -> dict[int, bytes]:
-        settings = ["min_available_nodes"]
+        wanted, setting = getattr(self.strategy, "min_available_nodes", 1), "min_available_nodes"
         if self._options.evaluation == "exact" and getattr(self.strategy, "fraction_evaluate", 0):
             # Flower would wait for them for ever, after the round was paid for.
-            settings.append("min_evaluate_nodes")
-        wanted = {setting: int(getattr(self.strategy, setting, 1)) for setting in settings}
-        most = max(settings, key=wanted.__getitem__)
-        return connected(grid, wanted[most], most)
+            measuring = getattr(self.strategy, "min_evaluate_nodes", 1)
+            wanted, setting = max((wanted, setting), (measuring, "min_evaluate_nodes"))
+        return connected(grid, wanted, setting)
 
 
 class DPFedAvgFixed(PrivateStrategy):

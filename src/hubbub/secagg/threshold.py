@@ -525,5 +525,5 @@ def _require_distinct(contributions: dict[str, Ciphertext], n: int) -> None:
             raise ValueError(f"{name} was encrypted without randomness: it is no contribution")
         for c in given.integers:
             if c in seen:
-                raise ValueError(f"{name} has a number that is the same ciphertext as one of {seen[c]}: each counts once")
+                raise ValueError(f"{name} is the same ciphertext as {seen[c]}: a contribution counts once")
             seen[c] = name

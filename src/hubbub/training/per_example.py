@@ -19,13 +19,13 @@ from torch.func import grad, vmap
 
 from hubbub._util.checks import integer
 from hubbub._util.prf import derive, fresh_key, seed_for, seed_key
-from hubbub.errors import DataError
+from hubbub.errors import ConfigError, DataError
 from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import LatticeSum, LocalPopulation, PlainSum, Values, adversarial_update, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
 from hubbub.training.ranks import Ranks, fingerprint, word
-from hubbub.training.simulation.faults import isolated, note, opposite, probe_batch, reason, require_steady, shaken
+from hubbub.training.simulation.faults import agree, isolated, note, opposite, probe_batch, reason, require_steady, shaken
 from hubbub.training.simulation.functional import (
     called,
     in_range,
@@ -105,6 +105,11 @@ class ExampleGradients:
         """The number of trainable parameters."""
         return sum(shape.numel() for shape in self.shapes.values())
 
+    @property
+    def modes(self) -> tuple[bool, ...]:
+        """Of each part of the module, whether it is in training mode."""
+        return tuple(part.training for part in self.module.modules())
+
     def rows(self, examples: Chosen) -> Iterator[Rows]:
         """The gradients of examples in batches, with their losses; of an example that fails, zero and NaN."""
         numbers = examples.numbers
@@ -148,12 +153,29 @@ class ExampleGradients:
                 return self._alone(*(part[number : number + 1].clone() for part in made))[0]
 
         require_steady(compute, inputs, targets)
+        self._require_reached(made[0][:1], made[1][:1])
+
+    def _require_reached(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """Refuse a module that uses a parameter past its name: copies stand in for names, and it would not be trained."""
+        module, device = deepcopy(self.module), inputs.device
+        own = list(trainable(module).values())
+        with own_generators(device), torch.enable_grad(), in_range(device), repeatable(device):
+            seed_generators(0, device)
+            mine = self._alone(inputs, targets)[0][0]
+            seed_generators(0, device)
+            value = self._loss(module(inputs), targets)
+            found = torch.autograd.grad(value, own, allow_unused=True, materialize_grads=True)
+        rough = 1e-3 if mine.element_size() > 2 else 0.1
+        if not agree(mine, torch.cat([part.to_dense().reshape(-1) for part in found]), rough):
+            raise ConfigError(
+                "model: uses a parameter past its name, such as from a list, so that its gradient would be 0 and it would not "
+                "be trained; let each layer read it from its own attribute"
+            )
 
     def batched(self, examples: Chosen) -> bool:
         """Whether examples are batched: tried before the first of a form, and for another mode, autocast or threads."""
         inputs, targets = examples.inputs, examples.targets
-        modes = tuple(part.training for part in self.module.modules())
-        by = _form(inputs, targets), torch.get_num_threads(), torch.is_autocast_enabled(inputs.device.type), modes
+        by = _form(inputs, targets), torch.get_num_threads(), torch.is_autocast_enabled(inputs.device.type), self.modes
         if by not in self.known:
             made, labels = probe_batch(inputs, targets, self.module, self.size(inputs, targets))
             # Numbers of both signs show orders of a sum that positive ones hide.
@@ -381,6 +403,7 @@ class ExamplePopulation(LocalPopulation):
     def _of(self, model: nn.Module) -> ExampleGradients:
         """Per-example gradients of a copy of the model, so that the model itself stays as it is."""
         if model is not self._model:
+            require_trainable(model, self._loss)
             copied = deepcopy(model).to(self._inputs.device).train()
             gradients = ExampleGradients(copied, self._loss, batch=self._batch)
             gradients.require_steady(self._inputs, self._targets)
@@ -435,9 +458,12 @@ def private_gradients(
     gradients, kept = ExampleGradients(model, loss), _KNOWN.get(model)
     if kept and kept[0] is loss and kept[1] == gradients.shapes:
         gradients.known = kept[2]
-    else:
+    _KNOWN[model] = loss, gradients.shapes, gradients.known
+    # In another mode, or of examples of another form, a model may keep what it did not keep before.
+    steady = "steady", _form(inputs, targets), gradients.modes
+    if steady not in gradients.known:
         gradients.require_steady(inputs, targets)
-        _KNOWN[model] = loss, gradients.shapes, gradients.known
+        gradients.known[steady] = 1
     key, lattice = fresh_key(), Lattice(clip_norm)
     examples = Chosen(inputs, targets, range(len(inputs)), lambda number: seed_for(key, number))
     given = partial(fingerprint, inputs, targets, word(loss))

@@ -29,6 +29,10 @@ Unit = TypeVar("Unit")
 Made = TypeVar("Made")
 
 
+class UnsteadyError(ConfigError):
+    """What a model makes of one unit depends on others."""
+
+
 def require_own(error: Exception) -> None:
     """Raise an error again if it is no unit's own: a fault of the machine, or of the settings."""
     if (
@@ -153,7 +157,7 @@ def require_steady(compute: Callable[[int], torch.Tensor], inputs: torch.Tensor,
             "whether one client's data would move what others add; make them finite on any example of that form"
         )
     if not (agree(found[3], found[0]) and agree(found[2], found[1])):
-        raise ConfigError(
+        raise UnsteadyError(
             "model: what model and loss make of one example depends on what they saw before, so that one client's data would "
             "move what others add, which no clip bounds; keep nothing from one call to the next in attributes of the model or "
             "the loss, and draw random numbers from torch alone"

@@ -98,6 +98,8 @@ def require_trainable(module: nn.Module, loss: object = None) -> list[nn.Paramet
             "model: has sharded parameters (DTensor, as of FSDP2), and a release is of one flat vector; leave the model whole, "
             "and let ranks divide cohort and noise"
         )
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
+        raise ConfigError("model: has hooks on parameters, which the gradients of single units would not call; remove them")
     kinds = {p.dtype for p in parameters}
     if len(kinds) > 1 or not parameters[0].is_floating_point():
         raise ConfigError(f"model: trainable parameters of dtypes {kinds}; they must share one floating dtype")

@@ -16,7 +16,7 @@ from hubbub.training.evaluation import measured
 from hubbub.training.ranks import Ranks, fingerprint, word
 from hubbub.training.simulation import AUTO, Execution, clients_at_once
 from hubbub.training.simulation.choice import Choice, Probe, Trainer, trainer
-from hubbub.training.simulation.faults import isolated, note, reason, require_own
+from hubbub.training.simulation.faults import UnsteadyError, isolated, note, reason, require_own
 from hubbub.training.simulation.functional import own_generators, require_trainable, seed_generators
 from hubbub.training.simulation.local import (
     Examples,
@@ -147,9 +147,11 @@ class SimulatedPopulation(LocalPopulation):
     def _runnable(self, model: nn.Module, at_once: int) -> Probe | None:
         """A probe batch on which the model runs; ``None`` if no client has an example.
 
-        A form on which it fails may be one client's own fault: the run stops only if it fails on every form.
+        A form on which it fails may be one client's own fault: the run stops only if it fails on every form, or if on one what
+        it makes of a client depends on others.
         """
         tried: set[object] = set()
+        found: Probe | None = None
         why: Exception | None = None
         for client in self.clients:
             try:
@@ -164,15 +166,20 @@ class SimulatedPopulation(LocalPopulation):
                         )
                     probe = Probe(model, self._loss, self._local, self._execution, job)
                     probe.require_steady(at_once)
-                    return probe
+                    found = found or probe
+                    if self._execution.plan != "one-by-one":
+                        # All clients have one form.
+                        break
+            except UnsteadyError:
+                raise
             except ConfigError as error:
                 why = error
             except Exception as error:  # noqa: BLE001 # whatever this client's examples raise
                 require_own(error)
                 why = why or error
-        if why is not None:
+        if found is None and why is not None:
             raise why
-        return None
+        return found
 
     def _sound(self, named: Choice | None, probe: Probe | None, cohort: int) -> Choice:
         """The named choice, if by it each client gets its own update, in a secure sum to the last bit; a new one without it."""
