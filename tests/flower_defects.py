@@ -428,12 +428,7 @@ def check_the_clipping_mod_lets_evaluation_pass(arm: Arm) -> str:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a library.
-
-    Args:
-        asked: In one line.
-        check: Answers it.
-    """
+    """What is asked of a library, in one line, and the check that answers it."""
 
     asked: str
     check: Callable[[Arm], str]

@@ -234,11 +234,8 @@ def test_a_configuration_that_bounds_nothing_is_refused_before_training(
 def test_shp_5_shp_6_a_reply_of_other_arrays_is_refused_and_never_sent_as_it_is(
     trained: Model, words: list[str], config: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    refused_here(ask(BOTH_MODS, {"w": np.zeros(3), "v": np.zeros(2)}, trained, config), config, caplog, *words)
-
-
-def refused_here(reply: Message, config: dict[str, Any], caplog: pytest.LogCaptureFixture, *words: str) -> None:
-    """Refused for a reason that the server reads; where the client adds noise, the client's log alone."""
+    """For a reason that the server reads; where the client adds noise, the client's log alone."""
+    reply = ask(BOTH_MODS, {"w": np.zeros(3), "v": np.zeros(2)}, trained, config)
     if config is CLIP:
         refused(reply, *words)
         return

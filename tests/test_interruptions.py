@@ -309,17 +309,12 @@ def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Id
         torch.testing.assert_close(released, expected[t], rtol=0, atol=2**-26 + 1e-12)
 
 
-def interrupted(tmp_path: Path) -> RunPlan:
-    plan = replace(PLANS["banded, separated"], noise="secure")
-    until(train(plan, population(), linear(), RunStore(tmp_path)), 3)
-    return plan
-
-
 def test_cra_5_cra_15_a_lost_checkpoint_is_made_again_from_the_releases_and_the_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
-    plan = interrupted(tmp_path / "run")
+    plan = replace(PLANS["banded, separated"], noise="secure")
+    until(train(plan, population(), linear(), RunStore(tmp_path / "run")), 3)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     for name in ("checkpoint.json", "noise.sealed"):
         (tmp_path / "copy" / "state" / name).unlink()
