@@ -146,16 +146,12 @@ def test_every_public_module_lists_what_it_offers_or_all_of_its_names_are_read_e
             assert {name for name in names if not name.startswith("_")} <= read, file
 
 
-def code_of(file: Path) -> str:
-    if file.suffix == ".py":
-        return file.read_text()
-    cells = json.loads(file.read_text())["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-
-
 def test_what_notebooks_examples_and_benchmarks_import_is_there() -> None:
-    files = [file for folder, kind in READERS[2:] for file in ROOT.glob(f"{folder}/**/*.{kind}")]
-    nodes = [node for file in files for node in ast.walk(ast.parse(code_of(file))) if isinstance(node, ast.ImportFrom)]
+    texts = {file: file.read_text() for folder, kind in READERS[2:] for file in ROOT.glob(f"{folder}/**/*.{kind}")}
+    for notebook in (file for file in texts if file.suffix == ".ipynb"):
+        cells = json.loads(texts[notebook])["cells"]
+        texts[notebook] = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    nodes = [node for text in texts.values() for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
     found = {(node.module, name.name) for node in nodes if str(node.module).split(".")[0] == "hubbub" for name in node.names}
     assert len(found) > 100
     assert not [one for one in found if not (hasattr(import_module(one[0]), one[1]) or find_spec(".".join(one)))]

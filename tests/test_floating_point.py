@@ -317,10 +317,14 @@ def half_steps(lattice: Lattice, dim: int) -> torch.Tensor:
     return steps * lattice.step
 
 
-def worst_updates(lattice: Lattice) -> dict[str, torch.Tensor]:
-    c, generator = lattice.clip_norm, torch.Generator().manual_seed(7)
-    gaussian = torch.randn(DIM, generator=generator, dtype=torch.float64)
-    return {
+@pytest.mark.parametrize(
+    "clip_norm", [1.0, CLIP_NORM, 1e-12, 1e12, math.nextafter(1, 0), math.nextafter(1, 2), math.nextafter(2, 0), 1 / 3]
+)
+def test_fpt_4_the_worst_updates_are_no_longer_than_the_clip_norm_in_exact_integers(clip_norm: float) -> None:
+    lattice, c = Lattice(clip_norm), clip_norm
+    assert Fraction(lattice.radius) * Fraction(lattice.step) <= Fraction(clip_norm)
+    gaussian = torch.randn(DIM, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    worst = {
         **{f"half steps, {dim}": half_steps(lattice, dim) for dim in (1, 2, 1000, 50_001)},
         "the clip norm on one axis": torch.tensor([0, c, 0], dtype=torch.float64),
         "the clip norm on 1,024 axes": torch.full((1024,), -c / 32, dtype=torch.float64),
@@ -338,15 +342,7 @@ def worst_updates(lattice: Lattice) -> dict[str, torch.Tensor]:
         "zeros": torch.zeros(DIM),
         "none": torch.zeros(0),
     }
-
-
-@pytest.mark.parametrize(
-    "clip_norm", [1.0, CLIP_NORM, 1e-12, 1e12, math.nextafter(1, 0), math.nextafter(1, 2), math.nextafter(2, 0), 1 / 3]
-)
-def test_fpt_4_the_worst_updates_are_no_longer_than_the_clip_norm_in_exact_integers(clip_norm: float) -> None:
-    lattice = Lattice(clip_norm)
-    assert Fraction(lattice.radius) * Fraction(lattice.step) <= Fraction(clip_norm)
-    for name, update in worst_updates(lattice).items():
+    for name, update in worst.items():
         squared, steps = norms_and_steps(update, lattice)
         assert squared <= lattice.radius**2, name
         assert len(steps) == len(update)

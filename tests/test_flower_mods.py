@@ -431,11 +431,7 @@ def test_a_clock_that_goes_back_opens_nothing() -> None:
 def test_taking_part_counts_from_the_beginning_even_if_the_app_fails() -> None:
     clock, context = Clock(), a_context()
     app = ClientApp(mods=[timer_mod(60.0, clock=clock)])
-
-    @app.train()
-    def failing(msg: Message, context: Context) -> Message:
-        raise OSError("the disk is full")
-
+    app.train()(raising(OSError("the disk is full")))
     with pytest.raises(OSError, match="full"):
         app(train_message({"w": np.zeros(3)}, CLIP), context)
     refused(app(train_message({"w": np.zeros(3)}, CLIP), context), "took part")

@@ -21,6 +21,7 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import raising
 from hubbub import Mechanism, MinSeparation, SingleParticipation
 from hubbub.errors import HubbubError, LedgerError, RunFolderError
 from hubbub.ledger.chain import read_chain
@@ -195,11 +196,11 @@ def test_cra_13_a_signal_ends_a_round_that_is_finished_or_aborted_later(
 
 def _raise_at(when: str, number: int) -> None:
     """In the child: send the signal to itself at a point of its first round."""
-    raising: Callable[..., Any] = lambda *_, **__: signal.raise_signal(number)  # noqa: E731
+    signalling: Callable[..., Any] = lambda *_, **__: signal.raise_signal(number)  # noqa: E731
     if when == "while clients train":
-        SimulatedPopulation.collect = raising
+        SimulatedPopulation.collect = signalling
     elif when == "between the charge and the noise":
-        LatticeSum.open = raising
+        LatticeSum.open = signalling
     else:
         save = RunStore.save_release
 
@@ -212,13 +213,10 @@ def _raise_at(when: str, number: int) -> None:
 
 
 def test_cra_16_a_crash_while_clients_train_charges_nothing(tmp_path: Path) -> None:
-    class Dies(SimulatedPopulation):
-        def collect(self, *more: object) -> None:  # stands for a crash
-            raise KeyboardInterrupt
-
-    population = silent()
+    dying = silent()
+    dying.collect = raising(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        list(train(PLAN, Dies(population._examples, population._loss, population._local), nn.Linear(3, 2), RunStore(tmp_path)))
+        list(train(PLAN, dying, nn.Linear(3, 2), RunStore(tmp_path)))
     assert kinds(tmp_path) == ["promise", "epoch"]
     some_rounds(tmp_path, ROUNDS)
     assert kinds(tmp_path).count("commit") == ROUNDS

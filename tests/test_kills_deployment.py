@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -105,18 +106,6 @@ def app(tmp_path: Path) -> tuple[Path, ModuleType]:
     return tmp_path / "app", task
 
 
-def servers(deployment: Deployment) -> list[int]:
-    found = []
-    for pid in deployment.left():
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"serverapp" in command:
-            found.append(pid)
-    return found
-
-
 def counted(state: Path, kind: str) -> int:
     """How many records of a kind the ledger has."""
     return sum(body["kind"] == kind for body in records(state))
@@ -144,7 +133,10 @@ def federated(folder: Path, app: Path) -> None:
                 lambda until=until: counted(state, "begin") >= until, f"run {number} has its rounds", runs=f"run-{number}"
             )
             time.sleep(moments.uniform(0, DEADLINE + 1))
-            running = servers(deployment)
+            running = []
+            for pid in deployment.left():
+                with suppress(OSError):
+                    running += [pid] if b"serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes() else []
             assert running
             for pid in running:
                 os.kill(pid, signal.SIGKILL)
