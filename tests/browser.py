@@ -30,21 +30,16 @@ addEventListener("load", () => {
 </script></body>"""
 
 
-def chromium() -> str:
-    """The browser; skips where there is none."""
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("needs a browser: apt-get install chromium")
-    return found
-
-
 def looked_at(page: str, scratch: Path, *, width: int = 1100, dark: bool = False) -> dict[str, Any]:
     """What the page is like in a frame of that width: a window of a browser without a screen has at least 500 dots."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("needs a browser: apt-get install chromium")
     file = scratch / "frame.html"
     framed = html.escape(page.replace("</body>", PROBE))
     file.write_text(f'<!DOCTYPE html><title></title><iframe width="{width}" height="2000" srcdoc="{framed}"></iframe>')
     command = [
-        chromium(),
+        chromium,
         *("--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"--user-data-dir={scratch / 'profile'}"),
         *("--host-resolver-rules=MAP * ~NOTFOUND", f"--blink-settings=preferredColorScheme={0 if dark else 1}"),
         *("--window-size=1300,2200", file.as_uri()),

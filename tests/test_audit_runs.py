@@ -168,11 +168,6 @@ def noise(monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], torc
     monkeypatch.setattr(NoiseStream, "next_row", lambda self: change(right(self)))
 
 
-def twice(row: torch.Tensor) -> torch.Tensor:
-    half = len(row) // 2
-    return torch.cat([row[:half], row[:half], row[2 * half :]])
-
-
 @pytest.mark.parametrize("name", ["banded, separated", "independent, Poisson", "adaptive, separated"])
 def test_half_the_noise_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     noise(monkeypatch, lambda row: row / 2)
@@ -213,7 +208,8 @@ def test_noise_that_comes_again_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     noise(monkeypatch, lambda row: first.append(row.clone()) or first[0].clone())
     assert "largest correlation of two rounds" in failed(audited(plan()))
     monkeypatch.undo()
-    noise(monkeypatch, twice)
+    # The second half of a row is its first one; all rows are of even length.
+    noise(monkeypatch, lambda row: row[: len(row) // 2].repeat(2))
     assert failed(audited(plan())) == {"largest correlation within rounds"}
     monkeypatch.undo()
     # A key that is the same in every run.
@@ -234,26 +230,18 @@ def doubled(update: torch.Tensor, clip_norm: float, lattice: Lattice, split: obj
     return 2 * lattice.encode(update)[0], True
 
 
-def elsewhere(part: Callable) -> type[SimulatedPopulation]:
-    """Clients whose server bounds them in another way."""
-
-    class Other(SimulatedPopulation):
-        def collect(self, *arguments):  # a deliberately broken twin
-            right = simulate_module.bounded
-            simulate_module.bounded = part
-            try:
-                return super().collect(*arguments)
-            finally:
-                simulate_module.bounded = right
-
-    return Other
-
-
 @pytest.mark.parametrize("part", [unclipped, doubled, by_tensor])
 def test_a_client_that_moves_the_sum_too_far_is_found(part: Callable) -> None:
+    class Other(SimulatedPopulation):
+        """Clients whose server bounds them in another way."""
+
+        def collect(self, *arguments):  # a deliberately broken twin
+            with patch.object(simulate_module, "bounded", part):
+                return super().collect(*arguments)
+
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(20, 5), nn.Linear(5, 10))
-    broken, plan = clients(elsewhere(part)), PLANS["independent, separated"]()
+    broken, plan = clients(Other), PLANS["independent, separated"]()
     found = audit(plan, lambda _: broken, layers, honest=clients(), effort=Effort(canaries=10, runs=10), seed=1)
     assert "mean of the present" in failed(found)
 

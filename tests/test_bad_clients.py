@@ -5,7 +5,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 import bad_replies as bad
-from flower_arms import Federation, record, training_app
+from flower_arms import Federation, Told, record, training_app
 from flower_defects import logged
-from hubbub.flower import DPFedAvgAdaptive, GridPopulation, LocalGrid, clipping_mod, noising_mod
+from hubbub.flower import GridPopulation, LocalGrid, clipping_mod, noising_mod
 from hubbub.flower.arrays import Layout
 from hubbub.noise.lattice import Lattice
 from hubbub.training.clipping import clip
@@ -76,20 +75,6 @@ class Spoiler:
         assert torch.equal(total, torch.stack(self.honest).sum(dim=0))
 
 
-def joint_steps(strategy: DPFedAvgAdaptive) -> Callable[[Message], torch.Tensor]:
-    """Of an update beside its indicator: what a client says of its norm is heard only where it may be true."""
-
-    def steps(reply: Message) -> torch.Tensor:
-        summing = strategy._run.summing()
-        update, was_clipped = clip(bad.update_of(reply), summing.clip_norm)
-        said = [r["dpfedavg_norm_bit"] for r in reply.content.metric_records.values() if "dpfedavg_norm_bit" in r]
-        bit = 0 if was_clipped or (said and int(said[0]) <= 0) else 1
-        indicator = torch.tensor([(bit - 0.5) * summing.split.count_scale(summing.clip_norm)], dtype=torch.float64)
-        return summing.lattice.encode(torch.cat([update, indicator]))[0]
-
-    return steps
-
-
 def run_with_faults(strategy: bad.Strategy, spoiler: Spoiler, rounds: int) -> None:
     """Every round is released, with the exact sum, and every fault is met."""
     federation = Federation(bad.CLIENTS, bad.trained)
@@ -115,7 +100,17 @@ def test_cli_6_flw_3_rounds_with_faulty_clients_are_released_and_their_honest_pa
 @pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_cli_6_ada_4_so_they_are_with_adaptive_clipping_and_lies_about_the_norm(rounds: int) -> None:
     strategy = bad.adaptive()
-    run_with_faults(strategy, Spoiler(bad.NOTHING | bad.NO_BIT, bad.BOUNDED | bad.LIES, joint_steps(strategy)), rounds)
+
+    def joint_steps(reply: Message) -> torch.Tensor:
+        """Of an update beside its indicator: what a client says of its norm is heard only where it may be true."""
+        summing = strategy._run.summing()
+        update, was_clipped = clip(bad.update_of(reply), summing.clip_norm)
+        said = [r["dpfedavg_norm_bit"] for r in reply.content.metric_records.values() if "dpfedavg_norm_bit" in r]
+        bit = 0 if was_clipped or (said and int(said[0]) <= 0) else 1
+        indicator = torch.tensor([(bit - 0.5) * summing.split.count_scale(summing.clip_norm)], dtype=torch.float64)
+        return summing.lattice.encode(torch.cat([update, indicator]))[0]
+
+    run_with_faults(strategy, Spoiler(bad.NOTHING | bad.NO_BIT, bad.BOUNDED | bad.LIES, joint_steps), rounds)
 
 
 class Model(nn.Module):
@@ -229,23 +224,14 @@ def test_cli_9_a_client_that_returns_the_servers_model_counts(fault: str) -> Non
     assert not any("counted as nothing" in line for line in lines)
 
 
-class Keys(LocalGrid):
-    """A grid whose nodes have the keys that a test says."""
-
-    keys: Sequence[bytes]
-
-    def get_nodes(self) -> list[Any]:
-        return [SimpleNamespace(node_id=node, public_key=key) for node, key in zip(self.get_node_ids(), self.keys, strict=True)]
-
-
 @pytest.mark.parametrize(
     ("keys", "released"), [([b"a"] * 5, 0), ([b"a", b"b"] * 2 + [b"a"], 0), ([b"a", b"b", b"c", b"a", b"a"], 1)]
 )
 def test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing(
     keys: list[bytes], released: int
 ) -> None:
-    grid = Keys(training_app(lambda model, index: model, mods=[noising_mod, clipping_mod]), 5)
-    grid.keys = keys
+    grid = Told(training_app(lambda model, index: model, mods=[noising_mod, clipping_mod]), 5)
+    grid.told = list(zip(grid.get_node_ids(), keys, strict=True))
     strategy = bad.fixed(5, noise_at="clients", min_survivors=3, simulation_seed=None, keys_enforced=True)
     messages = list(strategy.configure_train(1, record({"w": np.zeros(4, np.float32)}), ConfigRecord(), grid))
     assert len(messages) == len(set(keys))

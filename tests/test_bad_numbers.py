@@ -144,18 +144,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def forged(whole: Path, into: Path, *path: str | int, text: str) -> Path:
-    """A copy whose ledger says something else in one place, under hashes that are right."""
-    folder = Path(shutil.copytree(whole, into))
-    records = [json.loads(line)["body"] for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    inner: Any = records
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = "@@"
-    (folder / "ledger.jsonl").write_bytes(chained(canonical(record).replace(b'"@@"', text.encode()) for record in records))
-    return folder
-
-
 @pytest.mark.parametrize("kind", ["process", "flower", "examples", "paillier"])
 def test_num_2_a_run_without_noise_says_so_in_its_ledger_its_report_and_its_statement(kind: str) -> None:
     file = written(kind, "privacy", "mode", '"none"')
@@ -530,7 +518,14 @@ STATED: dict[str, tuple[tuple[str | int, ...], str]] = {
 
 @pytest.mark.parametrize(("what", "text"), [(what, text) for what, (_, texts) in STATED.items() for text in texts.split()])
 def test_num_1_num_3_num_4_no_ledger_states_a_number_that_is_none(whole: Path, tmp_path: Path, what: str, text: str) -> None:
-    folder = forged(whole, tmp_path / "forged", *STATED[what][0], text=text)
+    # A copy whose ledger says something else in one place, under hashes that are right.
+    folder = Path(shutil.copytree(whole, tmp_path / "forged"))
+    records = [json.loads(line)["body"] for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    (*outer, last), inner = STATED[what][0], records
+    for key in outer:
+        inner = inner[key]
+    inner[last] = "@@"
+    (folder / "ledger.jsonl").write_bytes(chained(canonical(record).replace(b'"@@"', text.encode()) for record in records))
     for reads in (lambda: read_run(folder), lambda: some_rounds(folder, 4)):
         with pytest.raises(HubbubError, match=r"ledger\.jsonl"):
             reads()

@@ -26,25 +26,17 @@ exit 0
 """
 
 
-def environment(home: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **more}
+# Settings and the folders of two runs.
+FILES = ("examples/a.toml", "examples/b.txt", "runs/one/config.toml", "runs/one/ledger.jsonl", "runs/two/ledger.jsonl")
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A folder with settings and the folders of two runs in it."""
-    for name in ("examples", "runs/one", "runs/two", ".hidden"):
-        (tmp_path / "place" / name).mkdir(parents=True)
-    for name in ("examples/a.toml", "examples/b.txt", "runs/one/config.toml", "runs/one/ledger.jsonl", "runs/two/ledger.jsonl"):
+def test_bash_completes_commands_settings_and_runs(tmp_path: Path) -> None:
+    for name in (*FILES, ".hidden/c.toml"):
+        (tmp_path / "place" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "place" / name).touch()
-    (tmp_path / "place" / ".hidden" / "c.toml").touch()
-    return tmp_path / "place"
-
-
-def test_bash_completes_commands_settings_and_runs(place: Path, tmp_path: Path) -> None:
-    told = subprocess.run(
-        ["bash", "-c", BASH], env=environment(tmp_path, PLACE=str(place)), capture_output=True, text=True, check=True
-    ).stdout
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": path, "PLACE": str(tmp_path / "place")}
+    told = subprocess.run(["bash", "-c", BASH], env=environment, capture_output=True, text=True, check=True).stdout
     assert told.splitlines()[2:] == [
         "train",
         "./examples/a.toml",

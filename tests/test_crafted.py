@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from encrypted_runs import encrypted, terms
 from encrypted_runs import plan as encrypted_plan
@@ -15,19 +14,13 @@ from flower_arms import Federation
 from hubbub.flower.mods import clipping_mod
 from hubbub.flower.population import GridPopulation
 from hubbub.mechanism.strategies import Identity
-from hubbub.training import ExamplePopulation
 from small_runs import CLIENTS, linear, population
+from ways import examples
 
 CLIP = 0.5
 # Noise that adds nothing: encrypted sums are not opened without any.
 SILENCE = torch.zeros(8, dtype=torch.float64)
 FAR = torch.tensor([3.0, 0, -4.0, 0, 0, 0, 0, 0])
-
-
-def examples(**how: object) -> ExamplePopulation:
-    generator = torch.Generator().manual_seed(1)
-    inputs, targets = torch.randn(CLIENTS, 3, generator=generator), torch.zeros(CLIENTS).long()
-    return ExamplePopulation(inputs, targets, F.cross_entropy, **how)  # type: ignore[arg-type]
 
 
 def grid(mods: Sequence[Any] = ()) -> GridPopulation:
@@ -38,7 +31,7 @@ def grid(mods: Sequence[Any] = ()) -> GridPopulation:
 OWNER = terms(holders=1, threshold=1)
 MAKERS: dict[str, Callable[[], object]] = {
     "clients": population,
-    "examples": examples,
+    "examples": lambda: examples(1),
     "Flower": grid,
     "Flower with a mod": lambda: grid([clipping_mod]),
     "Paillier": lambda: encrypted(encrypted_plan(Identity(6), OWNER), OWNER),

@@ -34,19 +34,13 @@ def anew() -> Iterator[None]:
 # By chance, with fixed seeds.
 
 
-def by_definition(stddev: int, reach: int) -> np.ndarray:
-    """P(x) for |x| up to ``reach``, ∝ e^{−x²/2s²}, by summing the weights of all that count."""
-    far = np.arange(-60 * stddev, 60 * stddev + 1)
-    whole = math.fsum(np.exp(-(far**2) / (2 * stddev**2)).tolist())
-    x = np.arange(-reach, reach + 1)
-    return np.exp(-(x**2) / (2 * stddev**2)) / whole
-
-
 def p_value(sampler: Sampler, stddev: int, count: int = COUNT) -> float:
     """Of the chi-square test of a sampler against the definition, its tails taken together."""
     noise = sampler(seed_key(stddev), stddev, count)
     reach = math.ceil(4 * stddev)
-    inside = by_definition(stddev, reach)
+    # P(x) ∝ e^{−x²/2s²}, by summing the weights of all that count.
+    far, x = np.arange(-60 * stddev, 60 * stddev + 1), np.arange(-reach, reach + 1)
+    inside = np.exp(-(x**2) / (2 * stddev**2)) / math.fsum(np.exp(-(far**2) / (2 * stddev**2)).tolist())
     expected = count * np.append(inside, 1 - inside.sum())
     within = noise[np.abs(noise) <= reach]
     observed = np.append(np.bincount(within + reach, minlength=2 * reach + 1), count - len(within))
@@ -223,22 +217,18 @@ def test_the_distance_grows_with_the_numbers_and_is_nothing_at_any_size_that_is_
 # Words that come once in 2⁵¹.
 
 
-def scripted(*given: list[int]) -> Callable[[int], np.ndarray]:
-    left = [np.asarray(words, dtype=np.uint64) for words in given]
-
-    def words(number: int) -> np.ndarray:
-        assert number == left[0].size
-        return left.pop(0)
-
-    return words
-
-
 def drawn(words: list[int], more: list[int], table: module._Table) -> list[int]:
     """Numbers of words, and of what comes next, which settles the last ties first."""
     filled = more + [0] * (module._SETTLED - len(more))
     # 640 bits each, as words of this processor, as their bytes are read.
-    bits = np.frombuffer(b"".join(number.to_bytes(80, "big") for number in filled), dtype="<u8").tolist()
-    return module._drawn(scripted(words, bits), table, len(words)).tolist()
+    bits = np.frombuffer(b"".join(number.to_bytes(80, "big") for number in filled), dtype="<u8")
+    left = [np.asarray(words, dtype=np.uint64), bits]
+
+    def scripted(number: int) -> np.ndarray:
+        assert number == left[0].size
+        return left.pop(0)
+
+    return module._drawn(scripted, table, len(words)).tolist()
 
 
 TABLE = module._table(Fraction(9))
@@ -254,16 +244,12 @@ def test_a_word_below_the_threshold_gives_the_buckets_own_value_and_one_above_it
         assert drawn([tie - 1, tie + 1], [], TABLE) == [own, other]
 
 
-def tie_of(bucket: int) -> tuple[int, int, int, int]:
-    """The word, the bits of the threshold that are beyond it, and both values."""
-    beyond = TABLE.thresholds[bucket] & (2**640 - 1)
-    return bucket << TABLE.shift | int(TABLE.tops[bucket]), beyond, bucket - TABLE.zero, int(TABLE.aliases[bucket])
-
-
 def test_a_tie_is_settled_by_the_words_that_come_next() -> None:
     quiet, values = 0, TABLE.value(0, 0)
     for bucket in (BUCKETS[0], BUCKETS[-1]):
-        tie, beyond, own, other = tie_of(bucket)
+        # The word, the bits of the threshold that are beyond it, and both values.
+        tie, beyond = bucket << TABLE.shift | int(TABLE.tops[bucket]), TABLE.thresholds[bucket] & (2**640 - 1)
+        own, other = bucket - TABLE.zero, int(TABLE.aliases[bucket])
         for place in (0, 1, 4):
             words = [quiet] * 5
             words[place] = tie

@@ -126,14 +126,6 @@ def test_pages_name_every_data_set_model_and_mod() -> None:
 READERS = [("src", "py"), ("tests", "py"), ("notebooks", "ipynb"), ("examples", "py"), ("benchmarks", "py"), ("scripts", "py")]
 
 
-def offered(tree: ast.Module) -> set[str]:
-    """The functions, classes and constants of a module whose names have no underscore."""
-    found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    assigned = (node.targets for node in tree.body if isinstance(node, ast.Assign))
-    found |= {target.id for targets in assigned for target in targets if isinstance(target, ast.Name) and target.id.isupper()}
-    return {name for name in found if not name.startswith("_")}
-
-
 def test_every_public_module_lists_what_it_offers_or_all_of_its_names_are_read_elsewhere() -> None:
     texts = (file for folder, kind in READERS for file in ROOT.glob(f"{folder}/**/*.{kind}"))
     words = {file: set(re.findall(r"\w+", file.read_text())) for file in texts}
@@ -146,19 +138,20 @@ def test_every_public_module_lists_what_it_offers_or_all_of_its_names_are_read_e
             assert names == sorted(names, key=lambda n: (not n.isupper(), not n[0].isupper(), n)), file
         else:
             read = set[str]().union(*(found for other, found in words.items() if other != file))
-            assert offered(ast.parse(text)) <= read, file
-
-
-def code_of(file: Path) -> str:
-    if file.suffix == ".py":
-        return file.read_text()
-    cells = json.loads(file.read_text())["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+            # Its functions, classes and constants.
+            body = ast.parse(text).body
+            names = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+            targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+            names += [target.id for target in targets if isinstance(target, ast.Name) and target.id.isupper()]
+            assert {name for name in names if not name.startswith("_")} <= read, file
 
 
 def test_what_notebooks_examples_and_benchmarks_import_is_there() -> None:
-    files = [file for folder, kind in READERS[2:] for file in ROOT.glob(f"{folder}/**/*.{kind}")]
-    nodes = [node for file in files for node in ast.walk(ast.parse(code_of(file))) if isinstance(node, ast.ImportFrom)]
+    texts = {file: file.read_text() for folder, kind in READERS[2:] for file in ROOT.glob(f"{folder}/**/*.{kind}")}
+    for notebook in (file for file in texts if file.suffix == ".ipynb"):
+        cells = json.loads(texts[notebook])["cells"]
+        texts[notebook] = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    nodes = [node for text in texts.values() for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
     found = {(node.module, name.name) for node in nodes if str(node.module).split(".")[0] == "hubbub" for name in node.names}
     assert len(found) > 100
     assert not [one for one in found if not (hasattr(import_module(one[0]), one[1]) or find_spec(".".join(one)))]

@@ -112,24 +112,18 @@ def test_every_link_leads_to_a_page_and_to_a_place_on_it(site: Path) -> None:
     assert looked_at > 5_000
 
 
-def _packages() -> dict[str, list[str]]:
-    """The packages of which a user imports names, with what they offer, read from the sources."""
-    found = {}
+@pytest.mark.slow
+def test_every_name_that_a_package_offers_is_in_the_reference(site: Path) -> None:
+    packages, named = {}, 0
     for file in (SOURCE / "hubbub").rglob("__init__.py"):
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__all__":
-                found[".".join(file.parent.relative_to(SOURCE).parts)] = ast.literal_eval(node.value)
+                packages[".".join(file.parent.relative_to(SOURCE).parts)] = ast.literal_eval(node.value)
     # What is not public, programs, which are run and not imported, and what the package above offers.
     apart = ("hubbub._util", "hubbub.cli", "hubbub.report", "hubbub.training.run_folder", "hubbub.training.simulation")
-    return {name: offered for name, offered in found.items() if name not in apart}
-
-
-@pytest.mark.slow
-def test_every_name_that_a_package_offers_is_in_the_reference(site: Path) -> None:
-    named = 0
-    for package, offered in _packages().items():
+    for package in packages.keys() - set(apart):
         known = parts(site / "api" / f"{package}.html").ids
-        for name in offered:
+        for name in packages[package]:
             if not name.startswith("__"):
                 assert f"{package}.{name}" in known, f"{package}.{name} is not in the reference"
                 named += 1

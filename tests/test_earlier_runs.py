@@ -73,7 +73,7 @@ def test_acc_12_noise_is_calibrated_so_that_all_runs_together_meet_the_budget(tm
 def test_a_run_keeps_its_earlier_charge_over_stop_resume_and_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path / "one", BAND, THREE, close=True)
     text = CONFIG.replace("rounds = 12", "rounds = 4").replace(
-        "noise_multiplier = 1.0", 'epsilon = 6.0\nearlier_runs = ["one"]'
+        "noise_multiplier = 1.0", 'epsilon = 6.0, earlier_runs = ["one"]'
     )
     (tmp_path / "run.toml").write_text(text)
     with interrupted_at(3):
@@ -124,7 +124,7 @@ def test_a_run_that_is_left_little_of_its_budget_says_how_much_noise_that_costs_
     earlier = charges(recorded(tmp_path / "one", BAND, THREE, close=True))
     for more in (0.05, 5.0):
         budget = round(BAND.after(3, 1e-5).epsilon + more, 4)
-        own = f'epsilon = {budget}\nearlier_runs = ["one"]'
+        own = f'epsilon = {budget}, earlier_runs = ["one"]'
         (tmp_path / "run.toml").write_text(CONFIG.replace("noise_multiplier = 1.0", own))
         assert hubbub("train", "run.toml", "--out", f"run-{more}", "--allow-import") == 0
         assert hubbub("plan", "run.toml", "--allow-import", "--no-alternatives") == 0

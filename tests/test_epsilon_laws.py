@@ -7,7 +7,7 @@ integrals, and where there is none of these the optimistic bound of dp_accountin
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -134,16 +134,12 @@ def correlated(r: np.random.Generator) -> Point:
     column = np.linalg.norm(C, axis=0).max()
     # What is released by then: rows of C that look at no later round; a node of a tree is used when it is complete.
     rows = C[~C[:, done:].any(axis=1)]
-    whole = brute_force_sensitivity(rows[:, :done], shortened(pattern, done))
+    if isinstance(pattern, parts.FixedEpochs):
+        pattern = replace(pattern, epochs=math.ceil(done / pattern.rounds_per_epoch))
+    whole = brute_force_sensitivity(rows[:, :done], pattern)
     mu = doubled(relation) * whole / (mechanism.noise_multiplier * column)
     stated = accounting.guarantee(mechanism, delta, relation, rounds=done).epsilon
     return stated, delta, lambda eps: hockey_stick.gaussian_delta(mu * (1 - 1e-12), eps)
-
-
-def shortened(pattern: parts.Participation, rounds: int) -> parts.Participation:
-    if isinstance(pattern, parts.FixedEpochs):
-        return parts.FixedEpochs(math.ceil(rounds / pattern.rounds_per_epoch), pattern.rounds_per_epoch)
-    return pattern
 
 
 def poisson(r: np.random.Generator) -> Point:
@@ -245,26 +241,22 @@ def profile(r: np.random.Generator) -> Point:
 EXACT = (gaussians, correlated, poisson, fixed_size, truncated, mixed, bins, shares, split, groups, profile)
 
 
-def below_exact(count: int, seed: int) -> list[str]:
-    """Which of so many points of each kind, in turn, are below what is exact; an infinite epsilon never is."""
+@pytest.mark.parametrize(("points", "seed"), sized((33, 2026), (330, 2026), (5000, 7)))
+def test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact(points: int, seed: int) -> None:
     r, found, seen = np.random.default_rng(seed), list[str](), Counter[str]()
-    for kind in itertools.islice(itertools.cycle(EXACT), count):
+    for kind in itertools.islice(itertools.cycle(EXACT), points):
         epsilon, delta, true = kind(r)
         seen[kind.__name__] += 1
         assert not math.isnan(epsilon)
         if math.isfinite(epsilon) and true(epsilon) > delta:
             found.append(f"{kind.__name__}: epsilon {epsilon!r} is stated at {delta!r}, true is {float(true(epsilon))!r}")
-    assert min(seen.values()) >= count // len(EXACT)
-    return found
+    assert min(seen.values()) >= points // len(EXACT)
+    assert found == []
 
 
-@pytest.mark.parametrize(("points", "seed"), sized((33, 2026), (330, 2026), (5000, 7)))
-def test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact(points: int, seed: int) -> None:
-    assert below_exact(points, seed) == []
-
-
-def compositions(count: int, seed: int) -> Iterator[tuple[float, float]]:
-    """Epsilon of many sampled rounds as stated, and a number that is not above the truth: of every fifth the truth itself."""
+@pytest.mark.parametrize(("count", "seed"), sized((4, 1), None, (100, 2)))
+def test_acc_2_no_composition_of_sampled_rounds_is_below_the_truth(count: int, seed: int) -> None:
+    # Of every fifth the truth itself is known, of the others a number that is not above it.
     r = np.random.default_rng(seed)
     for i in range(count):
         q, z, delta = float(r.uniform(0.02, 0.5)), float(r.uniform(0.8, 4)), float(10 ** r.uniform(-10, -3))
@@ -277,18 +269,13 @@ def compositions(count: int, seed: int) -> Iterator[tuple[float, float]]:
             law = peer.from_gaussian_mechanism(
                 z, pessimistic_estimate=False, value_discretization_interval=1e-3, sampling_prob=q, use_connect_dots=False
             )
-            yield stated, law.self_compose(rounds).get_epsilon_for_delta(delta) * (1 - 1e-9)
+            assert stated >= law.self_compose(rounds).get_epsilon_for_delta(delta) * (1 - 1e-9)
             continue
         x = np.arange(-40.0, 44.0, 0.02)
         p, other = hockey_stick.mixture(q, 1 / z, x), hockey_stick.mixture(q, -1 / z if replaced else 0.0, x)
         kept = (p > 1e-280) & (other > 1e-280)
         exact = hockey_stick.contour_epsilon([(p[kept], np.log(p[kept] / other[kept]))], 0.02, rounds, delta)
-        yield stated, exact * (1 - 1e-7)
-
-
-@pytest.mark.parametrize(("count", "seed"), sized((4, 1), None, (100, 2)))
-def test_acc_2_no_composition_of_sampled_rounds_is_below_the_truth(count: int, seed: int) -> None:
-    assert all(stated >= true for stated, true in compositions(count, seed))
+        assert stated >= exact * (1 - 1e-7)
 
 
 @pytest.mark.parametrize("z", [0.3, 1.0, 4.0, 20.0])
@@ -353,10 +340,10 @@ def event_of(r: np.random.Generator) -> Event:
     return kinds[int(r.choice(len(kinds), p=(0.16, 0.26, 0.16, 0.16, 0.13, 0.1, 0.03)))]()
 
 
-def broken_laws(count: int, seed: int) -> list[str]:
-    """Where epsilon does not fall with noise and delta, or not rise with rounds, sampling, participations, relation."""
+@pytest.mark.parametrize(("points", "seed"), sized((40, 3), None, (3500, 5)))
+def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_event(points: int, seed: int) -> None:
     r, found = np.random.default_rng(seed), list[str]()
-    for _ in range(count):
+    for _ in range(points):
         event, relation, delta = event_of(r), relation_of(r), delta_of(r)
         rounds = 1 if isinstance(event, BallsInBins) else int(10 ** r.uniform(0, 2.5))
 
@@ -384,13 +371,13 @@ def broken_laws(count: int, seed: int) -> list[str]:
         near = isinstance(event, Gaussian | PoissonSampled | FixedSizeSampled | TreeAggregation) and delta > 1e-12
         if near and 0 < here < math.inf and accounting.delta([(event, rounds)], here + off, relation) > delta * 1.01:
             found.append(f"{event}, {rounds}, {delta}, {relation}: delta at that epsilon")
-    return found
+    assert found == []
 
 
-def broken_laws_of_mechanisms(count: int, seed: int) -> list[str]:
-    """The same of correlated noise, of patterns and of random cohorts as a run promises them."""
+@pytest.mark.parametrize(("points", "seed"), sized((8, 4), (80, 4), (1500, 6)))
+def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_mechanism(points: int, seed: int) -> None:
     r, found = np.random.default_rng(seed), list[str]()
-    for _ in range(count):
+    for _ in range(points):
         rounds, delta = int(r.integers(2, 40)), delta_of(r)
         b, k = int(r.integers(1, rounds)), int(r.integers(1, rounds))
         strategy = (
@@ -436,17 +423,7 @@ def broken_laws_of_mechanisms(count: int, seed: int) -> list[str]:
             "replacing": epsilon(one, relation="replace-one") >= here - off,
         }
         found += [f"{made!r}, {one}, {other}, {z}, {delta}: {law}" for law, holds in laws.items() if not holds]
-    return found
-
-
-@pytest.mark.parametrize(("points", "seed"), sized((40, 3), None, (3500, 5)))
-def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_event(points: int, seed: int) -> None:
-    assert broken_laws(points, seed) == []
-
-
-@pytest.mark.parametrize(("points", "seed"), sized((8, 4), (80, 4), (1500, 6)))
-def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_mechanism(points: int, seed: int) -> None:
-    assert broken_laws_of_mechanisms(points, seed) == []
+    assert found == []
 
 
 def test_acc_1_less_noise_for_the_updates_beside_a_quieter_count_costs_the_same_and_never_less() -> None:
@@ -500,10 +477,12 @@ def precision(event: Event, epsilon: float, delta: float) -> float:
             return off
 
 
-def unanswered(count: int, seed: int) -> list[str]:
-    """Where in the whole range there is no answer, or one that grows with noise or delta, or falls with rounds or sampling."""
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("points", "seed"), sized((12, 14), None, *((850, seed) for seed in range(4))))
+def test_every_event_has_an_epsilon_and_a_delta_from_no_noise_to_a_thousandfold(points: int, seed: int) -> None:
+    """Nor does it grow with noise or delta, or fall with rounds or sampling."""
     r, found = np.random.default_rng(seed), list[str]()
-    for _ in range(count):
+    for _ in range(points):
         event, relation, rounds = anything(r), relation_of(r), int(10 ** r.uniform(0, 6))
         delta, factor = (
             float(10 ** r.choice([r.uniform(-300, -0.31), r.uniform(-12, -0.31)])),
@@ -527,13 +506,7 @@ def unanswered(count: int, seed: int) -> list[str]:
         found += [f"{what}: {here!r}, with {why} {cost!r}" for why, cost in more.items() if not cost >= here - off]
         if not 0 <= shown <= 1 or (math.isinf(here) and not isinstance(event, DiscreteGaussianShares)):
             found.append(f"{what}: epsilon {here!r}, delta at it {shown!r}")
-    return found
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("points", "seed"), sized((12, 14), None, *((850, seed) for seed in range(4))))
-def test_every_event_has_an_epsilon_and_a_delta_from_no_noise_to_a_thousandfold(points: int, seed: int) -> None:
-    assert unanswered(points, seed) == []
+    assert found == []
 
 
 @pytest.mark.filterwarnings("error")
@@ -605,10 +578,10 @@ def test_the_chances_of_a_cohorts_size_are_right_for_hundreds_of_millions(others
 # --- calibrate, then account ---
 
 
-def overspent(count: int, seed: int) -> list[str]:
-    """Which of so many targets are exceeded by the noise that was calibrated to them."""
+@pytest.mark.parametrize(("targets", "seed"), sized((6, 9), (30, 9), (500, 10)))
+def test_acc_3_what_was_calibrated_costs_at_most_its_target(targets: int, seed: int) -> None:
     r, found = np.random.default_rng(seed), list[str]()
-    for i in range(count):
+    for i in range(targets):
         target, delta = float(10 ** r.uniform(-1.5, 1.3)), float(10 ** r.uniform(-10, -2))
         if i % 2:
             rounds = int(r.integers(2, 30))
@@ -628,12 +601,7 @@ def overspent(count: int, seed: int) -> list[str]:
             spent, made = accounting.epsilon([(quiet, rounds)], delta, relation), f"{quiet}, {rounds}"
         if not spent <= target:
             found.append(f"{made}: {spent!r} at {delta!r} exceeds {target!r}")
-    return found
-
-
-@pytest.mark.parametrize(("targets", "seed"), sized((6, 9), (30, 9), (500, 10)))
-def test_acc_3_what_was_calibrated_costs_at_most_its_target(targets: int, seed: int) -> None:
-    assert overspent(targets, seed) == []
+    assert found == []
 
 
 # --- composition ---
@@ -689,10 +657,10 @@ def test_acc_5_one_participation_is_one_gaussian_of_the_largest_column(strategy:
 # --- sensitivity ---
 
 
-def understated(count: int, seed: int) -> list[str]:
-    """Where the sensitivity of a matrix is below brute force over every pattern, or is called exact and is not."""
+@pytest.mark.parametrize(("matrices", "seed"), sized((40, 12), None, (1000, 13)))
+def test_acc_6_no_sensitivity_is_below_brute_force_over_every_pattern(matrices: int, seed: int) -> None:
     r, found = np.random.default_rng(seed), list[str]()
-    for _ in range(count):
+    for _ in range(matrices):
         n = int(r.integers(1, 13))
         # Negative entries, holes, columns of any length; triangular, banded, or neither.
         C = r.normal(size=(n, n)) * np.exp(r.normal(size=n)) * (r.random((n, n)) < r.uniform(0.3, 1))
@@ -715,12 +683,7 @@ def understated(count: int, seed: int) -> list[str]:
                     found.append(f"{pattern} of {C.tolist()}: {stated.value!r} is stated, {truth!r} is true")
                 if stated.exact and not math.isclose(stated.value, truth, rel_tol=1e-9):
                     found.append(f"{pattern} of {C.tolist()}: {stated.value!r} is called exact, {truth!r} is")
-    return found
-
-
-@pytest.mark.parametrize(("matrices", "seed"), sized((40, 12), None, (1000, 13)))
-def test_acc_6_no_sensitivity_is_below_brute_force_over_every_pattern(matrices: int, seed: int) -> None:
-    assert understated(matrices, seed) == []
+    assert found == []
 
 
 def test_acc_8_no_pattern_is_amplified_and_no_amplification_is_stated_without_its_coins() -> None:

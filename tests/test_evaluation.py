@@ -21,19 +21,11 @@ from recorded_runs import invoke
 from refusals import refused
 
 
-def clients(sizes: list[int], classes: int = 3) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(4)
-    return [(torch.randn(n, 5, generator=generator), torch.randint(0, classes, (n,), generator=generator)) for n in sizes]
-
-
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.SELU(inplace=True), nn.Linear(5, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
-
-
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 1000])
 def test_each_client_is_measured_as_if_it_were_alone(batch_size: int) -> None:
-    people, judge = clients([1, 4, 9, 2, 30]), model()
+    torch.manual_seed(0)
+    people = [(torch.randn(n, 5), torch.randint(0, 3, (n,))) for n in (1, 4, 9, 2, 30)]
+    judge = nn.Sequential(nn.SELU(inplace=True), nn.Linear(5, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
     accuracies, losses = per_client(judge, people, F.cross_entropy, batch_size)
     assert judge.training
     judge.eval()

@@ -21,10 +21,8 @@ from malformed import CONFIG, Line
 from recorded_runs import answer, hubbub, interrupted_at, rebound
 from refusals import refused
 
-SETTINGS = CONFIG.replace("rounds = 12", 'rounds = 6\nserver_optimizer = "fedavgm"').replace(
-    "multiplier = 1.0", "multiplier = 2.0"
-)
-COINS = SETTINGS.replace("dp-ftrl", "dp-fedavg").replace("[participation]\nmin_separation = 3\n", "")
+SETTINGS = CONFIG.replace("rounds = 12", 'rounds = 6, server_optimizer = "fedavgm"').replace("r = 1.0", "r = 2.0")
+COINS = SETTINGS.replace("dp-ftrl", "dp-fedavg").replace("participation = { min_separation = 3 }\n", "")
 PLAIN = ("--allow-import",)
 
 

@@ -14,7 +14,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -65,15 +64,6 @@ def lattice_sums(scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     return without, without + LATTICE.encode(target)[0]
 
 
-def plain_sums(scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum without and with the target, in float64, added in turn as a population does."""
-    others, target = updates(scale)
-    without = torch.zeros(DIM, dtype=torch.float64)
-    for update in others:
-        without = without + training.clip(update, CLIP_NORM)[0]
-    return without, without + training.clip(target, CLIP_NORM)[0]
-
-
 def numpy_noise(z: float) -> Iterator[torch.Tensor]:
     generator = np.random.default_rng(5)
     return (torch.from_numpy(generator.normal(scale=z * CLIP_NORM, size=DIM)) for _ in range(TRIALS))
@@ -91,7 +81,12 @@ PLAIN_NOISE: dict[str, Callable[[float], Iterator[torch.Tensor]]] = {
 def test_who_sees_a_sum_in_floating_point_knows_who_took_part(noise: Callable[[float], Iterator[torch.Tensor]]) -> None:
     score = Score()
     for scale, z in SETTINGS:
-        sums = plain_sums(scale)
+        # The sum without and with the target, in float64, added in turn as a population does.
+        others, target = updates(scale)
+        without = torch.zeros(DIM, dtype=torch.float64)
+        for update in others:
+            without = without + training.clip(update, CLIP_NORM)[0]
+        sums = without, without + training.clip(target, CLIP_NORM)[0]
         for trial, row in enumerate(noise(z)):
             truth = trial % 2
             score.count(certain_call(training.PlainSum(sums[truth], {}).open(row), *sums), truth)
@@ -238,14 +233,6 @@ def test_fpt_2_every_whole_number_is_released_as_often_as_rounded_noise_says(dev
     assert not frequencies_fit(released(0.98 * z), deviation)
 
 
-def words_of(z: torch.Tensor) -> npt.NDArray[np.int64]:
-    """The random words of which the sampler makes these numbers, of which the first half of a row is made of cosines."""
-    uniform = [Fraction(math.exp(-(number**2) / 2)) * 2**106 for number in z.tolist()]
-    coarse, fine = zip(*(divmod(min(int(number), 2**106 - 1), 2**53) for number in uniform), strict=True)
-    turn = [0 if number >= 0 else 2**52 for number in z.tolist()]
-    return np.array([*coarse, *fine, *turn], dtype=np.uint64).view(np.int64) << 11
-
-
 @pytest.mark.parametrize("deviation", [0.7, 3.0, 300.0])
 def test_fpt_2_every_whole_number_within_eight_deviations_can_be_released(
     deviation: float, monkeypatch: pytest.MonkeyPatch
@@ -253,7 +240,12 @@ def test_fpt_2_every_whole_number_within_eight_deviations_can_be_released(
     # Not by chance, which is below 1e-15 at the ends: for each there are random words that lead to it.
     lattice, far = Lattice(1.0), math.ceil(8 * deviation)
     wanted = torch.arange(-far, far + 1)
-    words = words_of(wanted / deviation)
+    z = (wanted / deviation).tolist()
+    # Of which the sampler makes these numbers; the first half of a row is made of cosines.
+    uniform = [Fraction(math.exp(-(number**2) / 2)) * 2**106 for number in z]
+    coarse, fine = zip(*(divmod(min(int(number), 2**106 - 1), 2**53) for number in uniform), strict=True)
+    turn = [0 if number >= 0 else 2**52 for number in z]
+    words = np.array([*coarse, *fine, *turn], dtype=np.uint64).view(np.int64) << 11
     monkeypatch.setattr(sources, "word_stream", lambda key, start: lambda count: words.copy())
     z = SecureSource(bytes(32)).row(0, 2 * len(wanted))[: len(wanted)]
     for total in (0, 12345, -lattice.radius):
@@ -313,12 +305,6 @@ def norms_and_steps(update: torch.Tensor, lattice: Lattice) -> tuple[int, list[i
     return sum(q * q for q in steps), steps
 
 
-def rounded_after_clipping(update: torch.Tensor, lattice: Lattice) -> list[int]:
-    """A broken twin: clips, then rounds, and leaves no room for the rounding."""
-    scale = min(1.0, lattice.clip_norm / float(update.norm()))
-    return (update * scale / lattice.step).round().to(torch.int64).tolist()
-
-
 def half_steps(lattice: Lattice, dim: int) -> torch.Tensor:
     """Odd whole numbers and a half, which all round up; their norm is as near below the clip norm as such numbers allow."""
     level = math.floor(lattice.radius / math.sqrt(dim) - 0.5)
@@ -331,10 +317,14 @@ def half_steps(lattice: Lattice, dim: int) -> torch.Tensor:
     return steps * lattice.step
 
 
-def worst_updates(lattice: Lattice) -> dict[str, torch.Tensor]:
-    c, generator = lattice.clip_norm, torch.Generator().manual_seed(7)
-    gaussian = torch.randn(DIM, generator=generator, dtype=torch.float64)
-    return {
+@pytest.mark.parametrize(
+    "clip_norm", [1.0, CLIP_NORM, 1e-12, 1e12, math.nextafter(1, 0), math.nextafter(1, 2), math.nextafter(2, 0), 1 / 3]
+)
+def test_fpt_4_the_worst_updates_are_no_longer_than_the_clip_norm_in_exact_integers(clip_norm: float) -> None:
+    lattice, c = Lattice(clip_norm), clip_norm
+    assert Fraction(lattice.radius) * Fraction(lattice.step) <= Fraction(clip_norm)
+    gaussian = torch.randn(DIM, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    worst = {
         **{f"half steps, {dim}": half_steps(lattice, dim) for dim in (1, 2, 1000, 50_001)},
         "the clip norm on one axis": torch.tensor([0, c, 0], dtype=torch.float64),
         "the clip norm on 1,024 axes": torch.full((1024,), -c / 32, dtype=torch.float64),
@@ -352,20 +342,14 @@ def worst_updates(lattice: Lattice) -> dict[str, torch.Tensor]:
         "zeros": torch.zeros(DIM),
         "none": torch.zeros(0),
     }
-
-
-@pytest.mark.parametrize(
-    "clip_norm", [1.0, CLIP_NORM, 1e-12, 1e12, math.nextafter(1, 0), math.nextafter(1, 2), math.nextafter(2, 0), 1 / 3]
-)
-def test_fpt_4_the_worst_updates_are_no_longer_than_the_clip_norm_in_exact_integers(clip_norm: float) -> None:
-    lattice = Lattice(clip_norm)
-    assert Fraction(lattice.radius) * Fraction(lattice.step) <= Fraction(clip_norm)
-    for name, update in worst_updates(lattice).items():
+    for name, update in worst.items():
         squared, steps = norms_and_steps(update, lattice)
         assert squared <= lattice.radius**2, name
         assert len(steps) == len(update)
-    # Whoever clips first and rounds then is caught.
-    broken = rounded_after_clipping(half_steps(lattice, 1000), lattice)
+    # A broken twin, which clips, then rounds, and leaves no room for the rounding, is caught.
+    update = half_steps(lattice, 1000)
+    scale = min(1.0, clip_norm / float(update.norm()))
+    broken = (update * scale / lattice.step).round().to(torch.int64).tolist()
     assert sum(q * q for q in broken) > lattice.radius**2
 
 

@@ -28,6 +28,7 @@ from hubbub.secagg import key_files
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import Partial, proved
+from malformed.contents import flipped
 from paillier_nodes import SIZE, agreed, dealt, grid_of, owner, shares_in, summed
 from refusals import limited
 
@@ -122,7 +123,7 @@ def test_two_of_three_holders_among_all_nodes_open_a_sum_and_one_that_is_silent_
     assert "opened without holder 1, who did not answer" in caplog.text
     grid.offline([])
     holders.find()
-    grid.reply_filter = _other_parts(SECOND)
+    grid.reply_filter = _changed(SECOND, lambda record: {**record, "parts": flipped(record["parts"], 0)})
     assert holders.open(summed(plain(), [ONE, ONE], 2)).tolist() == (2 * ONE).tolist()
     assert "opened without holder 2, who answered falsely" in caplog.text
 
@@ -247,15 +248,6 @@ def _changed(node: int, change: Callable[[ConfigRecord], Any]) -> Callable[[Mess
         return reply
 
     return arriving
-
-
-def _other_parts(node: int) -> Callable[[Message], Message]:
-    def change(record: ConfigRecord) -> dict[str, Any]:
-        parts = bytearray(record["parts"])
-        parts[0] ^= 1
-        return {**record, "parts": bytes(parts)}
-
-    return _changed(node, change)
 
 
 def test_the_owner_of_a_whole_key_opens_sums_alone_and_nobody_beside_it_may_claim_to(tmp_path: Path) -> None:

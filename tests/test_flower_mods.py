@@ -234,11 +234,8 @@ def test_a_configuration_that_bounds_nothing_is_refused_before_training(
 def test_shp_5_shp_6_a_reply_of_other_arrays_is_refused_and_never_sent_as_it_is(
     trained: Model, words: list[str], config: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    refused_here(ask(BOTH_MODS, {"w": np.zeros(3), "v": np.zeros(2)}, trained, config), config, caplog, *words)
-
-
-def refused_here(reply: Message, config: dict[str, Any], caplog: pytest.LogCaptureFixture, *words: str) -> None:
-    """Refused for a reason that the server reads; where the client adds noise, the client's log alone."""
+    """For a reason that the server reads; where the client adds noise, the client's log alone."""
+    reply = ask(BOTH_MODS, {"w": np.zeros(3), "v": np.zeros(2)}, trained, config)
     if config is CLIP:
         refused(reply, *words)
         return
@@ -434,11 +431,7 @@ def test_a_clock_that_goes_back_opens_nothing() -> None:
 def test_taking_part_counts_from_the_beginning_even_if_the_app_fails() -> None:
     clock, context = Clock(), a_context()
     app = ClientApp(mods=[timer_mod(60.0, clock=clock)])
-
-    @app.train()
-    def failing(msg: Message, context: Context) -> Message:
-        raise OSError("the disk is full")
-
+    app.train()(raising(OSError("the disk is full")))
     with pytest.raises(OSError, match="full"):
         app(train_message({"w": np.zeros(3)}, CLIP), context)
     refused(app(train_message({"w": np.zeros(3)}, CLIP), context), "took part")

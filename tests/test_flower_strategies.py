@@ -28,6 +28,7 @@ from hubbub.mechanism.strategies import Identity
 from hubbub.training import HeadHook, charged_with
 from hubbub.training.run_folder.state import metadata
 from recorded_runs import require_noticed, unproved
+from refusals import contents
 
 DIM = 40
 fixed = partial(DPFedAvgFixed, FedAvg(), clip_norm=1.0, noise_multiplier=1.0)
@@ -306,10 +307,10 @@ def test_a_model_that_was_rolled_back_by_itself_is_refused_and_the_folder_stays_
     # A server that is killed binds no files.
     first._run.state.close()  # type: ignore[union-attr]
     path.write_bytes(early)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"}
+    before = contents(tmp_path)
     with pytest.raises(RunFolderError, match=r"releases/1\.safetensors: cannot be read"):
         separated(tmp_path).start(grid(), START, num_rounds=1)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"} == before
+    assert contents(tmp_path) == before
 
 
 def test_the_strategy_of_before_is_refused_once_another_goes_on(tmp_path: Path) -> None:

@@ -103,12 +103,6 @@ def fixed(cohort: int, **more: Any) -> DPFedAvgFixed:
     return DPFedAvgFixed(FedAvg(min_available_nodes=1), clip_norm=0.4, noise_multiplier=1.0, **more)
 
 
-def moved(made: Any, cohort: float) -> np.ndarray:
-    """By how much the model moved, times the cohort."""
-    after, before = (np.concatenate([a.numpy().reshape(-1) for a in each.values()]) for each in (made, START))
-    return (after.astype(np.float64) - before) * cohort
-
-
 def test_no_more_than_a_handful_of_replies_are_alive_and_the_sum_is_that_of_all() -> None:
     on = Clients(300)
     made = fixed(300).start(on, START, num_rounds=1).arrays
@@ -116,11 +110,11 @@ def test_no_more_than_a_handful_of_replies_are_alive_and_the_sum_is_that_of_all(
     assert len(on.answered) == 300
     assert on.most_alive <= 12
     lattice = Lattice(0.4)
-    sent = np.concatenate([a.numpy().reshape(-1) for a in START.values()])
+    after, sent = (np.concatenate([a.numpy().reshape(-1) for a in each.values()]) for each in (made, START))
     updates = ((sent + on.update(node)) - sent for node in on.nodes)
     exact = sum(lattice.encode(torch.from_numpy(update))[0] for update in updates) * lattice.step
-    noise = moved(made, 300) - exact.numpy()
     # What is left of the sum is its noise.
+    noise = (after.astype(np.float64) - sent) * 300 - exact.numpy()
     assert noise.std() == pytest.approx(0.4, rel=0.03)
 
 

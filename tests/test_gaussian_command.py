@@ -25,15 +25,10 @@ COMMAND = ["gaussian", "--epsilon", "2", "--delta", "1e-5", "--sensitivity", "1"
 CELLS = oracle("accounting")["seed_C_sigma_table_delta_1e-3"]["points"]
 
 
-def rows_of(text: str) -> dict[str, list[str]]:
-    """The lines of the printed table, by the name in front."""
-    found = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
-    return {name: found[name] for name in gaussian.NAMES if name in found}
-
-
 def test_the_table_shows_every_calibration_with_what_it_attains() -> None:
     text = invoke(*COMMAND)
-    rows = rows_of(text)
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    rows = {name: lines[name] for name in gaussian.NAMES if name in lines}
     assert tuple(rows) == gaussian.NAMES
     for name, row in rows.items():
         answer = gaussian.computed(name, 2.0, 1e-5)

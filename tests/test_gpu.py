@@ -141,18 +141,15 @@ def test_cli_13_a_class_or_a_row_that_is_not_there_never_reaches_the_gpu_and_add
     assert "failed" not in whole.statistics
 
 
-def strategies() -> dict[str, Any]:
-    return {
+@pytest.mark.parametrize("name", ["identity", "banded", "blt"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_noise_are_those_of_a_processor_wherever_they_are_needed(name: str, dtype: torch.dtype) -> None:
+    strategies = {
         "identity": Identity(9),
         "banded": toeplitz.square_root(9, 4),
         "blt": factorization.blt.optimize(prefix_sum(9), buffers=2, participation=SingleParticipation()).strategy,
     }
-
-
-@pytest.mark.parametrize("name", ["identity", "banded", "blt"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_of_noise_are_those_of_a_processor_wherever_they_are_needed(name: str, dtype: torch.dtype) -> None:
-    mechanism = Mechanism(strategies()[name], MinSeparation(9, 1), 0.7)
+    mechanism = Mechanism(strategies[name], MinSeparation(9, 1), 0.7)
     there, here = (NoiseStream(mechanism, 100_003, seed=4, device=device, dtype=dtype) for device in ("cuda", "cpu"))
     for _ in range(9):
         row = there.next_row()

@@ -28,7 +28,7 @@ from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import HeadHook, Plan, RoundResult, RunStore, SimulatedPopulation, head_hook, train
 from hubbub.training.run_folder.record import read_run
-from recorded_runs import hubbub
+from recorded_runs import SMALL, hubbub
 from release_paths import ROUNDS, plan, silent
 from simulated_disk import NOTHING, Disk, Image, Killed
 
@@ -487,43 +487,28 @@ def test_keys_in_pem_do_and_all_others_are_refused_without_a_word_of_what_is_in_
 # By the settings, and what is published.
 
 
-CONFIG = """
-training = { rounds = 3 }
-privacy = { noise_multiplier = 1.0 }
-data = { clients = 20 }
-heads = { command = ["tee", "-a", "HEADS"], key = "KEY" }
-"""
-
-
-@pytest.fixture
-def trained(tmp_path: Path) -> Path:
-    key_pair(tmp_path)
-    text = CONFIG.replace("HEADS", str(tmp_path / "heads")).replace("KEY", str(tmp_path / "key"))
-    (tmp_path / "run.toml").write_text(text)
-    # Settings run nothing by themselves.
-    assert hubbub("train", tmp_path / "run.toml", "--out", tmp_path / "run") == 2
-    assert not (tmp_path / "heads").exists()
-    assert hubbub("train", tmp_path / "run.toml", "--out", tmp_path / "run", "--allow-import") == 0
-    return tmp_path
-
-
 def test_a_run_of_the_command_line_gives_its_heads_and_what_it_publishes_is_signed(
-    trained: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, public, signer = trained / "run", trained / "public", trained / "key.pub"
-    assert hubbub("verify", run, "--heads", trained / "heads", "--signer", signer) == 0
-    assert hubbub("publish", run, "-o", public, "--sign-with", trained / "key") == 0
+    run, public, heads, (key, signer) = tmp_path / "run", tmp_path / "public", tmp_path / "heads", key_pair(tmp_path)
+    (tmp_path / "run.toml").write_text(f'{SMALL}heads = {{ command = ["tee", "-a", "{heads}"], key = "{key}" }}\n')
+    # Settings run nothing by themselves.
+    assert hubbub("train", tmp_path / "run.toml", "--out", run) == 2
+    assert not heads.exists()
+    assert hubbub("train", tmp_path / "run.toml", "--out", run, "--allow-import") == 0
+    assert hubbub("verify", run, "--heads", heads, "--signer", signer) == 0
+    assert hubbub("publish", run, "-o", public, "--sign-with", key) == 0
     assert "published.json.sig" in capsys.readouterr().out
     assert hubbub("verify", public, "--signer", signer) == 0
     assert "passes signature" in capsys.readouterr().out
-    assert hubbub("verify", public, "--heads", trained / "heads") == 2
-    _, other = key_pair(trained, "other")
-    assert hubbub("verify", public, "--signer", other) == 1
+    assert hubbub("verify", public, "--heads", heads) == 2
+    other, signer_of_other = key_pair(tmp_path, "other")
+    assert hubbub("verify", public, "--signer", signer_of_other) == 1
     stated = public / "published.json"
     whole, signature = stated.read_bytes(), (public / "published.json.sig").read_bytes()
     # A record that is consistent by itself, of changed files, has no signature.
-    forged = trained / "forged"
-    assert hubbub("publish", run, "-o", forged, "--sign-with", trained / "other") == 0
+    forged = tmp_path / "forged"
+    assert hubbub("publish", run, "-o", forged, "--sign-with", other) == 0
     (forged / "published.json.sig").write_bytes(signature)
     capsys.readouterr()
     assert hubbub("verify", forged, "--signer", signer) == 1

@@ -21,6 +21,7 @@ import pytest
 import torch
 from torch import nn
 
+from conftest import raising
 from hubbub import Mechanism, MinSeparation, SingleParticipation
 from hubbub.errors import HubbubError, LedgerError, RunFolderError
 from hubbub.ledger.chain import read_chain
@@ -195,11 +196,11 @@ def test_cra_13_a_signal_ends_a_round_that_is_finished_or_aborted_later(
 
 def _raise_at(when: str, number: int) -> None:
     """In the child: send the signal to itself at a point of its first round."""
-    raising: Callable[..., Any] = lambda *_, **__: signal.raise_signal(number)  # noqa: E731
+    signalling: Callable[..., Any] = lambda *_, **__: signal.raise_signal(number)  # noqa: E731
     if when == "while clients train":
-        SimulatedPopulation.collect = raising
+        SimulatedPopulation.collect = signalling
     elif when == "between the charge and the noise":
-        LatticeSum.open = raising
+        LatticeSum.open = signalling
     else:
         save = RunStore.save_release
 
@@ -212,13 +213,10 @@ def _raise_at(when: str, number: int) -> None:
 
 
 def test_cra_16_a_crash_while_clients_train_charges_nothing(tmp_path: Path) -> None:
-    class Dies(SimulatedPopulation):
-        def collect(self, *more: object) -> None:  # stands for a crash
-            raise KeyboardInterrupt
-
-    population = silent()
+    dying = silent()
+    dying.collect = raising(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        list(train(PLAN, Dies(population._examples, population._loss, population._local), nn.Linear(3, 2), RunStore(tmp_path)))
+        list(train(PLAN, dying, nn.Linear(3, 2), RunStore(tmp_path)))
     assert kinds(tmp_path) == ["promise", "epoch"]
     some_rounds(tmp_path, ROUNDS)
     assert kinds(tmp_path).count("commit") == ROUNDS
@@ -309,17 +307,12 @@ def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Id
         torch.testing.assert_close(released, expected[t], rtol=0, atol=2**-26 + 1e-12)
 
 
-def interrupted(tmp_path: Path) -> RunPlan:
-    plan = replace(PLANS["banded, separated"], noise="secure")
-    until(train(plan, population(), linear(), RunStore(tmp_path)), 3)
-    return plan
-
-
 def test_cra_5_cra_15_a_lost_checkpoint_is_made_again_from_the_releases_and_the_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
-    plan = interrupted(tmp_path / "run")
+    plan = replace(PLANS["banded, separated"], noise="secure")
+    until(train(plan, population(), linear(), RunStore(tmp_path / "run")), 3)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     for name in ("checkpoint.json", "noise.sealed"):
         (tmp_path / "copy" / "state" / name).unlink()

@@ -301,7 +301,8 @@ def test_cli_1_no_hostile_reply_moves_a_federation_by_more(make: Callable[[], Pr
             draw = random.Random(seed)  # noqa: S311 # of a test
             names = list(FAULTS)
             fault = FAULTS[names[seed % len(names)]] if seed % 3 else adapted
-            arrived = fault(_copied(own[0]), draw)
+            copied = {"arrays": ArrayRecord(dict(own[0].content["arrays"])), "metrics": MetricRecord({"num-examples": 1})}
+            arrived = fault(Message(RecordDict(copied), metadata=own[0].metadata), draw)
             hostile = arrived if isinstance(arrived, list) else [] if arrived is None else [arrived]
             total, _, _ = summing.of(asked, [*others, *hostile] if seed % 2 else [*hostile, *others], sent)
             moved[seed][round_index] = (total.total - silent).numpy()
@@ -315,11 +316,6 @@ def test_cli_1_no_hostile_reply_moves_a_federation_by_more(make: Callable[[], Pr
         furthest = max(furthest, found.largest)
     # As far as one client may go in one round, nearly.
     assert furthest > Fraction(99, 100)
-
-
-def _copied(reply: Message) -> Message:
-    content = RecordDict({"arrays": ArrayRecord(dict(reply.content["arrays"])), "metrics": MetricRecord({"num-examples": 1})})
-    return Message(content, metadata=reply.metadata)
 
 
 def test_neighbours_of_a_federation_have_the_same_records_whatever_one_of_them_sends(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from hubbub.accounting.wording import HOLDERS_ADD
 from hubbub.cli.training import _progress
 from hubbub.errors import ConfigError, LedgerError, SumNotOpenedError
 from hubbub.experiment.build import build
-from hubbub.experiment.config import load, resolve
+from hubbub.experiment.config import resolve
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.ledger import compose_runs
 from hubbub.ledger.actual_cost import cost_of_run, spent
@@ -32,7 +32,7 @@ from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise import NoiseStream, SimulationSource
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
-from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train
+from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, train
 from hubbub.training.aggregate import Population
 from hubbub.training.run_folder.record import read_metrics, read_run
 from hubbub.verification import verify
@@ -423,33 +423,19 @@ def test_two_aborted_rounds_and_a_release_between_do_not_stop_a_run() -> None:
 
 # What is shown of it.
 
-TINY = """
-data = { clients = 10 }
-training = { rounds = 4, cohort_size = 5 }
-privacy = { noise_multiplier = 1.0 }
-"""
-
-
-@dataclass
-class SometimesClosed(Population):
-    """The clients of a run, whose sum stays closed in one round."""
-
-    population: SimulatedPopulation
-    closed: int
-
-    @property
-    def clients(self) -> Sequence[int]:
-        return self.population.clients
-
-    def collect(self, cohort, model, clip_norm, round_index, split=None):  # another implementation
-        bare = self.population.collect(cohort, model, clip_norm, round_index)
-        return Closed(bare.total, bare.lattice, bare.statistics) if round_index == self.closed else bare
-
 
 def test_metrics_and_the_screen_show_an_aborted_round_and_name_nobody_in_public(tmp_path: Path) -> None:
-    (tmp_path / "tiny.toml").write_text(TINY)
-    begun = RunInFolder.begun(build(resolve(load(tmp_path / "tiny.toml"))), tmp_path / "run")
-    yielded = list(begun.rounds(SometimesClosed(begun.run.population, 2)))
+    tiny = {"data": {"clients": 10}, "training": {"rounds": 4, "cohort_size": 5}, "privacy": {"noise_multiplier": 1.0}}
+    begun = RunInFolder.begun(build(resolve(tiny)), tmp_path / "run")
+    population = begun.run.population
+    collect = population.collect
+
+    def closed_in_the_third(cohort, model, clip_norm, round_index, split=None):
+        bare = collect(cohort, model, clip_norm, round_index)
+        return Closed(bare.total, bare.lattice, bare.statistics) if round_index == 2 else bare
+
+    population.collect = closed_in_the_third
+    yielded = list(begun.rounds(population))
     for terminal in (False, True):
         told = io.StringIO()
         with _progress(Console(file=told, force_terminal=terminal, width=200, highlight=False), 4, 0, "example") as show:

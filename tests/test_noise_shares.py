@@ -350,9 +350,8 @@ def one_round(path: ReleasePath, *clients: int) -> torch.Tensor:
     return release
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Of a run whose process was started twice, and aborted a round of too few shares."""
+def test_a_folder_with_shares_verifies_and_its_account_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Of a run whose process was started twice, and aborted a round of too few shares.
     path = opened(locked(tmp_path), PROMISE)
     one_round(path, 0, 1, 2)
     path.abort(path.begin((3, 4), noised(1, (3,)), CLIP))
@@ -360,21 +359,17 @@ def folder(tmp_path: Path) -> Path:
     one_round(path, 5, 6, 7)
     told = PROMISE.after(ROUNDS, PROMISE.delta).as_json()
     (tmp_path / "guarantee.json").write_text(json.dumps(told))
-    return tmp_path
-
-
-def test_a_folder_with_shares_verifies_and_its_account_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    verdict = verify(folder)
+    verdict = verify(tmp_path)
     assert verdict.ok, [check for check in verdict.checks if not check.ok]
     assert verdict.epsilon == PROMISE.after(3, PROMISE.delta).epsilon
-    assert len(list((folder / "state" / "keys").glob("epoch-*"))) == 2
-    assert hubbub("verify", folder) == 0
-    assert hubbub("ledger", folder) == 0
-    assert hubbub("account", folder, "--statement") == 0
+    assert len(list((tmp_path / "state" / "keys").glob("epoch-*"))) == 2
+    assert hubbub("verify", tmp_path) == 0
+    assert hubbub("ledger", tmp_path) == 0
+    assert hubbub("account", tmp_path, "--statement") == 0
     printed = capsys.readouterr().out
     assert "3 of 6 rounds spent" in printed
     assert "added their share of noise" in " ".join(printed.split())
-    assert hubbub("account", folder, "--json") == 0
+    assert hubbub("account", tmp_path, "--json") == 0
     assert json.loads(capsys.readouterr().out)["events"][0]["event"] == "DiscreteGaussianShares"
 
 

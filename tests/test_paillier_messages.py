@@ -166,17 +166,12 @@ def test_pai_8_messages_of_another_round_are_refused(server: Server) -> None:
         server.refuses(rewritten(old, round_index=draw.choice([draw.randrange(1, 9), draw.randrange(1, 2**63)])))
 
 
-def others_than_agreed() -> Iterator[Agreement]:
-    yield replace(AGREED, run="another run")
-    yield replace(AGREED, min_contributions=3)
-    yield replace(AGREED, noising_holders=1)
-    yield replace(AGREED, size=SIZE + 1)
-    yield replace(AGREED, public_key=small().public_key)
-    for change in ({"bits": 15}, {"clip": 2.0}, {"max_clients": 3}, {"noise": 1}):
-        yield replace(AGREED, packing=replace(PLAN, **change))
+PACKINGS = [replace(PLAN, **change) for change in ({"bits": 15}, {"clip": 2.0}, {"max_clients": 3}, {"noise": 1})]
+OTHERS: list[dict[str, Any]] = [{"run": "another run"}, {"min_contributions": 3}, {"noising_holders": 1}, {"size": SIZE + 1}]
+OTHERS += [{"public_key": small().public_key}, *({"packing": other} for other in PACKINGS)]
 
 
-@pytest.mark.parametrize("agreement", list(others_than_agreed()))
+@pytest.mark.parametrize("agreement", [replace(AGREED, **change) for change in OTHERS])
 def test_pai_2_messages_of_another_run_key_or_packing_are_refused(agreement: Agreement, server: Server) -> None:
     draw = Draw(5)
     for _ in range(CASES // 9 + 1):

@@ -76,15 +76,10 @@ class Setting:
         return [client for client in self.clients if draw.random() < self.there]
 
 
-def forbidden(setting: Setting, asked: dict[str, list[int]], round_index: int) -> list[str]:
-    """Who may not join, by the words of the promise."""
-    b, k = setting.pattern.min_separation, setting.pattern.max_participations
-    return [client for client, rounds in asked.items() if len(rounds) >= k or round_index - rounds[-1] < b]
-
-
 def run_of_ledger(draw: random.Random, folder: Path, seen: Seen) -> None:
     setting, file, asked = Setting.of(draw), folder / "ledger.jsonl", dict[str, list[int]]()
     promise, keys = setting.promise(), CohortKeys(draw.randbytes(32), draw.randbytes(32))
+    b, k = setting.pattern.min_separation, setting.pattern.max_participations
     file.unlink(missing_ok=True)
     file.with_suffix(".cohorts").unlink(missing_ok=True)
     ledger = Ledger(promise, SECRET, file)
@@ -95,7 +90,9 @@ def run_of_ledger(draw: random.Random, folder: Path, seen: Seen) -> None:
             ledger = Ledger(promise, SECRET, file)
             ledger.start_epoch(t, draw.randbytes(32), DIGEST)
             seen.restarts += 1
-        if (not_now := forbidden(setting, asked, t)) and draw.random() < 0.1:
+        # By the words of the promise.
+        not_now = [client for client, rounds in asked.items() if len(rounds) >= k or t - rounds[-1] < b]
+        if not_now and draw.random() < 0.1:
             # Whoever chooses cohorts by other means is refused, as a whole, and nothing is charged.
             others = [client for client in setting.clients if client not in asked][:2]
             with pytest.raises(ParticipationError, match=f"may not join round {t}"):

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,35 +90,6 @@ def power_lost(
             shutil.rmtree(folder)
             count.states += 1
     return count
-
-
-def killed_then_power_lost(case: Case, scratch: Path, number: int, chances: int, count: Count) -> None:
-    """Kill the process before a call of its second start, go on, and lose the power on the way."""
-    root = scratch / f"killed {number}"
-    root.mkdir()
-    disk = Disk(root)
-    go(case, disk, root / RUN, 1, disk.mark, 1)
-    calls = itertools.count()
-    killed(case, disk, root / RUN, 2, disk.mark, lambda call, path: next(calls) == number, 1)
-    killed_at = len(disk.log)
-    go(case, disk, root / RUN, 3, disk.mark, 1)
-    power_lost(case, disk, scratch, start=killed_at, chances=chances, count=count)
-
-
-def lost_again(case: Case, image: Image, events: Sequence[Any], scratch: Path, number: int, count: Count) -> None:
-    """Lose the power, and again while the run recovers."""
-    root = scratch / f"lost {number}"
-    put(image.left(random.Random(number).choice), root)  # noqa: S311 # fates of a test
-    disk = Disk(root)
-    recovers_at = len(disk.log)
-    for event in events:
-        disk.mark(event)
-    try:
-        go(case, disk, root / RUN, 5, disk.mark, 1)
-    except FAILURES as error:
-        if any(isinstance(event, Met) for event in events):
-            raise Violation(f"the run cannot go on: {error}") from error
-    power_lost(case, disk, scratch, start=recovers_at, chances=2, count=count)
 
 
 # The tests. The full form is slow.
@@ -234,9 +205,18 @@ def test_cra_1_cra_3_what_a_killed_process_left_is_durable_before_the_next_relie
     everywhere: bool, tmp_path: Path
 ) -> None:
     case, count = Case("BandedToeplitz", 8), Count()
-    for number, call in enumerate(calls_of_a_start(case, tmp_path / "calls")):
-        if everywhere or call in ("fsync ledger.jsonl", "fsync releases"):
-            killed_then_power_lost(case, tmp_path, number, 2 if everywhere else 0, count)
+    for number, named in enumerate(calls_of_a_start(case, tmp_path / "calls")):
+        if not everywhere and named not in ("fsync ledger.jsonl", "fsync releases"):
+            continue
+        # Before this call of its second start the process is killed; the power is lost when it goes on.
+        root = tmp_path / f"killed {number}"
+        root.mkdir()
+        disk, calls = Disk(root), itertools.count()
+        go(case, disk, root / RUN, 1, disk.mark, 1)
+        killed(case, disk, root / RUN, 2, disk.mark, lambda *_, calls=calls, number=number: next(calls) == number, 1)
+        killed_at = len(disk.log)
+        go(case, disk, root / RUN, 3, disk.mark, 1)
+        power_lost(case, disk, tmp_path, start=killed_at, chances=2 if everywhere else 0, count=count)
     assert count.states > 80, count
 
 
@@ -245,8 +225,20 @@ def test_cra_3_power_may_be_lost_again_while_a_run_recovers(every: int, tmp_path
     case, count = Case("BandedToeplitz", 8), Count()
     disk = recorded(case, tmp_path / "recorded")
     for point, (image, events) in enumerate(Image.along(disk.log)):
-        if point % every == every - 1:
-            lost_again(case, image, events, tmp_path, point, count)
+        if point % every != every - 1:
+            continue
+        root = tmp_path / f"lost {point}"
+        put(image.left(random.Random(point).choice), root)  # noqa: S311 # fates of a test
+        again = Disk(root)
+        recovers_at = len(again.log)
+        for event in events:
+            again.mark(event)
+        try:
+            go(case, again, root / RUN, 5, again.mark, 1)
+        except FAILURES as error:
+            if any(isinstance(event, Met) for event in events):
+                raise Violation(f"the run cannot go on: {error}") from error
+        power_lost(case, again, tmp_path, start=recovers_at, chances=2, count=count)
     assert count.states > (100 if every == 3 else 50)
 
 

@@ -53,18 +53,13 @@ def idx(array: np.ndarray) -> bytes:
     return gzip.compress(bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes(), 1)
 
 
-def clothes() -> dict[str, np.ndarray]:
+def test_clothes_come_in_every_form_of_the_digits(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(5)
     made = {"x_train": (60_000, 28, 28), "y_train": (60_000,), "x_test": (10_000, 28, 28), "y_test": (10_000,)}
     arrays = {key: np.zeros(shape, np.uint8) for key, shape in made.items()}
     arrays["x_train"][:50] = generator.integers(0, 256, (50, 28, 28))
     arrays["y_train"][:] = generator.integers(0, 10, 60_000)
     arrays["x_test"][-1] = 7
-    return arrays
-
-
-def test_clothes_come_in_every_form_of_the_digits(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays = clothes()
     files = dict(zip(mnist._NAMES, (idx(array) for array in arrays.values()), strict=True))
     digests = tuple(hashlib.md5(content, usedforsecurity=False).hexdigest() for content in files.values())
     monkeypatch.setattr(mnist, "_FASHION", mnist._Kind("Fashion-MNIST", "fashion-mnist", "https://x/", digests, 0.5, 0.25))
@@ -119,9 +114,9 @@ def test_a_file_of_another_data_set_or_far_too_large_is_refused(tmp_path: Path, 
             load(str(tmp_path / name))
 
 
-def jpeg(pixels: np.ndarray, kind: str = "JPEG") -> bytes:
+def jpeg(pixels: np.ndarray) -> bytes:
     out = io.BytesIO()
-    Image.fromarray(pixels).save(out, kind, **({"quality": 95, "subsampling": 0} if kind == "JPEG" else {}))
+    Image.fromarray(pixels).save(out, "JPEG", quality=95, subsampling=0)
     return out.getvalue()
 
 
@@ -243,11 +238,6 @@ def text(data_folder: Path) -> str:
     return (data_folder / "shakespeare.txt").read_text()
 
 
-@pytest.fixture(scope="module")
-def dataset(data_folder: Path, text: str) -> Dataset:
-    return shakespeare.load(str(data_folder))
-
-
 def words_of(inputs: torch.Tensor, targets: torch.Tensor) -> str:
     """One speaker's examples, put together again."""
     alphabet = shakespeare.ALPHABET
@@ -286,7 +276,8 @@ def test_the_published_text_has_303_speakers_of_whom_293_say_something(text: str
     assert set(text) == set(shakespeare.ALPHABET)
 
 
-def test_every_speaker_is_whole_and_either_trained_on_or_tested_on(dataset: Dataset, text: str) -> None:
+def test_every_speaker_is_whole_and_either_trained_on_or_tested_on(data_folder: Path, text: str) -> None:
+    dataset = shakespeare.load(str(data_folder))
     said = {name: words for name, words in shakespeare.speakers(text).items() if words}
     trained = set(dataset.users.tolist())
     assert len(trained) == 264

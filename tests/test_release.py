@@ -262,12 +262,6 @@ def test_a_foreign_stream_that_does_not_invert_its_matrix_is_refused_before_the_
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
-def test_what_a_foreign_strategy_states_about_its_sensitivity_is_computed_again() -> None:
-    honest, foreign = (Mechanism(strategy, PATTERN, 1.0) for strategy in (Identity(ROUNDS), Foreign(FOREIGN.C, stated=1e-6)))
-    assert foreign.mu == pytest.approx(honest.mu, rel=1e-12)
-    assert foreign.sensitivity_after(2).value == pytest.approx(honest.sensitivity_after(2).value, rel=1e-12)
-
-
 @pytest.mark.parametrize("strategy", [Identity(ROUNDS), toeplitz.square_root(ROUNDS, 3), BinaryTree(ROUNDS), FOREIGN])
 def test_a_promise_is_read_from_its_record_alone(tmp_path: Path, strategy: Identity) -> None:
     promise = Promise(ROUNDS, Mechanism(strategy, PATTERN, 1.3), settings={"a": 1})

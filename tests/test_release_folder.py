@@ -19,6 +19,7 @@ from hubbub.ledger.ledger import end_run
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import ReleasePath, RunStore, train
+from refusals import contents
 from release_paths import CLIENTS, CLIP, DIM, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, some_rounds, total
 
 
@@ -31,11 +32,6 @@ def test_cra_7_cra_9_a_kept_head_tells_a_rolled_back_ledger(tmp_path: Path) -> N
         opened(RunStore(tmp_path), head="f" * 64)
     with pytest.raises(LedgerError, match="64 hexadecimal digits"):
         opened(RunStore(tmp_path), head=kept[:12])
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    """All files but the lock, which names a process."""
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])

@@ -23,6 +23,7 @@ from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.noise import NoiseStream
 from hubbub.training import LatticeSum, ReleasePath, RunStore, SimulatedPopulation
+from malformed.contents import header_of, npy_of
 from refusals import little_memory
 from release_paths import ROUNDS, kinds, some_rounds
 
@@ -45,16 +46,9 @@ def test_res_1_a_dense_matrix_of_a_million_rounds_is_refused_before_it_is_alloca
         TOO_LARGE[name]()
 
 
-def npy(shape: tuple[int, ...], dtype: str, content: bytes) -> bytes:
-    """A NumPy file whose header says what it does not hold."""
-    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    header = header.ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + content
-
-
 def test_res_1_a_matrix_file_of_a_billion_entries_is_refused_before_they_are_allocated(tmp_path: Path) -> None:
     path = tmp_path / "C.npy"
-    path.write_bytes(npy((31623, 31623), "<f8", bytes(100)))
+    path.write_bytes(npy_of(header_of("'<f8'", "(31623, 31623)"), bytes(100)))
     with little_memory(100 * MIB), pytest.raises(DataError, match=r"C\.npy.*holds 100"):
         read_tensor_proto(path)
 
@@ -140,8 +134,10 @@ def test_res_4_a_run_needs_no_folder_for_temporary_files(tmp_path: Path, monkeyp
     assert kinds(tmp_path / "run").count("commit") == ROUNDS
 
 
-def long_ledger(path: Path, rounds: int) -> Promise:
-    """A ledger of so many rounds of random cohorts, each begun and committed: two records a round, written in one go."""
+@pytest.mark.parametrize("records", [20_000, pytest.param(MILLION, marks=pytest.mark.slow)])
+def test_res_5_a_ledger_of_a_million_records_opens_and_states_its_epsilon(records: int, tmp_path: Path) -> None:
+    # Rounds of random cohorts, each begun and committed: two records a round, written in one go.
+    rounds, path = records // 2, tmp_path / "ledger.jsonl"
     promise = Promise(rounds, Mechanism(Identity(rounds), PoissonSampling(0.001), 5.0), settings={"clip_norm": 1.0})
     ledger = Ledger(promise, bytes(32))
     ledger.start_epoch(0, bytes(32), "0" * 64)
@@ -151,14 +147,8 @@ def long_ledger(path: Path, rounds: int) -> Promise:
     with path.open("wb") as file:
         for body, head in zip(chain.records, chain.hashes, strict=True):
             file.write(b'{"body":' + strict_json.canonical(body) + b',"hash":"' + head.encode() + b'"}\n')
-    return promise
-
-
-@pytest.mark.parametrize("records", [20_000, pytest.param(MILLION, marks=pytest.mark.slow)])
-def test_res_5_a_ledger_of_a_million_records_opens_and_states_its_epsilon(records: int, tmp_path: Path) -> None:
-    promise = long_ledger(tmp_path / "ledger.jsonl", records // 2)
-    ledger = Ledger(promise, bytes(32), tmp_path / "ledger.jsonl")
-    assert ledger.next_round == records // 2
+    ledger = Ledger(promise, bytes(32), path)
+    assert ledger.next_round == rounds
     assert 0 < ledger.spent(1e-6).epsilon < 100
 
 

@@ -362,14 +362,15 @@ def test_the_noise_of_a_secure_run_has_the_stated_covariance(
     assert all(wrong_covariance(whiten(noise)) for whiten in others)
 
 
-def broken(z: Array) -> dict[str, Array]:
-    """Noise as it should not be."""
+def test_noise_of_another_covariance_is_caught() -> None:
+    z = np.stack([row(index, DIM) for index in range(ROUNDS)])
     N, half = linalg.inv(C), ROUNDS // 2
+    assert not wrong_covariance(C @ N @ z)
     twice, again, bare = z.copy(), z.copy(), N @ z
     twice[3] = z[2]
     again[half:] = z[:half]
     bare[:, :1000] = 0
-    return {
+    broken = {
         "independent": z,
         "C z in place of its inverse": C @ z,
         "minus bands": linalg.inv(2 * np.diag(np.diag(C)) - C) @ z,
@@ -379,12 +380,7 @@ def broken(z: Array) -> dict[str, Array]:
         "memory lost at a restart": np.vstack([N[:half, :half] @ z[:half], N[:half, :half] @ z[half:]]),
         "one layer without noise": bare,
     }
-
-
-def test_noise_of_another_covariance_is_caught() -> None:
-    z = np.stack([row(index, DIM) for index in range(ROUNDS)])
-    assert not wrong_covariance(C @ linalg.inv(C) @ z)
-    for name, noise in broken(z).items():
+    for name, noise in broken.items():
         assert wrong_covariance(C @ noise), name
 
 

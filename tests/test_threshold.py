@@ -314,10 +314,6 @@ SHORT, SHORT_SHARES = threshold.deal(*SMALL_SAFE, holders=4, threshold=1)
 TOLD = untold.forms([*SMALL_SAFE, *(share.secret for share in SHORT_SHARES)])
 
 
-def refusal(call: Callable[[], object], *kinds: type[Exception]) -> str:
-    return untold.refusal(call, TOLD, *kinds)
-
-
 LIED = SHORT.encrypt([4, -2])
 TRUE = SHORT_SHARES[1].partial(LIED)
 N_SMALL, SQUARE = SHORT.n, SHORT.n**2
@@ -388,7 +384,7 @@ LIES: dict[str, Callable[[Draw], Partial]] = {
 def test_pai_12_a_holder_who_lies_is_named_and_nothing_is_decrypted(lie: Callable[[Draw], Partial]) -> None:
     draw = random.Random(8)  # noqa: S311
     for _ in range(1000):
-        said = refusal(lambda: threshold.combine(SHORT, [lie(draw)], LIED), threshold.LyingHolderError)
+        said = untold.refusal(lambda: threshold.combine(SHORT, [lie(draw)], LIED), TOLD, threshold.LyingHolderError)
         assert said == "holder 2: not the partial decryption of these ciphertexts with the holder's share; combine without it"
     assert threshold.combine(SHORT, [TRUE], LIED) == [4, -2]
 

@@ -25,7 +25,7 @@ from hubbub.mechanism.strategies import Identity
 from hubbub.training.run_folder.record import read_run
 from hubbub.verification import verdict, verify
 from recorded_runs import answer, hubbub, invoke, require_noticed, rewritten, trained, unproved
-from refusals import refused
+from refusals import contents, refused
 from small_runs import linear, population, until
 
 CONFIG = """
@@ -65,12 +65,9 @@ def test_a_finished_run_holds(run: Path, capsys: pytest.CaptureFixture[str], mon
 
 
 def test_acc_7_verification_changes_nothing(run: Path) -> None:
-    def contents() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-
-    before = contents()
+    before = contents(run)
     verify(run)
-    assert contents() == before
+    assert contents(run) == before
 
 
 @pytest.mark.parametrize("ahead", [6, 40])

@@ -216,11 +216,6 @@ def of_a_promise(schema: object) -> None:
     Promise.from_record({**record, "kind": "promise", "schema": schema}, {})
 
 
-def of_schema(schema: object) -> None:
-    content = tensors(model=np.zeros(2))
-    checkpoint_of(content, content, schema)
-
-
 def of_a_strategy(schema: object) -> None:
     strategy_file.save(
         "s.safetensors", Optimized(Dense([[1.0]]), prefix_sum(1), SingleParticipation(), "mean", 1.0, 1.0, "", 0)
@@ -244,9 +239,10 @@ def of_an_agreement(version: object) -> None:
     Agreement.from_record({**record, "version": version})
 
 
-FORMS: dict[str, tuple[Callable[[Any], None], type[Exception], int, str]] = {
+EMPTY = tensors(model=np.zeros(2))
+FORMS: dict[str, tuple[Callable[[Any], object], type[Exception], int, str]] = {
     "a ledger": (of_a_promise, LedgerError, SCHEMA, "begun with another version"),
-    "a checkpoint": (of_schema, RunFolderError, 1, "schema"),
+    "a checkpoint": (lambda schema: checkpoint_of(EMPTY, EMPTY, schema), RunFolderError, 1, "schema"),
     "a strategy": (of_a_strategy, DataError, 1, "this hubbub reads 1"),
     "a key": (of_a_key, KeyFileError, 1, "version: must be 1"),
     "an agreement": (of_an_agreement, ValueError, 1, "than 1, which this hubbub reads"),

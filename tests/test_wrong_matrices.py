@@ -1,23 +1,20 @@
 """Files of strategies: of what is no strategy row and column are named, and what a file states of itself is computed again."""
 
-from dataclasses import dataclass
-from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from hubbub.factorization import Optimized, strategy_file
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation
-from hubbub.mechanism.sensitivity import Sensitivity
+from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Dense, dense
-from hubbub.mechanism.strategies.strategy import Draw, Memory, Row
 from hubbub.mechanism.workloads import prefix_sum
+from hubbub.testing import brute_force_sensitivity
 from malformed.contents import C, canonical, npy, opened, proto, tensors_file
 from recorded_runs import invoke
 from refusals import refused
+from small_runs import Foreign
 
 pytestmark = pytest.mark.usefixtures("workplace")
 
@@ -86,50 +83,25 @@ def test_fil_1_bands_are_counted_in_the_matrix_and_not_believed() -> None:
     refused([*ACCOUNT, "C.npy", "--sampling-probability", "0.1", "--cycle-length", "2"], "has 6 bands", "cycle_length = 2")
 
 
-def worst(matrix: np.ndarray, separation: int, participations: int) -> float:
-    """The sensitivity by its definition: over all sets of rounds that one client may join, and over all signs."""
-    gram, largest = np.abs(matrix.T @ matrix), 0.0
-    for count in range(1, participations + 1):
-        for rounds in combinations(range(len(matrix)), count):
-            if all(later - earlier >= separation for earlier, later in pairwise(rounds)):
-                largest = max(largest, float(gram[np.ix_(rounds, rounds)].sum()))
-    return largest**0.5
-
-
-@dataclass(frozen=True)
-class Modest:
-    """A strategy from elsewhere that states far too small a sensitivity."""
-
-    inner: Dense
-
-    @property
-    def rounds(self) -> int:
-        return self.inner.rounds
-
-    def matrix(self) -> Any:
-        return self.inner.matrix()
-
-    def sensitivity(self, participation: Participation) -> Sensitivity:
-        return Sensitivity(0.1, exact=True, source="my word")
-
-    def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
-        return self.inner.step(round_index, draw, memory)
+SEPARATED = MinSeparation(2, 3)
 
 
 @pytest.mark.parametrize("factor", [1.0, 3.0, 0.01])
 def test_fil_2_columns_of_any_norm_have_the_sensitivity_that_they_have(factor: float) -> None:
     Path("C.npy").write_bytes(npy(factor * C))
-    mechanism = Mechanism(dense.load("C.npy"), MinSeparation(2, 3), noise_multiplier=1.5)
-    assert mechanism.l2_sensitivity == pytest.approx(worst(factor * C, 2, 3), rel=1e-12)
+    mechanism = Mechanism(dense.load("C.npy"), SEPARATED, noise_multiplier=1.5)
+    assert mechanism.l2_sensitivity == pytest.approx(brute_force_sensitivity(factor * C, SEPARATED), rel=1e-12)
     # The noise is a multiple of the norm that the largest column really has.
     assert mechanism.stddev == pytest.approx(1.5 * np.linalg.norm(factor * C, axis=0).max(), rel=1e-12)
 
 
 def test_fil_2_a_stated_sensitivity_is_not_trusted() -> None:
-    mechanism = Mechanism(Modest(Dense(C)), MinSeparation(2, 3), noise_multiplier=1.0)
-    assert mechanism.l2_sensitivity >= worst(C, 2, 3) * (1 - 1e-12)
-    assert mechanism.column_norm >= np.linalg.norm(C, axis=0).max() * (1 - 1e-12)
-    assert mechanism.sensitivity_after(4).value >= worst(C[:4, :4], 2, 3) * (1 - 1e-12)
+    mechanism = Mechanism(Foreign(C, stated=0.1), SEPARATED, noise_multiplier=1.0)
+    whole, largest = brute_force_sensitivity(C, SEPARATED), np.linalg.norm(C, axis=0).max()
+    assert mechanism.l2_sensitivity == pytest.approx(whole, rel=1e-12)
+    assert mechanism.column_norm == pytest.approx(largest, rel=1e-12)
+    assert mechanism.mu == pytest.approx(whole / largest, rel=1e-12)
+    assert mechanism.sensitivity_after(4).value == pytest.approx(brute_force_sensitivity(C[:4, :4], SEPARATED), rel=1e-12)
 
 
 def test_fil_2_a_file_has_no_place_for_a_sensitivity() -> None:

@@ -27,7 +27,7 @@ from hubbub.secagg.aggregator import Aggregator, Request
 from hubbub.secagg.key_holder import Holder
 from hubbub.secagg.protocol import Agreement
 from hubbub.training.aggregate import LatticeSum
-from malformed import laws
+from malformed import contents, laws
 from malformed.contents import flipped, npy, sha256
 from malformed.place import KINDS, Call, Case, Damage, Run, Word, becoming, holding, nothing, together, without
 from small_keys import SAFE
@@ -260,8 +260,7 @@ def state_folders(run: Run) -> Iterator[Case]:  # noqa: C901 # one kind after an
 
     model = "served/state/server.safetensors"
     content = files[model] or b""
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
+    header, data = contents.opened(content)
     bad = [*laws.of_safetensors(content), *((f"as bytes: {what}", odd) for what, odd in laws.of_bytes(content, flips=60))]
     for key, odds in {
         "rounds": ("-1", "2", "x", "", "1.5", "10" * 30),
@@ -269,8 +268,8 @@ def state_folders(run: Run) -> Iterator[Case]:  # noqa: C901 # one kind after an
         "sha256": ("", "0" * 64),
     }.items():
         for odd in odds:
-            text = json.dumps({**header, "__metadata__": {**header["__metadata__"], key: odd}}).encode()
-            bad.append((f"{key} {odd[:9]!r}", len(text).to_bytes(8, "little") + text + content[8 + length :]))
+            changed = {**header, "__metadata__": {**header["__metadata__"], key: odd}}
+            bad.append((f"{key} {odd[:9]!r}", contents.tensors_file(changed, data)))
     for what, odd in bad:
         yield case_of(what, model, holding(model, odd))
     for name in (model, "served/ledger.jsonl", "served/state/keys/run", "served/state/keys/epoch-0"):

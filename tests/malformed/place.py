@@ -49,23 +49,11 @@ EARLIER: tuple[str, ...] = (*PLAN, "--set", 'privacy.earlier_runs=["run"]')
 EVERY = (VERIFY, RESUME, LEDGER, COUNTED)
 
 CONFIG = """\
-[training]
-rounds = 12
-cohort_size = 3
-
-[privacy]
-mode = "dp-ftrl"
-noise_multiplier = 1.0
-
-[participation]
-min_separation = 3
-
-[data]
-name = "malformed:people"
-clients = 12
-
-[model]
-name = "malformed:Line"
+training = { rounds = 12, cohort_size = 3 }
+privacy = { mode = "dp-ftrl", noise_multiplier = 1.0 }
+participation = { min_separation = 3 }
+data = { name = "malformed:people", clients = 12 }
+model = { name = "malformed:Line" }
 """
 
 
