@@ -43,9 +43,7 @@ def new(
     try:
         write_atomic(file, text.replace("examples/own_model.py", str(file)).encode(), mode=0o666)
     except OSError as error:
-        raise ConfigError(
-            f"FILE = '{file}': cannot be written ({error.strerror}); make room, or choose another place"
-        ) from error
+        raise ConfigError(f"FILE = '{file}': cannot be written ({error.strerror}); choose another place") from error
     say(console(), f"Wrote {file}", f"Try it: {command} {shlex.quote(str(file))}")
 
 

@@ -71,11 +71,8 @@ class Dataset:
                 raise DataError(
                     f"{part}_targets: run from {lowest} to {highest}, but {known} the classes 0 to {self.classes - 1} only"
                 )
-        if self.users is not None and getattr(self.users, "shape", None) != (len(self.train_inputs),):
-            given = f"has the shape {self.users.shape}" if isinstance(self.users, np.ndarray) else f"is {shown(self.users)}"
-            raise DataError(f"users: {given}; it must be an array of shape ({len(self.train_inputs)},)")
-        if self.users is not None and self.users.dtype.kind not in "iuU" and not all(isinstance(u, str) for u in self.users):
-            raise DataError(f"users: are {self.users.dtype}; each must be an integer or a name, and none may be missing")
+        if self.users is not None:
+            _require_users(self.users, len(self.train_inputs))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -110,6 +107,14 @@ class Dataset:
             None if self.users is None else self.users[rest.numpy()],
             self.classes,
         )
+
+
+def _require_users(users: np.ndarray, examples: int) -> None:
+    if getattr(users, "shape", None) != (examples,):
+        given = f"has the shape {users.shape}" if isinstance(users, np.ndarray) else f"is {shown(users)}"
+        raise DataError(f"users: {given}; it must be an array of shape ({examples},)")
+    if users.dtype.kind not in "iuU" and not all(isinstance(user, str) for user in users):
+        raise DataError(f"users: are {users.dtype}; each must be an integer or a name, and none may be missing")
 
 
 def _require_inputs(name: str, inputs: torch.Tensor) -> None:

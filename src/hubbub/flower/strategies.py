@@ -275,7 +275,7 @@ class PrivateStrategy(Strategy):
 
     def _connected(self, grid: Grid) -> dict[int, bytes]:
         wanted, setting = getattr(self.strategy, "min_available_nodes", 1), "min_available_nodes"
-        if self._options.evaluation == "exact" and getattr(self.strategy, "fraction_evaluate", 0):
+        if self._options.evaluation == "exact" and getattr(self.strategy, "fraction_evaluate", False):
             # Flower would wait for them for ever, after the round was paid for.
             measuring = getattr(self.strategy, "min_evaluate_nodes", 1)
             wanted, setting = max((wanted, setting), (measuring, "min_evaluate_nodes"))

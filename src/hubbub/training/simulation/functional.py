@@ -93,6 +93,11 @@ def require_trainable(module: nn.Module, loss: object = None) -> list[nn.Paramet
     parameters = [p for p in module.parameters() if p.requires_grad]
     if not any(p.numel() for p in parameters):
         raise ConfigError("model: has no trainable parameter; set requires_grad on those to be trained")
+    _require_plain(parameters)
+    return parameters
+
+
+def _require_plain(parameters: list[nn.Parameter]) -> None:
     if any(hasattr(p, "full_tensor") for p in parameters):
         raise ConfigError(
             "model: has sharded parameters (DTensor, as of FSDP2), and a release is of one flat vector; leave the model whole, "
@@ -103,7 +108,6 @@ def require_trainable(module: nn.Module, loss: object = None) -> list[nn.Paramet
     kinds = {p.dtype for p in parameters}
     if len(kinds) > 1 or not parameters[0].is_floating_point():
         raise ConfigError(f"model: trainable parameters of dtypes {kinds}; they must share one floating dtype")
-    return parameters
 
 
 def difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
