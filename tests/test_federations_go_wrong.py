@@ -107,19 +107,27 @@ class Breaks(flowers.FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-def test_flw_4_an_exception_where_a_release_is_learnt_ends_the_start_and_the_next_one_learns_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", ["the same strategy", "another"])
+def test_flw_4_an_exception_where_a_release_is_learnt_ends_the_start_and_the_next_one_learns_it(
+    tmp_path: Path, again: str
+) -> None:
     def made(*breaks_in: int) -> DPFedAvgFixed:
         inner = Breaks(min_available_nodes=CLIENTS)
         inner.breaks_in = breaks_in
-        return DPFedAvgFixed(inner, clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=CLIENTS, state=tmp_path)
+        return DPFedAvgFixed(inner, clip_norm=1.0, noise_multiplier=1e-6, num_sampled_clients=CLIENTS, state=tmp_path)
 
+    strategy = made(2)
     with pytest.raises(ZeroDivisionError):
-        made(2).start(Federation(CLIENTS, moved).grid, record(MODEL), num_rounds=3)
+        strategy.start(Federation(CLIENTS, moved).grid, record(MODEL), num_rounds=3)
     assert [entry.state for entry in rounds_of(tmp_path).rounds] == ["committed", "committed"]
-    strategy = made()
-    strategy.start(Federation(CLIENTS, moved).grid, record(MODEL), num_rounds=1)
+    if again == "another":
+        strategy = made()
+    strategy.strategy.breaks_in = ()  # type: ignore[attr-defined]
+    learnt = strategy.start(Federation(CLIENTS, moved).grid, record(MODEL), num_rounds=1).arrays
     assert [entry.state for entry in rounds_of(tmp_path).rounds] == ["committed"] * 3
     assert strategy.rounds_charged == strategy.guarantee().rounds == 3
+    # All clients move it by a hundredth in each round.
+    np.testing.assert_allclose(learnt["w"].numpy() - MODEL["w"], 0.03, atol=1e-4)
 
 
 def test_flw_4_an_exception_while_replies_come_aborts_the_round_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -283,11 +291,23 @@ def test_flw_9_waiting_for_nodes_ends_with_a_message_and_charges_nothing(there: 
     now = itertools.count(step=60.0)
     waited: list[float] = []
     monkeypatch.setattr(messages, "time", SimpleNamespace(monotonic=lambda: next(now), sleep=waited.append))
-    strategy = fixed()
+    strategy, grid = fixed(), told(*[(number, b"") for number in range(there)])
+    grid.all_connected = False
     with pytest.raises(ParticipationError, match=f"min_available_nodes = 4: {there} nodes are connected after 600 seconds"):
-        asked(strategy, told(*[(number, b"") for number in range(there)]))
+        asked(strategy, grid)
     assert 0 < len(waited) < 20
     assert strategy.rounds_charged == 0
+
+
+def test_flw_9_nodes_that_cannot_come_are_not_waited_for_and_those_of_an_exact_evaluation_not_in_vain() -> None:
+    one, exact = flowers.FedAvg(min_available_nodes=1), {"clip_norm": 1.0, "noise_multiplier": 1.0, "evaluation": "exact"}
+    for strategy, words in (
+        (fixed(), "min_available_nodes = 4"),
+        (DPFedAvgFixed(one, num_sampled_clients=1, **exact), "min_evaluate_nodes = 2"),
+    ):
+        with pytest.raises(ParticipationError, match=f"{words}: this grid has 1 nodes, and no other will come"):
+            asked(strategy, LocalGrid(ClientApp(), num_nodes=1))
+        assert strategy.rounds_charged == 0
 
 
 # Versions of Flower

@@ -196,6 +196,18 @@ def test_correlated_noise_of_holders_goes_on_over_restarts_of_all_and_is_charged
 # What may go wrong
 
 
+def test_a_strategy_that_tells_clients_another_clip_norm_is_refused_since_the_server_cannot_clip_again(tmp_path: Path) -> None:
+    class Own(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            return super().configure_train(server_round, arrays, ConfigRecord({**config, "dpfedavg_clip_norm": 1.999}), grid)
+
+    settings = {"clip_norm": 1.0, "noise_multiplier": FAINT, "num_sampled_clients": CLIENTS}
+    strategy = flower.DPFedAvgFixed(Own(min_available_nodes=CLIENTS), secagg=whole(), **settings)
+    with pytest.raises(ConfigError, match="does not pass on the config"):
+        one_round(strategy, federation(tmp_path))
+    assert strategy.rounds_charged == 0
+
+
 def test_whoever_does_not_answer_counts_as_zero(tmp_path: Path) -> None:
     on = federation(tmp_path)
     on.offline([on.get_node_ids()[3]])

@@ -209,6 +209,8 @@ def test_what_cannot_be_kept_is_refused_at_once(make: Callable[[], PrivateStrate
         (DPFedAvgFixed, {"clip_norm": 1.0, "clipnorm": 2.0}, "clip_norm"),
         (DPFedAvgAdaptive, {"on_failures": "zero"}, "on_failure"),
         (MatrixFactorizationDP, {"clip_norm": 1.0, "dleta": 1}, "delta"),
+        # Before those that are missing.
+        (DPFedAvgFixed, {"clipping_norm": 1.0}, "clip_norm"),
         (compat.DifferentialPrivacyClientSideFixedClipping, {"clipping_norm": 1.0, "clip_norm": 1.0}, "clipping_norm"),
         (compat.DifferentialPrivacyServerSideAdaptiveClipping, {"target_quantile": 0.5}, "target_clipped_quantile"),
     ],
@@ -222,6 +224,11 @@ def test_an_unknown_argument_is_refused_by_the_name_of_the_class_with_the_neares
     words = rf"{unknown} = {value!r}: is no argument of {called.__name__} \(did you mean '{meant}'\?\); known are strategy, "
     with pytest.raises(TypeError, match=words):
         called(FedAvg(), num_sampled_clients=3, **z, **named)
+
+
+def test_an_epsilon_is_told_where_it_comes_from() -> None:
+    with pytest.raises(TypeError, match=r"epsilon = 8: is no argument of DPFedAvgFixed; it follows from the noise, which"):
+        DPFedAvgFixed(FedAvg(), epsilon=8)  # type: ignore[call-arg]
 
 
 def test_a_strategy_that_does_not_tell_clients_to_add_noise_asks_nobody() -> None:
@@ -333,5 +340,10 @@ def test_federated_evaluation_is_off_until_its_exactness_is_asked_for() -> None:
     stated = [{"accuracy": 0.5, "num-examples": 2}] * 4 + [{"num-examples": 2}]
     replies = [Message(RecordDict({"m": MetricRecord(m)}), reply_to=to) for m, to in zip(stated, asked, strict=True)]
     assert exact.aggregate_evaluate(1, replies[:4]) == MetricRecord({"accuracy": 0.5})
-    assert exact.aggregate_evaluate(1, replies) is None
+    # The first answer of each, and none of its metrics ends a run.
+    again = Message(RecordDict({"m": MetricRecord({"accuracy": 1.0, "num-examples": 2})}), reply_to=asked[0])
+    assert exact.aggregate_evaluate(1, [*replies[:4], again]) == MetricRecord({"accuracy": 0.5})
+    for odd in ({"num-examples": 2}, {"accuracy": 0.5, "num-examples": -8}, {"accuracy": [0.5], "num-examples": 2}):
+        reply = Message(RecordDict({"m": MetricRecord(odd)}), reply_to=asked[4])
+        assert exact.aggregate_evaluate(1, [*replies[:4], reply]) is None
     assert "the metrics of federated evaluation, which are exact" in exact.guarantee().not_covered

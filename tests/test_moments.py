@@ -20,6 +20,7 @@ from hubbub.experiment.sweep.grid import CELLS, Cell
 from hubbub.experiment.sweep.results import choice, found
 from hubbub.ledger.multi_run import compose_runs
 from hubbub.noise.sources import SimulationSource
+from hubbub.report.summary import summary
 from hubbub.training.moments import Moments, _Units, private_moments, read_moments
 from hubbub.training.run_folder import NORMALIZATION
 from recorded_runs import hubbub
@@ -113,6 +114,10 @@ def test_a_run_releases_them_first_counts_them_and_resumes_by_them(tmp_path: Pat
     assert verdict.ok, [check for check in verdict.checks if not check.ok]
     assert "normalization" in [check.name for check in verdict.checks]
     assert load(moved).dataset.shape == begun.run.dataset.shape
+    stated = [summary(run).statement() for run in (moved / NORMALIZATION, moved)]
+    assert "(2) What is covered: the release of means and variances, 1 round" in stated[0]
+    assert "(3) What is released: means and variances of the inputs, as seen through a noisy sum." in stated[0]
+    assert "Also means and variances of the inputs, released with noise by an earlier run that is counted." in stated[1]
     hubbub("publish", moved, "-o", tmp_path / "public")
     published = load_file(tmp_path / "public" / "normalization.safetensors")
     assert torch.equal(published["mean"], own.mean)

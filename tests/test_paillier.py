@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
+from hubbub.errors import HubbubError
 from hubbub.secagg import packing, paillier, randomizers, textbook, threshold
 from hubbub.secagg.paillier import PrivateKey, PublicKey
 from small_keys import VECTORS, iso, number, other, plain, small
@@ -291,3 +292,12 @@ def test_encryption_is_its_definition_in_python_integers(m: int, r: int) -> None
     assert type(c) is int
     assert c == pow(1 + PQ, m, PQ * PQ) * pow(r, PQ, PQ * PQ) % (PQ * PQ)
     assert textbook.decrypt(P, Q, c) == m
+
+
+def test_a_proof_that_was_computed_wrongly_does_not_leave_since_it_would_factor_the_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    private, right, calls = PrivateKey.from_primes(1_000_003, 1_000_039), gmpy2.powmod_sec, iter([1, 0])
+    monkeypatch.setattr(gmpy2, "powmod_sec", lambda base, exponent, prime: right(base, exponent, prime) ^ next(calls))
+    with pytest.raises(HubbubError, match="computed wrongly, and is not sent"):
+        private.identified(b"now")

@@ -19,7 +19,7 @@ from torch import nn
 
 from conftest import raising
 from hubbub import Mechanism, MinSeparation, PoissonSampling
-from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, ParticipationError, RunFolderError
+from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, ParticipationError, RunFolderError, SumNotOpenedError
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
@@ -28,7 +28,7 @@ from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource
 from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, ServerOptimizer, SimulatedPopulation, train
-from hubbub.training.aggregate import Population
+from hubbub.training.aggregate import NoSum, Population
 from release_paths import CLIENTS, CLIP, DIM, PATTERN, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, total
 from small_runs import Foreign
 
@@ -330,6 +330,24 @@ def test_a_bare_sum_and_a_number_between_two_points_are_not_committed() -> None:
     with pytest.raises(LedgerError, match="shape"):
         path.commit(ticket, release[1:])
     path.commit(ticket, release)
+
+
+def test_a_row_for_a_sum_on_the_lattice_that_is_not_formed_yet_opens_none_in_floating_point() -> None:
+    path = opened()
+    row = path.row(path.begin([0], NoSum(total().lattice, SumNotOpenedError("not yet")), CLIP))
+    with pytest.raises(NoiseExhaustedError, match=r"is for a sum in steps of .*, and this one is in floating point"):
+        PlainSum(torch.zeros(DIM, dtype=torch.float64), {}).open(row)
+
+
+def test_cra_9_a_round_that_another_process_has_aborted_leaves_no_release_in_its_way(tmp_path: Path) -> None:
+    first = opened(locked(tmp_path))
+    ticket = first.begin([0], total(), CLIP)
+    # As where the file of the lock was deleted.
+    second = opened(RunStore(tmp_path))
+    with pytest.raises(LedgerError, match="changed by another process"):
+        first.commit(ticket, total().open(first.row(ticket)))
+    one_round(second, 1)
+    assert opened(RunStore(tmp_path)).ledger.rounds == ("aborted", "committed")
 
 
 def test_a_path_that_was_not_started_gives_no_noise(tmp_path: Path) -> None:

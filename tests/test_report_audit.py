@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -90,13 +91,22 @@ def test_an_audit_of_more_rounds_than_were_begun_bounds_nothing_and_the_whole_pr
     assert f">promised: {rounded_up(whole.guarantee.epsilon)}<" in text
 
 
-def test_a_broken_system_is_said_in_colour(audited: Path, tmp_path: Path) -> None:
+def test_a_broken_system_is_said_in_colour_and_not_published(
+    audited: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def breaks(found: dict[str, Any]) -> None:
         found["verdict"], found["sentence"] = "BROKEN", "BROKEN: <b>the noise</b> is gone."
         found["checks"][0]["passed"] = found["comparisons"][0]["holds"] = False
 
     broken = with_audit(summary(audited), read_audit(changed(audited, tmp_path / "a", breaks)))
     assert "the audit: BROKEN: <b>the noise</b> is gone." in " ".join(broken.statement().split())
+    # Who adds the noise of a simulation or of a real run is nothing that an audit sees.
+    real = trained(tmp_path, SMALL.replace("= 10 ", '= 10, plan = "one-by-one" '))
+    for folder in (audited / "audit", tmp_path / "a"):
+        shutil.copytree(folder, real / "audit", dirs_exist_ok=True)
+        assert hubbub("publish", real, "-o", tmp_path / folder.name) == (2 if folder.name == "a" else 0)
+    assert "its audit disproves what would be stated" in capsys.readouterr().err
+    assert "show, with confidence 95 %" in " ".join((tmp_path / "audit" / "README.md").read_text().split())
     text = page([broken], public=True)
     assert '<p class="warning">BROKEN: &lt;b&gt;the noise&lt;/b&gt; is gone.</p>' in text
     assert "Tests that failed: clients that break the participation pattern." in text

@@ -14,6 +14,8 @@ from hubbub.mechanism.strategies import BinaryTree, Dense, Identity, Strategy, t
 from hubbub.mechanism.strategies.strategy import progress
 from hubbub.mechanism.utility import noising_matrix
 from hubbub.noise import NoiseStream, SecureSource, Segments, SimulationSource
+from hubbub.noise.sources import IncarnationSource
+from small_runs import Foreign
 
 ROUNDS = 41
 STRATEGIES = [
@@ -171,6 +173,44 @@ def test_a_step_that_fails_in_the_middle_of_a_row_changes_nothing() -> None:
         assert (noise.round_index, noise.drawn) == (t, t)
         source.left = 10**9
         assert torch.equal(noise.next_row(), expected[t])
+
+
+@pytest.mark.parametrize("length", [5, 16_384, 20_000, 24_576])
+def test_segments_of_any_length_are_filled_each_to_its_end(length: int) -> None:
+    class Own(SimulationSource):
+        segment_length = length
+
+        def segments(self, index: int, first: int) -> Segments:
+            numbers = itertools.count(first)
+            return lambda out: out.copy_(SimulationSource(1000 * index + next(numbers)).row(0, len(out)))
+
+    dim = min(50_000, 40 * length)
+    for strategy in STRATEGIES[:3]:
+        mechanism = Mechanism(strategy, MinSeparation(20, 2), 0.5)
+        whole = rows(NoiseStream(mechanism, dim, source=Own(0)), 3)
+        parts = [NoiseStream(mechanism, dim, source=Own(0), part=part) for part in ((0, 7), (7, dim - 3), (dim - 3, dim))]
+        for row in whole:
+            assert torch.equal(torch.cat([part.next_row() for part in parts]), row)
+            deviations = row[: dim // 5 * 5].view(5, -1).std(dim=1) / row.std()
+            assert length == 5 or bool(((deviations - 1).abs() < 0.1).all())
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["row", "memory"])
+def test_a_step_that_makes_rows_of_another_length_is_refused_before_numbers_go_without_noise(kept: bool) -> None:
+    strategy = Foreign(np.eye(4))
+    strategy.step = lambda t, draw, memory: (draw(t), (draw(t)[:1],)) if kept else (draw(t)[:1], ())  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=r"its step makes a row of shape \(1,\) of rows of z of 3 numbers"):
+        stream(strategy).next_row()
+
+
+@pytest.mark.parametrize(
+    "source", [SecureSource(bytes(32)), IncarnationSource([(0, bytes(32))])], ids=["secure", "incarnation"]
+)
+def test_rng_4_secret_rows_belong_to_one_stream(source: SecureSource) -> None:
+    mechanism = Mechanism(Identity(2), MinSeparation(3, 2), 1.3)
+    NoiseStream(mechanism, 3, source=source)
+    with pytest.raises(NoiseExhaustedError, match=f"another stream gives out the rows of this {type(source).__name__}"):
+        NoiseStream(mechanism, 3, source=source)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.complex64, torch.int64])

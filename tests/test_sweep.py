@@ -41,6 +41,10 @@ def test_a_grid_over_the_budget_takes_the_place_of_a_noise_multiplier_and_each_c
         mechanism = Mechanism(Identity(2), PoissonSampling(0.2), multiplier)
         met = accounting.guarantee(mechanism, delta=1e-5).epsilon
         assert cell.config.privacy.epsilon * 0.99 < met <= cell.config.privacy.epsilon
+        # Whoever publishes or extends it says so.
+        (said,) = planned(cell.config, 10).not_covered
+        assert "these settings are of a sweep of 2 runs over the same people" in said
+    assert not planned(cells_of(base, grid_of(["privacy.epsilon=1"]))[0].config, 10).not_covered
     assert noise[0] > noise[1]
 
 

@@ -329,6 +329,46 @@ class Balanced:
         return F.cross_entropy(output, targets, self.counts.sum() / self.counts, reduction="sum") / len(targets)
 
 
+class Sometimes(nn.Linear):
+    """Keeps a mean while it trains, or of inputs with a further axis."""
+
+    mean = 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.ndim == 3 or (self.training and x.ndim == 2):
+            self.mean += float(x.detach().mean())
+        return super().forward((x.mean(1) if x.ndim == 3 else x) - self.mean)
+
+
+def test_cli_15_what_a_model_keeps_in_one_mode_or_of_one_form_is_found_where_it_is_used() -> None:
+    model, y = Sometimes(4, 3).eval(), torch.tensor([0, 1] * 4)
+    private_gradients(model, F.cross_entropy, torch.randn(8, 4), y, 0.5)
+    for inputs in (torch.randn(8, 2, 4), torch.randn(8, 4)):
+        with pytest.raises(ConfigError, match="depends on what they saw before"):
+            private_gradients(model.train(inputs.ndim == 2), F.cross_entropy, inputs, y, 0.5)
+    clients = [(torch.randn(8, 1, 1, 4), y), (torch.randn(8, 2, 4), y)]
+    clients_by_form = SimulatedPopulation(clients, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one"))
+    flat = nn.Sequential(nn.Identity(), Sometimes(4, 3))
+    flat[0].register_forward_hook(lambda *called: called[2].flatten(1) if called[2].ndim == 4 else called[2])
+    flat[1].register_forward_pre_hook(lambda module, given: module.train(given[0].ndim == 3) and None)
+    with pytest.raises(ConfigError, match="depends on what they saw before"):
+        clients_by_form.prepare(flat, 2)
+
+
+def test_a_parameter_that_is_used_past_its_name_or_has_hooks_is_refused_since_it_would_not_be_trained_so() -> None:
+    listed = nn.Linear(4, 3)
+    weights = [listed.weight]
+    listed.register_forward_hook(lambda module, given, _: F.linear(given[0], weights[0], module.bias))
+    hooked = nn.Linear(4, 3)
+    hooked.weight.register_hook(lambda gradient: 0 * gradient)
+    for model, words in ((listed, "uses a parameter past its name"), (hooked, "has hooks on parameters")):
+        with pytest.raises(ConfigError, match=words):
+            private_gradients(model, F.cross_entropy, torch.randn(8, 4), torch.tensor([0, 1] * 4), 0.5)
+        if model is hooked:
+            with pytest.raises(ConfigError, match=words):
+                ExamplePopulation(torch.randn(8, 4), torch.tensor([0, 1] * 4), F.cross_entropy).prepare(model, 8)
+
+
 @pytest.mark.parametrize("make", ["one-by-one", "batched-4", "alone", "examples", "gradients"])
 @pytest.mark.parametrize("what", [RunningMean, Balanced, "model"])
 def test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused(make: str, what: Any) -> None:

@@ -74,6 +74,18 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(assignment: str, words:
             ["participation.max_cohort_size=3"],
             ["participation.max_cohort_size = 3", "'truncated-poisson'", "participation.pattern = 'min-separation'"],
         ),
+        (
+            "good.toml",
+            ["training.server_momentum=0.5"],
+            ["server_momentum = 0.5", 'does nothing without server_optimizer = "fedavgm"'],
+        ),
+        ("good.toml", ["data.alpha=1"], ["data.alpha = 1", 'without partition = "dirichlet"']),
+        ("good.toml", ["data.partition=user", "data.clients=9"], ["data.clients = 9", 'without partition = "iid"']),
+        (
+            "good.toml",
+            ['evaluation.statistics=["accuracy"]', "evaluation.loss_bound=3"],
+            ["loss_bound = 3", 'the statistic "loss"'],
+        ),
         ("correlated.toml", ["privacy.sampling=poisson"], ["privacy.sampling = 'poisson'", "participation", "leave one"]),
         ("correlated.toml", ["privacy.bands=5"], ["privacy.bands = 5", "4"]),
         ("correlated.toml", ["training.rounds=20", "participation.min_separation=6"], ["min_separation = 6", "10"]),
