@@ -199,18 +199,18 @@ def test_the_epsilon_of_a_broken_pattern_is_that_of_what_happened(run: Path) -> 
     assert f"the actual epsilon is {accounting.rounded_up(happened)}" in failing(run)["participation"]
 
 
-PROMETHEUS, REPORTS = "metrics.prom", ["report.html", "report.md", "report.png"]
+METRICS, REPORTS = ["metrics.jsonl", "metrics.prom"], ["report.html", "report.md", "report.png"]
 
 
 @pytest.mark.parametrize("bits", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_cra_18_a_flipped_bit_shows_in_every_file_but_those_that_verify_names_as_bound_by_nothing(run: Path, bits: int) -> None:
-    assert require_noticed(run, bits=bits) == [PROMETHEUS, *REPORTS, "state/lock"]
+    assert require_noticed(run, bits=bits) == [*METRICS, *REPORTS, "state/lock"]
     assert hubbub("publish", str(run), "-o", str(run.parent / "public")) == 0
-    assert require_noticed(run, bits=bits, names="ledger.jsonl") == [PROMETHEUS, *REPORTS, "state/lock"]
+    assert require_noticed(run, bits=bits, names="ledger.jsonl") == [*METRICS, *REPORTS, "state/lock"]
     assert require_noticed(run.parent / "public", bits=4 * bits) == []
     assert hubbub("close", str(run)) == 0
     checkpoint = ["state/checkpoint-12.safetensors", "state/checkpoint.json"]
-    assert require_noticed(run, bits=bits, names="*.json*") == [PROMETHEUS, *REPORTS, *checkpoint, "state/lock"]
+    assert require_noticed(run, bits=bits, names="*.json*") == [*METRICS, *REPORTS, *checkpoint, "state/lock"]
 
 
 def test_a_published_folder_is_verified_as_far_as_it_proves_anything(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,8 +79,6 @@ def test_a_setting_that_cannot_be_is_refused_by_its_name(assignment: str, words:
             ["training.server_momentum=0.5"],
             ["server_momentum = 0.5", 'does nothing without server_optimizer = "fedavgm"'],
         ),
-        ("good.toml", ["data.alpha=1"], ["data.alpha = 1", 'without partition = "dirichlet"']),
-        ("good.toml", ["data.partition=user", "data.clients=9"], ["data.clients = 9", 'without partition = "iid"']),
         (
             "good.toml",
             ['evaluation.statistics=["accuracy"]', "evaluation.loss_bound=3"],

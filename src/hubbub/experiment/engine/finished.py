@@ -88,9 +88,8 @@ def load(run: str | Path, *, allow_import: bool = False) -> FinishedRun:
     folder = Path(run)
     recorded = read_run(folder)
     content = _model_content(folder, recorded)
-    # The others are not needed for that, and may be gone.
-    needed = ("config.toml", "guarantee.json", "model.safetensors")
-    bound = {name: digest for name, digest in (recorded.history.files or {}).items() if name in needed}
+    # The state is not needed for that, and may be gone.
+    bound = {name: digest for name, digest in (recorded.history.files or {}).items() if not name.startswith("state/")}
     for change in RunStore(folder).changed(bound):
         raise RunFolderError(f"{folder}: {change}; restore the file")
     config = configs.resolve(configs.of_run(folder))

@@ -211,7 +211,7 @@ class RunInFolder:
             self.write_guarantee()
         # In the place of releases that went, for a run that extends this one.
         stands = history.forgets or not self.run.config.training.keep_releases
-        further = [name for name in (*([CHECKPOINT] if stands else []), "metrics.jsonl") if os.path.lexists(self.folder / name)]
+        further = [CHECKPOINT] if stands and os.path.lexists(self.folder / CHECKPOINT) else []
         made = {name: self.store.digest(name) for name in ("config.toml", "guarantee.json", *further)}
         made["model.safetensors"] = hashlib.sha256(content).hexdigest()
         bound = history.files
