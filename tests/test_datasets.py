@@ -48,6 +48,8 @@ def test_clients_are_views_of_one_copy_of_the_data_and_have_what_they_were_dealt
         assert targets.untyped_storage().data_ptr() == ordered.train_targets.untyped_storage().data_ptr()
     assert np.array_equal(ordered.users, users[np.concatenate(parts)])
     # Once they stand client by client, nothing is copied.
+    with pytest.raises(DataError, match="together they must hold each of 0 to 1436 once"):
+        dealt(dataset, [np.arange(1436), np.array([0])])
     assert dealt(ordered, by_user(np.repeat(np.arange(30), [len(part) for part in parts])))[0] is ordered
 
 
@@ -105,6 +107,8 @@ def test_sequences_have_the_classes_of_the_targets_that_count() -> None:
         (fitting, {"train_inputs": torch.zeros(3, 2)}, "train_inputs: have the shape (2,) each, test_inputs (1,)"),
         (fitting, {"users": np.zeros((3, 2))}, "users: has the shape (3, 2)"),
         (fitting, {"users": [1, 2, 3]}, "users: is [1, 2, 3]; it must be an array of shape (3,)"),
+        (fitting, {"users": np.array([1, np.nan, np.nan])}, "users: are float64; each must be an integer or a name"),
+        (fitting, {"users": np.array(["a", None, "b"])}, "users: are object; each must be an integer or a name"),
         (fitting, {"train_inputs": torch.zeros(3, 1).to_sparse()}, "dense and in memory"),
         (fitting, {"test_targets": torch.zeros(1, dtype=torch.int64, device="meta")}, "dense and in memory"),
         (fitting, {"train_targets": torch.tensor([0, 0, 7])}, "train_targets: run from 0 to 7, but the public test data know"),

@@ -144,6 +144,7 @@ REFUSED = {
     'privacy.neighboring_relation="replace-one"': "stated 'zero-out'",
     'privacy.earlier_runs=["coins"]': "name it in privacy.earlier_runs as well",
     "privacy.bands=9": "at most training.rounds",
+    "training.extends=default": "--set training.extends: is one, as RUN says",
 }
 
 
