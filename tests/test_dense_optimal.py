@@ -6,8 +6,9 @@ import pytest
 from conftest import oracle
 from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization
 from hubbub.mechanism import utility
+from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity
-from hubbub.mechanism.strategies import dense, matrices
+from hubbub.mechanism.strategies import Identity, dense, matrices
 from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.testing import brute_force_sensitivity, check_strategy
 from matrix_oracles import workload_of
@@ -38,6 +39,21 @@ def test_the_largest_error_of_one_participation_is_the_square_of_gamma_2(case: d
     assert case["max_sq_error"] * (1 - 1e-9) <= result.squared_error <= case["max_sq_error"] * (1 + 1e-8)
     assert result.relative_gap <= 1e-8
     assert result.squared_error < case["optimal_toeplitz_max_sq_error"]
+
+
+@pytest.mark.parametrize("pattern", [FixedEpochs(16, 1), FixedEpochs(8, 2), ONCE], ids=repr)
+def test_the_largest_error_is_no_more_than_that_of_simpler_strategies(pattern: Participation) -> None:
+    workload = momentum(16, 0.95) if pattern == ONCE else prefix_sum(16)
+    found = factorization.dense.optimize(workload, participation=pattern, objective="max")
+    simpler = [Identity(16), factorization.dense.optimize(workload, participation=pattern).strategy]
+    for bands in (2, 16):
+        simpler.append(factorization.toeplitz.optimize(workload, bands=bands, participation=pattern, objective="max").strategy)
+    for other in simpler:
+        error = utility.squared_errors(workload, other).max() * other.sensitivity(pattern).value ** 2
+        assert found.squared_error <= error * 1.001
+    if pattern == FixedEpochs(16, 1):
+        # One client in all rounds: nothing is better than to cancel nothing.
+        assert (found.squared_error, found.relative_gap) == (pytest.approx(256), pytest.approx(0, abs=1e-6))
 
 
 def test_gamma_2_of_256_rounds_is_the_published_one() -> None:

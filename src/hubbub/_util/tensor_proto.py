@@ -37,6 +37,10 @@ def read_tensor_proto(path: str | Path) -> Array:
         raise DataError(f"{file}: is empty; it must be a NumPy file, or a TensorProto of floats or doubles")
     if content.startswith(MAGIC):
         return _from_npy(file, content)
+    if content.startswith(b"PK"):
+        raise DataError(
+            f"{file}: is an archive (.npz), neither a NumPy file nor a TensorProto; save the one matrix by numpy.save, as .npy"
+        )
     try:
         return _parse(content)
     except (IndexError, ValueError) as error:

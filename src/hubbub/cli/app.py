@@ -62,7 +62,7 @@ def _shares(
     min_contributions: Annotated[int, typer.Option(metavar="N", help="Sums of fewer contributions are not decrypted.")] = 2,
     as_json: AsJson = False,
 ) -> None:
-    """Write a threshold key: any t of the n holders decrypt together, fewer decrypt nothing."""
+    """Write a threshold key: any t of the n holders decrypt together, fewer alone decrypt nothing."""
     commands.paillier.shares(output, holders, threshold, min_contributions, bits, as_json=as_json)
 
 

@@ -286,9 +286,10 @@ def optimize(
     one_of("objective", objective, ("mean", "max"))
     separation, participations = worst_rounds(participation, rounds)
     if bands > separation and participations > 1:
+        other = "dense.optimize" if isinstance(participation, FixedEpochs) else "toeplitz.optimize"
         raise ValueError(
             f"bands = {bands}: must be at most {separation}, the separation of {participation!r}, or columns of one client "
-            f"overlap and cost more than their norms; use bands = {separation}, or dense.optimize"
+            f"overlap and cost more than their norms; use bands = {separation}, or {other}"
         )
     if rounds * bands > _MOST_ENTRIES:
         raise ValueError(

@@ -25,16 +25,26 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from hubbub._util.checks import Array, one_of
+from hubbub.factorization import toeplitz
 from hubbub.factorization.anderson import fixed_point
+from hubbub.factorization.bounds import of_one_client
 from hubbub.factorization.certificate import bound_on_norm
 from hubbub.factorization.optimized import Objective, Optimized, on_one_thread
 from hubbub.factorization.pencils import Poles, inverse_root_poles, row_gram, unshifted
 from hubbub.factorization.semiseparable import best_recursion, best_weights, root_of_weights, squared_errors
 from hubbub.mechanism import utility
-from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, require_pattern
+from hubbub.mechanism.participation import (
+    FixedEpochs,
+    MinSeparation,
+    Participation,
+    SingleParticipation,
+    require_pattern,
+    worst_rounds,
+)
 from hubbub.mechanism.strategies.dense import Dense
 from hubbub.mechanism.strategies.matrices import gram_root, triangular_form
 from hubbub.mechanism.strategies.semiseparable import Semiseparable
+from hubbub.mechanism.strategies.strategy import Strategy
 from hubbub.mechanism.workloads import Workload, require_workload
 
 __all__ = ["optimize"]
@@ -44,6 +54,8 @@ _MOST_BY_RECURSION = 1_000_000
 _MOST_BY_MATRIX = 4096
 _MOST_IN_EPOCHS = 5000
 _MOST_DECOMPOSED = 1000
+# A gap with which nothing better is looked for.
+_NEAR = 5e-3
 
 
 @on_one_thread
@@ -89,15 +101,37 @@ def optimize(
             case _:
                 strategy, errors, bound, iterations = _for_one(workload, objective)
     except (ArithmeticError, np.linalg.LinAlgError) as failure:
-        raise ValueError(
-            f"workload: its momentum and learning rates are too uneven for float64 to find the best strategy ({failure}); "
-            "use banded.optimize"
-        ) from failure
+        if objective == "mean" or n > _MOST_DECOMPOSED:
+            raise ValueError(
+                f"workload: its momentum and learning rates are too uneven for float64 to find the best strategy ({failure}); "
+                "use banded.optimize"
+            ) from failure
+        strategy, bound, iterations = Dense(np.eye(n)), 0.0, 0
+        errors = utility.squared_errors(workload, strategy)
     error = float(errors.mean() if objective == "mean" else errors.max())
     # Columns of a recursion have norm 1 by construction.
     sensitivity = 1.0 if isinstance(strategy, Semiseparable) else strategy.sensitivity(participation).value
-    squared = error * sensitivity**2
+    squared, bound = error * sensitivity**2, max(bound, of_one_client(workload, participation, objective))
+    if objective == "max" and isinstance(strategy, Dense) and squared > bound * (1 + _NEAR):
+        strategy, squared = _least_of(strategy, squared, workload, participation)
     return Optimized(strategy, workload, participation, objective, squared, bound, "every strategy", iterations)
+
+
+def _least_of(found: Dense, squared: float, workload: Workload, participation: Participation) -> tuple[Dense, float]:
+    """The found strategy, or another one whose largest error is less: where few rows have the largest error, the weights of the
+    others vanish at the optimum, and no longer determine C."""
+    n = workload.rounds
+    others: list[Strategy] = [Dense(np.eye(n)), optimize(workload, participation=participation).strategy]
+    if workload.toeplitz and n <= _MOST_DECOMPOSED:
+        others.append(toeplitz.optimize(workload, bands=n, participation=participation, objective="max").strategy)
+    if workload.momentum and worst_rounds(participation, n)[1] == 1:
+        dual = best_weights(workload, "max")
+        others += [Dense(root_of_weights(workload, dual.v**power, dual.w**power)) for power in (0.7, 0.3, 0.1)]
+    for other in others:
+        error = float(utility.squared_errors(workload, other).max()) * other.sensitivity(participation).value ** 2
+        if error < squared:
+            found, squared = other if isinstance(other, Dense) else Dense(other.matrix()), error
+    return found, squared
 
 
 # The strategy, the squared error of each round for unit noise, the bound, and the number of evaluations.
@@ -238,6 +272,7 @@ class _Problem(NamedTuple):
     by_poles: bool
 
 
+@np.errstate(invalid="ignore", divide="ignore")
 def best_for_epochs(workload: Workload, epochs: int, residues: int, objective: str) -> tuple[Array, float, int]:
     """The best C, ``(rounds, rounds)``, a bound at sensitivity 1 on every strategy, and the number of evaluations.
 

@@ -6,6 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hubbub import factorization
 from hubbub._util.checks import integer, one_of, plain_numbers
 from hubbub.errors import ConfigError
@@ -108,8 +110,9 @@ def answer_of(family: Family, workload: Workload, participation: Participation) 
     from hubbub.mechanism import utility
 
     objective: Objective = family.objective or "mean"
-    errors = utility.squared_errors(workload, made) * made.sensitivity(participation).value ** 2
-    error = float(errors.mean() if objective == "mean" else errors.max())
+    with np.errstate(all="ignore"):
+        errors = utility.squared_errors(workload, made) * made.sensitivity(participation).value ** 2
+        error = float(errors.mean() if objective == "mean" else errors.max())
     bound = factorization.lower_bound(workload, participation, objective)
     return factorization.Optimized(made, workload, participation, objective, error, bound, "every strategy", iterations=0)
 

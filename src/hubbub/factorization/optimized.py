@@ -1,5 +1,6 @@
 """The result of an optimizer: the strategy, its error, and a lower bound on the error of others."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -54,6 +55,11 @@ class Optimized(Generic[AnyStrategy]):
 
     def __post_init__(self) -> None:
         plain_numbers(self)
+        if not (math.isfinite(self.squared_error) and math.isfinite(self.lower_bound)):
+            raise ValueError(
+                f"squared_error = {self.squared_error!r}, lower_bound = {self.lower_bound!r}: must be finite; the strategy's "
+                "inverse is beyond float64: scale C, or use another matrix"
+            )
         if self.lower_bound > self.squared_error * (1 + _ROUNDING):
             raise ValueError(
                 f"lower_bound = {self.lower_bound!r}: is above squared_error = {self.squared_error!r}, so one of them is "

@@ -147,7 +147,9 @@ class Encryption:
             some = f"all {self.holders}" if self.threshold == self.holders else f"any {self.threshold} of {self.holders}"
             opened = f"{some} holders of shares of the key open sums together"
             unread = f"fewer than {self.threshold} holders together, who use what they are handed only to open sums"
-        reader = f"{self.threshold} holders together" if self.threshold > 1 else "that owner"
+        reader = "that owner"
+        if self.holders > 1:
+            reader = f"{self.threshold} holders together, or {self.tolerated + 1} with a server that cheats"
         few = self.tolerated
         against = f"the server and {few} of the holders together" if few else "the server, as long as no holder works with it"
         how = {
@@ -172,7 +174,7 @@ class Encryption:
 
     def further(self) -> tuple[Assumption, ...]:
         """What is assumed in addition to what every guarantee assumes."""
-        alone = "" if self.noise_by == "server" else f", and no more than {self.tolerated} of them with the server"
+        alone = f", and no more than {self.tolerated} of them with the server"
         together = (
             f"fewer than {self.threshold} of the {self.holders} holders of shares work together against the clients{alone}"
             if self.holders > 1

@@ -22,6 +22,8 @@ from hubbub.mechanism.workloads import Workload
 
 # If rounding may change the sensitivity of C by more than this part, float64 has too few digits for C.
 _MOST_ROUNDING = 1e-3
+# And up to this part its sensitivity is called exact.
+_EXACT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -100,13 +102,13 @@ class BandedInverse(Rebuilt):
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x.
 
-        Exact for one participation, and where c is positive and does not increase; otherwise a bound.
+        Exact for one participation, and where c is positive and does not increase, unless rounding is more; otherwise a bound.
 
         Source: Kalinin and Lampert 2024, Theorem 2, https://arxiv.org/abs/2405.13763.
         """
         c, rounding = self._inverted
         found = matrices.sensitivity(c, self.rounds, participation)
-        return replace(found, value=found.value / (1 - rounding))
+        return replace(found, value=found.value / (1 - rounding), exact=found.exact and rounding <= _EXACT)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z, a combination of the last ``bands`` rows of z."""

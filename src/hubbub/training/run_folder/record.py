@@ -30,7 +30,7 @@ from hubbub.training.run_folder import RunStore
 
 _LARGEST = 2**32
 _NUMBERS = ("loss", "accuracy", "clients", "clients_per_second", "seconds", "clipped_fraction", "train_loss", "clip_norm")
-# Numbers that depend on clients only through releases, or on public test data, unless a row names them as private.
+# Numbers that depend on clients only through releases, or on public test data, unless a row names them as private; and a time.
 _PUBLIC = {
     "rounds": "Rounds of which a cost is recorded, aborted ones among them.",
     "rounds_planned": "Rounds that the run may have.",
