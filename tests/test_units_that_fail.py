@@ -357,8 +357,8 @@ def test_cli_15_what_a_model_keeps_in_one_mode_or_of_one_form_is_found_where_it_
 
 def test_a_parameter_that_is_used_past_its_name_or_has_hooks_is_refused_since_it_would_not_be_trained_so() -> None:
     listed = nn.Linear(4, 3)
-    weights = [listed.weight]
-    listed.register_forward_hook(lambda module, given, _: F.linear(given[0], weights[0], module.bias))
+    listed.weights = [listed.weight]
+    listed.register_forward_hook(lambda module, given, _: F.linear(given[0], module.weights[0], module.bias))
     hooked = nn.Linear(4, 3)
     hooked.weight.register_hook(lambda gradient: 0 * gradient)
     for model, words in ((listed, "uses a parameter past its name"), (hooked, "has hooks on parameters")):
