@@ -12,9 +12,14 @@ from scipy.linalg import solve_triangular, toeplitz
 from scipy.special import bdtrc, binom, ndtri
 
 from conftest import oracle
-from hubbub import audit
+from hubbub import Mechanism, audit
+from hubbub._util import rounded_down, strict_json
+from hubbub.accounting import unprotected
 from hubbub.audit.bounds import epsilon_at_least, rate_at_most
 from hubbub.mechanism import gaussian
+from hubbub.mechanism.gaussian import denoising
+from hubbub.mechanism.participation import FixedSizeSampling
+from hubbub.mechanism.strategies import Identity
 
 ACCOUNTING = oracle("accounting")
 SCORES = ACCOUNTING["audit_scores"]
@@ -358,3 +363,30 @@ SCORED = {"absent": [0.0, 1.0], "present": [1.0, 2.0], "means": [1.0, 1.0], "mu"
 def test_what_cannot_be_scored_is_refused_by_name(function, good: dict, name: str, bad: object) -> None:
     with pytest.raises((ValueError, TypeError), match=name):
         function(**{**good, name: bad})
+
+
+def test_findings_on_what_promises_nothing_are_strict_json_and_bounds_are_cut() -> None:
+    empty, nothing = np.zeros(4), unprotected(4, 1e-5)
+    found = audit.Audit(nothing, (), (), empty, empty, empty, canaries=8, runs=1, rounds=4).as_json()
+    assert strict_json.loads(strict_json.canonical(found))["stated"]["epsilon"] is None
+    assert rounded_down(1.8805999999999998, 4) == "1.8805"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda rows: audit.clopper_pearson_epsilon(rows, [1.0], delta=1e-5, confidence=0.95),
+        lambda rows: denoising.soft_threshold(rows, 1.0),
+        lambda rows: denoising.james_stein(rows, 1.0),
+    ],
+)
+def test_rows_of_several_lengths_are_refused_by_name(ask: Callable[[list[list[int]]], object]) -> None:
+    with pytest.raises(ValueError, match=r" = \[\[1, 2\], \[3\]\]: has rows of several lengths"):
+        ask([[1, 2], [3]])
+
+
+def test_who_leaves_a_cohort_of_a_fixed_size_leaves_a_place_that_another_fills() -> None:
+    mechanism = Mechanism(Identity(4), FixedSizeSampling(3, 10), 1.0)
+    moved = {1: np.array([2**24, -(2**24), 2**24, -(2**24)])}
+    for relation, holds in (("zero-out", False), ("add-or-remove-one", True), ("replace-one", True)):
+        assert audit.influence(mechanism, moved, {1: 1.0}, relation=relation).holds is holds

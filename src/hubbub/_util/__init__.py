@@ -55,6 +55,16 @@ def to_digits(number: float, digits: int, rounding: str) -> Decimal:
     return exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1, context), rounding, context)
 
 
+def rounded_down(number: float, places: int) -> str:
+    """A lower bound with so many decimals.
+
+    Example:
+        >>> rounded_down(1.8805999999999998, places=4), rounded_down(2.0, places=3)
+        ('1.8805', '2.000')
+    """
+    return str(Decimal.from_float(number).quantize(Decimal(1).scaleb(-places), "ROUND_FLOOR", Context(prec=400)))
+
+
 def least_float(number: Fraction) -> float:
     """The least float that is not below a fraction.
 

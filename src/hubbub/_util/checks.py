@@ -182,6 +182,14 @@ def numbers_within(name: str, values: npt.ArrayLike, rule: str, holds: Callable[
     return np.array(values, dtype=np.float64)
 
 
+def as_array(name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
+    """The value as an array; rows of several lengths are refused by name."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} = {shown(value)}: has rows of several lengths; give as many numbers in each") from error
+
+
 def real_array(name: str, value: npt.ArrayLike, *, ndim: int, at_most: float = _LARGEST_ENTRY) -> Array:
     """A read-only float64 copy, row by row, with the given number of axes, every entry finite."""
     try:

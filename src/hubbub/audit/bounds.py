@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainccinv, ndtri
 
-from hubbub._util.checks import Array, finite, number, open_unit, real_array
+from hubbub._util import rounded_down
+from hubbub._util.checks import Array, as_array, finite, number, open_unit, real_array
 from hubbub._util.roots import bracket, grown
 from hubbub.mechanism import gaussian
 
@@ -55,19 +56,14 @@ class LowerBound:
     def statement(self) -> str:
         """The claim in words, with its confidence and every assumption."""
         if self.mu is None:
-            claim = f"(epsilon, {self.delta!r})-DP fails for every epsilon below {no_more(self.epsilon)}"
+            claim = f"(epsilon, {self.delta!r})-DP fails for every epsilon below {rounded_down(self.epsilon, 4)}"
         else:
             claim = (
-                f"mu-GDP fails for every mu below {no_more(self.mu)}; a Gaussian trade-off curve with that mu has "
-                f"epsilon {no_more(self.epsilon)} at delta {self.delta!r}"
+                f"mu-GDP fails for every mu below {rounded_down(self.mu, 4)}; a Gaussian trade-off curve with that mu has "
+                f"epsilon {rounded_down(self.epsilon, 4)} at delta {self.delta!r}"
             )
         given = " ".join(self.assumptions)
-        return f"With confidence {self.confidence:.10g}: {claim}. Assumed: {given} Source: {self.source}."
-
-
-def no_more(value: float) -> str:
-    """A lower bound with four decimals, rounded down."""
-    return f"{math.floor(value * 1e4) / 1e4:.4f}"
+        return f"With confidence {self.confidence!r}: {claim}. Assumed: {given} Source: {self.source}."
 
 
 def significance(confidence: object) -> float:
@@ -82,9 +78,9 @@ def significance(confidence: object) -> float:
 
 def scores(name: str, value: npt.ArrayLike) -> Array:
     """A read-only float64 vector of finite numbers; text, truth values and complex numbers are refused by name."""
-    kind = np.asarray(value).dtype.kind
-    if kind not in "fiu" and np.asarray(value).size:
-        raise TypeError(f"{name} holds values of kind {np.asarray(value).dtype}: must be a sequence of numbers")
+    array = as_array(name, value)
+    if array.dtype.kind not in "fiu" and array.size:
+        raise TypeError(f"{name} holds values of kind {array.dtype}: must be a sequence of numbers")
     return real_array(name, value, ndim=1)
 
 
@@ -315,5 +311,5 @@ def _best(
         raise TypeError(f"thresholds = {thresholds!r}: must be EveryThreshold() or FixedThreshold(value)")
     best = best_merit(scores("present", present), scores("absent", absent), significance(confidence), thresholds, merit)
     if isinstance(thresholds, FixedThreshold):
-        return best, (_INDEPENDENT, f"The threshold {thresholds.value:g} was chosen before any score was seen.")
+        return best, (_INDEPENDENT, f"The threshold {thresholds.value!r} was chosen before any score was seen.")
     return best, (_INDEPENDENT,)

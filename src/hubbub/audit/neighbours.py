@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from hubbub._util.checks import integer, one_of
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import FixedSizeSampling, TruncatedPoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.noise.steps import MOST_BITS, step_of
 
@@ -114,7 +115,9 @@ def influence(
     places = range(len(rounds))
     squared = sum((gram[i][j] * inner[i][j] for i in places for j in places), Fraction(0))
     largest = max((inner[i][i] for i in places), default=Fraction(0))
-    allowed = Fraction(_MOVES[relation]) ** 2
+    # Who comes or goes takes or leaves a place, which another fills.
+    displaces = isinstance(mechanism.participation, FixedSizeSampling | TruncatedPoissonSampling)
+    allowed = Fraction(2 if displaces and relation == "add-or-remove-one" else _MOVES[relation]) ** 2
     return Influence(squared, allowed * Fraction(mechanism.l2_sensitivity) ** 2, largest, allowed, rounds)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from hubbub._util.checks import Array, integer, non_negative, open_unit, plain_numbers
+from hubbub._util.checks import Array, as_array, integer, non_negative, open_unit, plain_numbers
 from hubbub.audit.bounds import LowerBound, delta_or_zero, gaussian_bound, largest_rejected, scores, significance
 
 _MOST = 10**7
@@ -88,7 +88,7 @@ def count_guesses(present: npt.ArrayLike, absent: npt.ArrayLike, *, highest: int
 
 
 def _scores_or_empty(name: str, value: npt.ArrayLike) -> Array:
-    array = np.asarray(value)
+    array = as_array(name, value)
     return np.zeros(0) if array.ndim == 1 and array.size == 0 else scores(name, value)
 
 

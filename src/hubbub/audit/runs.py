@@ -54,6 +54,8 @@ _POINTS = 9
 _STEEPEST = 700.0
 # Canaries compete for places in a cohort.
 _COMPETING = (FixedSizeSampling, TruncatedPoissonSampling)
+# Of the noise, in clip norms: with less its steps show, of 2^-24 each.
+_LEAST_STDDEV = 2.0**-20
 # Least coordinates of a canary, by default.
 _LEAST_BLOCK = 4
 # Shares of the canaries that the one-run bound guesses on either side; chosen before any score is seen.
@@ -154,6 +156,11 @@ def audit(
     """
     if plan.mechanism is None:
         raise ConfigError("privacy.mode = 'none': this run promises nothing, so there is nothing to audit")
+    if plan.mechanism.stddev < _LEAST_STDDEV:
+        raise ConfigError(
+            f"noise_multiplier = {plan.mechanism.noise_multiplier!r}: its noise is near a step of the lattice or below, and "
+            "the tests are of Gaussian noise; audit a run with more noise"
+        )
     first = population(0)
     clients, dim = list(first.clients), FlatModel(model).dim
     canaries, runs, rounds = effort.settled(plan, len(clients), dim)

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hubbub._util import rounded_down
 from hubbub._util.checks import Array
 from hubbub._util.strict_json import finite_or_none
 from hubbub.accounting.statement import PrivacyGuarantee, rounded_up
-from hubbub.audit.bounds import LowerBound, no_more
+from hubbub.audit.bounds import LowerBound
 from hubbub.audit.whitening import Check
 
 # Bounds are shown at the usual confidence; the verdict needs the second.
@@ -104,7 +105,8 @@ class Audit:
     def faults(self) -> tuple[str, ...]:
         """Each failure in one line."""
         disproved = [
-            f"{one.what}: epsilon is at least {no_more(one.certain.epsilon)}, the stated epsilon is {rounded_up(one.stated)}"
+            f"{one.what}: epsilon is at least {rounded_down(one.certain.epsilon, 4)}, "
+            f"the stated epsilon is {rounded_up(one.stated)}"
             for one in self.comparisons
             if not one.holds
         ]
@@ -135,14 +137,14 @@ class Audit:
             "verdict": "holds" if self.holds else "BROKEN",
             "sentence": self.sentence(),
             "stated": {
-                "epsilon": self.stated.epsilon,
+                "epsilon": finite_or_none(self.stated.epsilon),
                 "delta": self.stated.delta,
                 "neighboring_relation": self.stated.neighboring_relation,
                 "privacy_unit": self.stated.privacy_unit,
                 "mechanism": self.stated.mechanism,
                 "rounds": self.rounds,
                 "epsilon_without_amplification": finite_or_none(self.stated.unamplified_epsilon),
-                "gdp_mu": self.stated.unamplified_mu,
+                "gdp_mu": finite_or_none(self.stated.unamplified_mu),
             },
             "canaries": self.canaries,
             "runs": self.runs,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hubbub._util import strict_json
+from hubbub._util import rounded_down, strict_json
 from hubbub._util.checks import open_unit, shown
 from hubbub._util.files import make_folder, read, write_atomic
 from hubbub.accounting import rounded_up
@@ -49,30 +49,31 @@ def write_audit(folder: Path, name: str, found: _Found) -> None:
 
 def audit_rows(found: _Found) -> list[tuple[str, str, str, str, str]]:
     """A row for each comparison: its name, the stated epsilon, the lower bounds at 95 % and at 1 − 10⁻⁶, and the verdict."""
-
-    def down(bound: _Found) -> str:
-        return f"{math.floor(bound['epsilon'] * 1e3) / 1e3:.3f}"
-
     return [
         (
             one["what"],
-            rounded_up(math.inf if one["stated_epsilon"] is None else one["stated_epsilon"]),
-            down(one["shown"]),
-            down(one["certain"]),
+            rounded_up(_infinite(one["stated_epsilon"])),
+            rounded_down(one["shown"]["epsilon"], 3),
+            rounded_down(one["certain"]["epsilon"], 3),
             "holds" if one["holds"] else "BROKEN",
         )
         for one in found["comparisons"]
     ]
 
 
+def _infinite(epsilon: float | None) -> float:
+    """JSON has no infinity."""
+    return math.inf if epsilon is None else epsilon
+
+
 def _markdown(name: str, found: _Found) -> str:
-    stated = found["stated"]
+    stated, epsilon = found["stated"], rounded_up(_infinite(found["stated"]["epsilon"]))
     lines = [
         f"# Audit of {escaped(name)}",
         "",
         f"**{found['sentence']}**",
         "",
-        f"Audited: {stated['mechanism']}; ({rounded_up(stated['epsilon'])}, {no_less(stated['delta'])})-differential privacy "
+        f"Audited: {stated['mechanism']}; ({epsilon}, {no_less(stated['delta'])})-differential privacy "
         f"for each {stated['privacy_unit']} ({stated['neighboring_relation']} relation) over {stated['rounds']} rounds. "
         f"{found['runs']} runs with new keys of noise and cohorts, {found['canaries']} canaries in each, each present with "
         "probability 1/2.",
@@ -173,7 +174,7 @@ class _Part(BaseModel):
 
 
 class _Stated(_Part):
-    epsilon: _Epsilon
+    epsilon: _Epsilon | None
     delta: float
     rounds: Annotated[int, Field(ge=1)]
     mechanism: str
@@ -257,7 +258,7 @@ def _differences(run: RunSummary, found: _Found) -> Iterator[tuple[str, Any, Any
     """Each difference: its name, the value of the run, the value of the audit."""
     stated, rounds, promise = found["stated"], found["stated"]["rounds"], run.recorded.promise
     if promise.mechanism is None:
-        yield "epsilon", "infinite", rounded_up(stated["epsilon"])
+        yield "epsilon", "infinite", rounded_up(_infinite(stated["epsilon"]))
         return
     if rounds > promise.rounds:
         yield "rounds", promise.rounds, rounds
@@ -272,5 +273,5 @@ def _differences(run: RunSummary, found: _Found) -> Iterator[tuple[str, Any, Any
         for name in sorted({*here, *there} - _IRRELEVANT.get(section, set())):
             if here.get(name) != there.get(name):
                 yield f"{section}.{name}", here.get(name), there.get(name)
-    if not math.isclose(stated["epsilon"], of_run.epsilon, rel_tol=_SAME_EPSILON):
+    if not math.isclose(_infinite(stated["epsilon"]), of_run.epsilon, rel_tol=_SAME_EPSILON):
         yield f"the epsilon of {rounds} rounds", of_run.epsilon, stated["epsilon"]

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, real_array, scale
+from hubbub._util.checks import Array, as_array, real_array, scale
 
 __all__ = ["james_stein", "soft_threshold"]
 
@@ -70,4 +70,4 @@ def soft_threshold(released: npt.ArrayLike, stddev: float) -> Array:
 
 
 def _checked(released: npt.ArrayLike, stddev: float) -> tuple[Array, float]:
-    return real_array("released", released, ndim=np.ndim(released)), scale("stddev", stddev)
+    return real_array("released", released, ndim=as_array("released", released).ndim), scale("stddev", stddev)

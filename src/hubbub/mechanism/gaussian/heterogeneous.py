@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, integer, open_unit, real_array, scale
+from hubbub._util.checks import Array, as_array, integer, open_unit, real_array, scale
 from hubbub._util.checks import shown as plain
 from hubbub.mechanism.gaussian import exact
 from hubbub.mechanism.gaussian.closed_forms import computed, shown
@@ -109,7 +109,7 @@ def mahalanobis(name: str, covariance: npt.ArrayLike, known: Known) -> float:
         >>> round(mahalanobis("covariance", [4.0, 1.0], Differences([[1.0, 0.0]])), 9)
         0.5
     """
-    if np.ndim(covariance) == 1:
+    if as_array(name, covariance).ndim == 1:
         matrix, variances = None, real_array(name, covariance, ndim=1, at_most=1e50)
     else:
         matrix = _symmetric(name, covariance)
@@ -332,7 +332,7 @@ def for_blocks(clip_norms: Sequence[float], dims: Sequence[int], *, epsilon: flo
 
     Source: Balle and Wang 2018, Theorem 8, after whitening; the split by Cauchy and Schwarz.
     """
-    if np.ndim(clip_norms) != 1 or np.ndim(dims) != 1:
+    if as_array("clip_norms", clip_norms).ndim != 1 or as_array("dims", dims).ndim != 1:
         raise TypeError(f"clip_norms = {plain(clip_norms)}, dims = {plain(dims)}: must be sequences, one number a block")
     if len(clip_norms) != len(dims) or not len(dims):
         raise ValueError(
