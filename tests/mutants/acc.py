@@ -122,7 +122,7 @@ a model file is gone on from that the releases do not make @ extending._require_
 ? test_extend_command.py::test_acc_12_a_model_that_the_releases_do_not_make_is_refused
 
 the rounding of the inverse of a banded matrix is not counted @ BandedInverse.sensitivity
-- replace(found, value=found.value / (1 - rounding))
-+ found
+- found.value / (1 - rounding)
++ found.value
 ? test_banded_inverse.py::test_acc_2_no_sensitivity_is_lost_to_rounding_where_roots_cluster[on the circle-2]
 """)  # noqa: E501 # code as it stands

@@ -32,8 +32,8 @@ answers to an earlier round count in this one @ RoundMessages.contents
 ? test_flower_replies.py::test_cli_4_a_reply_to_the_round_before_counts_for_nothing
 
 the sum is divided by how many answered @ PrivateRun.finish
-- self._learn(release, under_way.arrays)
-+ self._learn(release * self.expected_cohort_size / max(counted, 1), under_way.arrays)
+- (release, under_way.arrays)
++ (release * self.expected_cohort_size / max(counted, 1), under_way.arrays)
 ? test_effective_noise.py::test_cli_5_drop_outs_leave_noise_and_influence_as_stated[0.9-float32]
 
 a sum of too few shares of the noise is released @ PrivateRun._discarded

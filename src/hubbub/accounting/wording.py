@@ -211,7 +211,7 @@ def cohort_words(participation: parts.Participation, privacy_unit: str = "client
 
     Example:
         >>> cohort_words(parts.BallsInBinsSampling(bins=10), privacy_unit="example")
-        'each example in one of 10 bins drawn at random, and so in every 10th round'
+        'each example in one of 10 bins drawn at random, and so in one round of every 10'
     """
     unit = privacy_unit
     match participation:

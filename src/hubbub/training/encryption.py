@@ -147,9 +147,8 @@ class Encryption:
             some = f"all {self.holders}" if self.threshold == self.holders else f"any {self.threshold} of {self.holders}"
             opened = f"{some} holders of shares of the key open sums together"
             unread = f"fewer than {self.threshold} holders together, who use what they are handed only to open sums"
-        reader = "that owner"
-        if self.holders > 1:
-            reader = f"{self.threshold} holders together, or {self.tolerated + 1} with a server that cheats"
+        reader = f"{self.threshold} holders together" if self.threshold > 1 else "that owner"
+        cheating = f"; so could a server that cheats, with {self.tolerated + 1} of them" if self.holders > 1 else ""
         few = self.tolerated
         against = f"the server and {few} of the holders together" if few else "the server, as long as no holder works with it"
         how = {
@@ -169,7 +168,7 @@ class Encryption:
         return (
             f"{begun}secure aggregation with Paillier, {self.key_bits} bits: each client clips and encrypts its update, the "
             f"server adds them unread, {opened}, none of fewer than {self.min_contributions}, and {how}. "
-            f"{reader[0].upper()}{reader[1:]}, with what clients send, could read every single update."
+            f"{reader[0].upper()}{reader[1:]}, with what clients send, could read every single update{cheating}."
         )
 
     def further(self) -> tuple[Assumption, ...]:
