@@ -22,15 +22,16 @@ from hubbub import Mechanism, MinSeparation, PoissonSampling
 from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, ParticipationError, RunFolderError, SumNotOpenedError
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
+from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
-from hubbub.mechanism.strategies import BandedToeplitz, BinaryTree, Identity, toeplitz
+from hubbub.mechanism.strategies import BandedToeplitz, BinaryTree, Identity, strategy_arrays, toeplitz
 from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource
 from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, ServerOptimizer, SimulatedPopulation, train
 from hubbub.training.aggregate import NoSum, Population
 from release_paths import CLIENTS, CLIP, DIM, PATTERN, PROMISE, ROUNDS, locked, one_round, opened, plan, silent, total
-from small_runs import Foreign
+from small_runs import SAMPLED, Foreign
 
 
 def test_rng_4_a_row_of_noise_is_given_out_once_and_for_a_charged_round_only() -> None:
@@ -270,6 +271,14 @@ def test_a_promise_is_read_from_its_record_alone(tmp_path: Path, strategy: Ident
     again = Promise.from_record(record, RunStore(tmp_path).load_strategy())
     for rounds in (0, 1, ROUNDS):
         assert again.after(rounds, 1e-6).epsilon == pytest.approx(promise.after(rounds, 1e-6).epsilon, rel=1e-12)
+
+
+@pytest.mark.parametrize("relation", [None, "zero-out", "replace-one"])
+@pytest.mark.parametrize("participation", [*SAMPLED, PATTERN], ids=repr)
+def test_a_guarantee_is_the_same_by_the_record_as_by_the_promise(participation: Participation, relation: str | None) -> None:
+    promise = Promise(6, Mechanism(Identity(6), participation, 1.3), neighboring_relation=relation)
+    again = Promise.from_record({"kind": "promise", **promise.record()}, strategy_arrays(promise.mechanism.strategy))
+    assert again.after(6, 1e-6).as_json() == promise.after(6, 1e-6).as_json()
 
 
 def test_num_14_a_model_that_diverges_keeps_its_last_good_state_and_its_charge(tmp_path: Path) -> None:

@@ -259,8 +259,9 @@ class Promise:
             evaluation=self.evaluations(rounds),
             pattern_kept_by=self.terms.pattern_kept_by,
         )
-        # Random cohorts for which zero-out is stated may have a divisor that tells how many clients there are.
-        zeroed = isinstance(self.mechanism.participation, RandomParticipation) and self.neighboring_relation == "zero-out"
+        # Where zero-out is stated in place of add-or-remove-one, the divisor may tell how many clients there are.
+        usual = default_relation(self.mechanism.participation)
+        zeroed = self.neighboring_relation == "zero-out" and usual == "add-or-remove-one"
         return replace(
             answer,
             relations=tuple(r for r in answer.relations if not (zeroed and r == "add-or-remove-one")),

@@ -91,9 +91,9 @@ def _markdown(name: str, found: _Found) -> str:
         *(f"* {note}" for note in found["notes"]),
         *([""] if found["notes"] else []),
         "A lower bound at 1 − 10⁻⁶ above the stated epsilon means that the system or the accounting is wrong, except with "
-        "probability 10⁻⁶. A correct system exceeds each at 95 % in at most one of twenty audits. A lower bound below the stated "
-        "epsilon proves nothing: other canaries and tests could show more. A failed test means that the system is not the "
-        "stated one, whatever the bounds.",
+        "probability 10⁻⁶. A correct system exceeds each at 95 % in at most one of twenty audits. A lower bound below the "
+        "stated epsilon proves nothing: other canaries and tests could show more. A failed test means that the system is not "
+        "the stated one, whatever the bounds.",
         "",
         "## Assumptions of the bounds",
         "",
