@@ -130,6 +130,11 @@ def test_an_inverse_that_explodes_is_refused_where_it_is_needed() -> None:
         strategy.sensitivity(SingleParticipation())
 
 
+def test_a_sensitivity_that_rounding_may_raise_is_called_a_bound() -> None:
+    found = [BandedInverse(40, (1.0, last)).sensitivity(SingleParticipation()) for last in (-0.5, -1.9)]
+    assert [one.exact for one in found] == [True, False]
+
+
 @pytest.mark.parametrize("power", range(1, 8))
 @pytest.mark.parametrize("root", [1.0, 0.97 * np.exp(0.1j)], ids=["on the circle", "a pair near it"])
 def test_acc_2_no_sensitivity_is_lost_to_rounding_where_roots_cluster(root: complex, power: int) -> None:

@@ -8,15 +8,16 @@ import pytest
 from scipy.linalg import solve_triangular
 
 from conftest import oracle
-from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization
+from hubbub import FixedEpochs, Mechanism, MinSeparation, SingleParticipation, factorization
 from hubbub.errors import ConfigError
 from hubbub.factorization import families
 from hubbub.factorization.bounds import classes_of, lower_bound
 from hubbub.factorization.diagonal import Effort, maximize
 from hubbub.factorization.families import DESCRIPTIONS, Family
 from hubbub.mechanism import utility
-from hubbub.mechanism.strategies import Dense, Identity
+from hubbub.mechanism.strategies import Dense, Identity, NormalizedToeplitz
 from hubbub.mechanism.workloads import Workload, momentum, prefix_sum
+from hubbub.noise import NoiseStream
 from hubbub.testing import brute_force_sensitivity
 from matrix_oracles import workload_of
 
@@ -108,6 +109,23 @@ def test_a_strategy_whose_bound_is_above_its_error_is_refused() -> None:
     with pytest.raises(ValueError, match="so one of them is false"):
         replace(answer, lower_bound=answer.squared_error * 1.01)
     assert replace(answer, lower_bound=answer.squared_error * (1 + 1e-12)).relative_gap == 0.0
+    for unknown in ({"squared_error": math.nan}, {"lower_bound": math.nan}, {"squared_error": math.inf}):
+        with pytest.raises(ValueError, match="must be finite; the strategy's inverse is beyond float64"):
+            replace(answer, **unknown)
+
+
+def test_a_program_that_stops_at_every_underflow_gets_the_same_answers() -> None:
+    def answers() -> list[object]:
+        found = factorization.blt.optimize(prefix_sum(2000), buffers=3)
+        strategies = [found.strategy, factorization.semiseparable.optimize(prefix_sum(60)).strategy]
+        strategies.append(NormalizedToeplitz(2000, tuple(0.5**i for i in range(700))))
+        mechanisms = [Mechanism(strategy, ONCE, 1.0) for strategy in strategies]
+        rows = [NoiseStream(mechanism, 3, seed=0).next_row().tolist() for mechanism in mechanisms]
+        return [found.squared_error, *(mechanism.l2_sensitivity for mechanism in mechanisms), *rows]
+
+    with np.errstate(all="raise"):
+        stopped = answers()
+    assert stopped == answers()
 
 
 def test_bounds_of_random_problems_are_below_what_any_strategy_reaches() -> None:

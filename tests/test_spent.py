@@ -23,6 +23,7 @@ from hubbub.mechanism import gaussian
 from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, Participation, PoissonSampling
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.mechanism.strategies.strategy import Strategy
+from hubbub.report.summary import summary
 from hubbub.training.run_folder.record import read_run
 from recorded_runs import BAND, BANDED, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, history_of, hubbub, promise_of, recorded
 from refusals import refused
@@ -221,6 +222,8 @@ def test_what_is_worse_than_promised_is_reported_by_every_command(
         assert f"promised {promised}" in shown or f"promised epsilon {promised}" in shown
         assert f"happened {happened}" in shown
     assert answer("ledger", run)["epsilon"] == pytest.approx(real, rel=1e-9)
+    # Nor does a report show less after fewer rounds.
+    assert {summary(run).epsilon_after(rounds) for rounds in range(1, 7)} == {summary(run).guarantee.epsilon}
     found = answer("account", run, recorded(tmp_path / "other", BAND, THREE, secret=1))
     assert found["runs"][0]["worse_than_promised"] is True
     assert found["gdp_mu"] == pytest.approx(math.hypot(math.sqrt(6) / 3, BAND.after(3, 1e-5).gdp_mu), rel=1e-9)

@@ -177,6 +177,11 @@ def test_fil_7_what_is_not_toml_is_told_so(command: str, name: str, content: str
     assert not Path("ran").exists()
 
 
+def test_the_mark_that_some_editors_begin_a_file_with_is_no_setting() -> None:
+    Path("marked.toml").write_bytes(b"\xef\xbb\xbf" + Path("good.toml").read_bytes())
+    assert config.load("marked.toml") == config.load("good.toml")
+
+
 def of_a_strategy(value: int) -> None:
     answer = Optimized(Dense([[value]]), prefix_sum(1), SingleParticipation(), "mean", 1.0, 1.0, "", 0)
     strategy_file.save("s.safetensors", answer)

@@ -140,7 +140,8 @@ def audit(
         The findings. A lower bound far below the stated epsilon proves nothing.
 
     Raises:
-        ConfigError: The run promises nothing, no canary was ever sampled, or a round was aborted.
+        ConfigError: The run promises nothing, or noise near a step of the lattice; no canary was ever sampled, or a round was
+            aborted.
         ValueError: More canaries than clients, or more rounds than the run has.
 
     Example:

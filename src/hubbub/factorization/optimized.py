@@ -34,7 +34,7 @@ class Optimized(Generic[AnyStrategy]):
         iterations: The number of steps or evaluations.
 
     Raises:
-        ValueError: The bound is above the error by more than rounding: one of them is false.
+        ValueError: Error or bound is not finite, or the bound is above the error by more than rounding: one of them is false.
 
     Example:
         >>> from hubbub import factorization
