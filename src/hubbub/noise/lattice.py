@@ -25,7 +25,7 @@ _SHRINK = 1 - 2.0**-30
 # A MiB of float64: calls cost as much as a thousand numbers.
 _BLOCK = 2**17
 # Updates that a GPU encodes together, the numbers in them at most, and a length that gives all of them one alignment.
-_TOGETHER, _NUMBERS, _ALIGNED = 64, 2**24, 4
+_TOGETHER, _NUMBERS, _ALIGNED = 64, 2**25, 4
 # Sums of squares between these have lost nothing that a float holds.
 _LEAST_SQUARE, _LARGEST_SQUARE = 2.0**-900, 2.0**900
 
@@ -140,30 +140,31 @@ class Lattice:
             Which had to be clipped and which are finite, ``(updates,)`` each.
         """
         dim, one, flags, gathered = rows.shape[1], total.new_ones(()), list[torch.Tensor](), torch.zeros_like(total)
-        room = self.radius - math.sqrt(dim) / 2
+        room, length = self.radius - math.sqrt(dim) / 2, torch.linalg.vector_norm
         # Calls of one shape, filled with zeros: an update's bits do not depend on its place or on how many there are.
         together = max(1, min(_TOGETHER, _NUMBERS // max(1, dim)))
-        wide = total.new_empty(together, dim + -dim % _ALIGNED)
+        wide = total.new_zeros(together, dim + -dim % _ALIGNED)
         for some in rows.split(together):
-            wide.zero_()[: len(some), :dim] = some
+            wide[: len(some), :dim] = some
+            wide[len(some) :] = 0
             if careful:
                 largest = wide.abs().amax(1)
                 finite = largest < math.inf
                 wide.masked_fill_(~finite[:, None], 0)
-            square = wide.square().sum(1)
+            square = (norm := length(wide, dim=1)).square()
             usual = (square < _LARGEST_SQUARE) & ((square > _LEAST_SQUARE) | (square == 0))
             scale = one
             if careful:
                 # Of the others the norm in units of their largest number.
                 scale = torch.where(usual, one, largest.clamp(2.0**-1000, 2.0**1000))
-                square = wide.div_(scale[:, None]).square().sum(1)
-            norm = square.sqrt()
+                norm = length(wide.div_(scale[:, None]), dim=1)
             clipped = norm * (scale / self.step) > room
             factor = torch.where(clipped, room / norm, scale / self.step)
-            over = (steps := (wide * factor[:, None]).round_()).square().sum(1) > self.radius**2
+            # As in `add`: a root of Σ q² < 2⁵³ is above the radius only where Σ q² is above its square.
+            over = length(steps := (wide * factor[:, None]).round_(), dim=1) > self.radius
             while careful and bool(over.any()):
                 clipped, factor = clipped | over, torch.where(over, factor * _SHRINK, factor)
-                over = (steps := (wide * factor[:, None]).round_()).square().sum(1) > self.radius**2
+                over = length(steps := (wide * factor[:, None]).round_(), dim=1) > self.radius
             flags.append(torch.stack([clipped, finite if careful else usual & ~over])[:, : len(some)])
             gathered += steps.sum(0)[:dim]
         clipped, finite = torch.cat(flags, dim=1)
