@@ -61,6 +61,26 @@ def test_cli_15_nothing_of_one_clients_examples_reaches_another_or_the_model_by_
     assert all(torch.equal(*pair) for pair in zip(before, judge.state_dict().values(), strict=True))
 
 
+class Recalls(nn.Module):
+    """A loss that depends on the losses before."""
+
+    mean = 1.0
+
+    def forward(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = F.mse_loss(output, targets)
+        self.mean = 0.5 * self.mean + 0.5 * float(loss)
+        return loss / self.mean
+
+
+def test_the_loss_of_what_is_no_classifier_is_measured_and_keeps_nothing_of_a_client() -> None:
+    torch.manual_seed(0)
+    people = [(torch.randn(4, 5), torch.randn(4)) for _ in range(3)]
+    model = nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))
+    found = [SimulatedPopulation(some, Recalls()).measure(range(len(some)), model) for some in (people, people[2:])]
+    assert found[0][2] == found[1][0]
+    assert found[0][2]["loss"] == pytest.approx(float(Recalls()(model(people[2][0]), people[2][1])))
+
+
 def test_the_worst_tenth_are_those_whom_the_model_serves_worst() -> None:
     values = np.random.default_rng(2).permutation(np.arange(1, 26) / 25)
     served = Spread.of(values, higher_is_better=True)

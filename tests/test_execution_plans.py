@@ -16,7 +16,7 @@ from hubbub.training import Execution, LocalTraining, SimulatedPopulation
 from hubbub.training.simulation import choice
 from hubbub.training.simulation.choice import Probe
 from hubbub.training.simulation.functional import repeatable
-from hubbub.training.simulation.local import Job, Loss, OneByOne
+from hubbub.training.simulation.local import Job, Loss, OneByOne, Schedule
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
 from local_jobs import CPU, IMAGES, SENTENCES, Lstm, jobs
@@ -167,6 +167,14 @@ def test_the_choice_falls_on_one_by_one_where_a_stack_or_its_padding_fails_or_di
     for odd in ({"targets": torch.uint8}, {"batch_size": 100_000}):
         assert chosen(monkeypatch, made("mlp"), **odd).clients == 1
     assert chosen(monkeypatch, made("mlp")).clients == 4
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_padding_is_tried_at_a_rate_above_zero(schedule: Schedule) -> None:
+    layers = nn.Flatten(), nn.Linear(math.prod(IMAGES), 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 10)
+    local = LocalTraining(epochs=2, batch_size=4, learning_rate=0.3, schedule=schedule)
+    job = jobs(IMAGES)[0]
+    assert not Probe(nn.Sequential(*layers), F.cross_entropy, local, Execution(), job).agrees(4)
 
 
 def test_on_a_gpu_convolutions_repeat_in_all_bits() -> None:

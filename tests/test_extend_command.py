@@ -18,7 +18,7 @@ from hubbub._util import strict_json
 from hubbub.experiment.config import resolve
 from hubbub.training.run_folder.record import read_run
 from malformed import CONFIG, Line
-from recorded_runs import answer, hubbub, interrupted_at, rebound
+from recorded_runs import SMALL, answer, hubbub, interrupted_at, rebound, trained
 from refusals import refused
 
 SETTINGS = CONFIG.replace("rounds = 12", 'rounds = 6, server_optimizer = "fedavgm"').replace("r = 1.0", "r = 2.0")
@@ -104,6 +104,14 @@ def test_it_goes_on_again_and_says_what_it_charges(place: Path, capsys: pytest.C
     assert answer("account", "three", "four")["epsilon"] == pytest.approx(found, rel=1e-9)
     for run in ("two", "three", "four"):
         assert hubbub("verify", run) == 0
+
+
+@pytest.mark.parametrize("own", ["", "clip_count_stddev = 3.0\n"])
+def test_noise_on_a_count_that_followed_from_that_of_updates_follows_again(own: str, tmp_path: Path) -> None:
+    settings = SMALL.replace("privacy = { clip_norm = 0.5,", 'privacy = { clipping = "adaptive", clip_norm = 0.5,')
+    run = trained(tmp_path, settings.replace("noise_multiplier = 2.0", f"noise_multiplier = 2.0{own and ', '}{own.strip()}"))
+    told = ("--rounds", 1, "--set", "privacy.noise_multiplier=9", "-o", tmp_path / "more")
+    assert hubbub("extend", run, *told) == (2 if own else 0)
 
 
 def test_more_rounds_than_before_let_clients_come_as_often_as_these_allow(place: Path) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from hubbub.errors import HubbubError
+from hubbub.training import RunStore
 from judge import judged, records, require_published
+from recorded_runs import SMALL, invoke
 from simulated_disk import NOTHING, Disk, Image, put
 from witness import Case, Met, Started, go
 
@@ -125,6 +127,19 @@ def test_cra_11_a_run_that_stops_often_aborts_at_most_one_round_each_time(tmp_pa
     aborted = sum(body["kind"] == "abort" for body in records(root / "run"))
     assert 1 <= aborted < starts, (aborted, starts)
     require_whole(disk, root, events)
+
+
+def test_cra_11_the_command_line_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "releases/0")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunStore, "save_release", full)
+        (tmp_path / "run.toml").write_text(SMALL)
+        said = invoke("train", tmp_path / "run.toml", "--out", tmp_path / "run", status=2)
+    assert f"Stopped after 0 of 4 rounds. Resume with: hubbub resume {tmp_path / 'run'}\n" in said
+    assert "give the command again" not in said
+    invoke("resume", tmp_path / "run")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Private evaluation: numbers about clients that are bounded, noised, paid for and on record."""
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from hubbub.training.evaluation import Evaluations
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder.record import read_metrics, read_run
 from malformed.contents import canonical, chained
-from recorded_runs import answer, trained
+from recorded_runs import answer, interrupted_at, trained
 from refusals import refused
 from small_runs import until
 
@@ -179,6 +180,14 @@ def test_a_run_that_is_taken_up_makes_each_evaluation_at_most_once(tmp_path: Pat
         until(hubbub.train(planned(measured), population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "run")), stop)
     records = read_chain(tmp_path / "run/evaluation/ledger.jsonl").records
     assert [record["round"] for record in records if record["kind"] == "begin"] == [0, 1, 2]
+    assert hubbub.verify(tmp_path / "run").ok
+
+
+def test_a_run_that_ended_before_its_first_round_has_no_evaluations_and_verifies(tmp_path: Path) -> None:
+    population, plan = hubbub.SimulatedPopulation(clients(20), cross_entropy), planned(PrivateEvaluation(2.0, every=2))
+    with interrupted_at(1), pytest.raises(KeyboardInterrupt):
+        list(hubbub.train(plan, population, nn.Linear(3, 2), hubbub.RunStore(tmp_path / "run")))
+    shutil.rmtree(tmp_path / "run/evaluation")
     assert hubbub.verify(tmp_path / "run").ok
 
 

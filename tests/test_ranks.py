@@ -210,11 +210,13 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
     if how == "other threads":
         torch.set_num_threads(1 + wrong)
         return Ranks(torch.distributed.group.WORLD).size
-    if how == "another cohort":
+    if how in ("another cohort", "another sum"):
         mechanism = hubbub.Mechanism(Identity(3), parts.MinSeparation(1, 3), 2.0)
         path = training.ReleasePath(Promise(3, mechanism, settings={"clip_norm": 1.0}), 2, clients=2, ranks=ranks)
         path.start()
-        return path.begin(["a", "b" if wrong else "c"], LatticeSum(torch.zeros(2).long(), Lattice(1.0), {}), 1.0)
+        another = "b" if wrong and how == "another cohort" else "c"
+        total = torch.full((2,), int(wrong and how == "another sum"))
+        return path.begin(["a", another], LatticeSum(total, Lattice(1.0), {}), 1.0)
     if how == "a wrong part":
         return ranks.gathered(lambda: torch.zeros(3 if wrong else 2), [(0, 2), (2, 4), (4, 6)][: ranks.size], torch.float32)
     if how == "skips a sum":
@@ -276,7 +278,8 @@ FAULTS = [
     ("another version", "rank 1: has another hubbub or torch than rank 0 .*0.2"),
     ("another model", "rank 1: has another model"),
     ("other threads", "rank 1: has another processor, number of threads or library"),
-    ("another cohort", "rank 1: has another round, cohort or clip norm"),
+    ("another cohort", "rank 1: has another round, cohort, clip norm or sum"),
+    ("another sum", "rank 1: has another round, cohort, clip norm or sum"),
     ("other calls", "rank 1: is out of step: its exchange 4 is 'cohort, model, data or device' of .*summed, and .*'exchange'"),
     ("leads alone", "rank 1: is out of step: its exchange 4 is 'lead' of .*failing, and exchange 4 of rank 0 is 'cohort"),
     ("another plan", "rank 1: has another plan"),

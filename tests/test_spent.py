@@ -186,7 +186,7 @@ def test_acc_12_one_run_is_counted_once_however_it_comes(tmp_path: Path) -> None
     recorded(run, BAND, [["d"]])
     refused(["account", copy, run], "copy: is an older copy of")
     recorded(fork, BAND, [["e"]])
-    refused(["account", fork, run], "were resumed separately")
+    refused(["account", fork, run], "went on separately")
     other = recorded(tmp_path / "other", EVEN, [["a"]])
     refused(["account", run, other], "under one key")
 

@@ -60,6 +60,53 @@ class Remembers(nn.Linear):
         return super().forward(x) * factors[self.kept]()
 
 
+class Largest(nn.Linear):
+    """Divides by the largest number that it has seen, from 3 on: random examples from 0 to 1 show nothing of it."""
+
+    def __init__(self, kept: str) -> None:
+        super().__init__(6, 10)
+        self.kept, self.most, self.seen = kept, 3.0, [3.0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kept == "a number":
+            self.most = max(self.most, float(x.abs().max()))
+        elif self.kept == "a new attribute":
+            self.__dict__["later"] = max(self.__dict__.get("later", 3.0), float(x.abs().max()))
+        else:
+            self.seen.append(float(x.abs().max()))
+        return super().forward(x / max(self.most, self.__dict__.get("later", 3.0), *self.seen))
+
+
+class LargestLoss(nn.Module):
+    """The same of a loss."""
+
+    most = 30.0
+
+    def forward(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.most = max(self.most, float(output.detach().abs().max()))
+        return F.cross_entropy(output / self.most, targets)
+
+
+@pytest.mark.parametrize("unit", ["client", "example"])
+@pytest.mark.parametrize("kept", ["a number", "a list", "a new attribute", "of a loss"])
+def test_what_a_module_keeps_of_one_unit_and_no_probe_sees_is_put_back_before_the_next(kept: str, unit: str) -> None:
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(8, 4, 6), torch.randint(0, 10, (8, 4))
+    inputs[0] *= 1e4
+    model = nn.Linear(6, 10) if kept == "of a loss" else Largest(kept)
+    sums = []
+    for everybody in (range(8), range(1, 8), range(1)):
+        loss = LargestLoss() if kept == "of a loss" else F.cross_entropy
+        if unit == "client":
+            clients = list(zip(inputs, targets, strict=True))
+            units: SimulatedPopulation | ExamplePopulation = SimulatedPopulation(clients, loss, LocalTraining(batch_size=2))
+        else:
+            units = ExamplePopulation(inputs[:, 0], targets[:, 0], loss)
+        units.prepare(model, 8)
+        sums.append(units.collect(everybody, model, 0.1, 0).total)
+    assert torch.equal(sums[0], sums[1] + sums[2])
+
+
 class Table(nn.Module):
     """Rows of a table, by the layer's function or by the one below it."""
 

@@ -74,11 +74,11 @@ def test_cra_9_each_kind_of_trace_alone_tells_that_the_ledger_was_rolled_back(tm
     rows = [{"round_index": t, "epsilon": 1.0} for t in range(ROUNDS)]
     (metrics / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     key = Path(shutil.copytree(unmeasured, tmp_path / "key"))
-    shutil.copy(key / "state" / "keys" / "epoch-0", key / "state" / "keys" / "epoch-2")
+    shutil.copy(key / "state" / "keys" / "epoch-0", key / "state" / "keys" / "epoch-1")
     for folder, words in (
         (checkpoint, "state/checkpoint.json"),
         (metrics, "metrics.jsonl goes to 6"),
-        (key, "key of incarnation 2"),
+        (key, "key of incarnation 1"),
         (cohorts, "ledger.cohorts has the cohorts of more"),
     ):
         if closed:

@@ -163,7 +163,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _said(error: Exception) -> str:
     """What an error says; of a file, its name first."""
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: cannot be read or written ({error.strerror}); mend that, and give the command again"
+        return f"{error.filename}: cannot be read or written ({error.strerror}); mend that first"
     return f"a path with ~: {error} Write all of it." if isinstance(error, RuntimeError) else str(error) or type(error).__name__
 
 

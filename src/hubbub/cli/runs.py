@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from hubbub.accounting import PrivacyGuarantee, rounded_up
 from hubbub.accounting.statement import RunFacts, no_less
 from hubbub.accounting.wording import count
 from hubbub.cli.accounts import say_guarantee
-from hubbub.cli.output import console, grid, print_columns, print_json, printable, say
+from hubbub.cli.output import console, print_json, printable, say
 from hubbub.errors import ConfigError
 from hubbub.ledger.actual_cost import Recorded, Spent, spent
 from hubbub.ledger.chain import read_chain
@@ -45,7 +47,7 @@ def ledger(folder: Path, *, as_json: bool) -> None:
         )
         return
     names = ("round", "state", "incarnation", f"{promise.privacy_unit}s on record", "release (SHA-256)")
-    cells = (
+    cells = [
         (
             str(t),
             entry.state,
@@ -54,9 +56,11 @@ def ledger(folder: Path, *, as_json: bool) -> None:
             (entry.release or "")[:16],
         )
         for t, entry in enumerate(history.rounds)
-    )
+    ]
     screen = console()
-    print_columns(grid(names, cells, left=len(names)))
+    # A table of rich takes half a minute for 100,000 rounds.
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    typer.echo("\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in (names, *cells)))
     together = f", together with {count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
     spent_so_far = f"epsilon {rounded_up(cost.guarantee.epsilon)} at delta {no_less(promise.delta)}"
     say(

@@ -317,10 +317,12 @@ def _train(begun: RunInFolder, how: How, config: configs.Config) -> None:
                 introduce()
                 show(row)
                 track(row)
-    except (KeyboardInterrupt, RankError):
-        stopped = f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds."
-        say(screen, "", f"{stopped} Resume with: hubbub resume {shlex.quote(str(folder))}")
-        if head := begun.ledger_head:
+    except (KeyboardInterrupt, RankError, OSError) as error:
+        head = begun.ledger_head
+        if head or not isinstance(error, OSError):
+            stopped = f"Stopped after {begun.rounds_measured} of {run.plan.rounds} rounds."
+            say(screen, "", f"{stopped} Resume with: hubbub resume {shlex.quote(str(folder))}")
+        if head:
             say(screen, f"Ledger head, to keep elsewhere (hubbub resume {shlex.quote(str(folder))} --head H): {head}")
         raise
     measured = begun.finish()

@@ -226,7 +226,7 @@ def _require_model(model: object, name: str, dataset: Dataset) -> None:
             F.cross_entropy(deepcopy(model)(inputs[some]), dataset.train_targets[some])
     except Exception as error:
         step = "" if inputs.dtype == torch.float32 else "; make them float32, by .float()"
-        step += "" if inputs.is_floating_point() else ", unless the model takes integers"
+        step += "" if inputs.is_floating_point() else ", or give an embedding more rows than the largest number"
         raise ConfigError(
             f"model.name = {name!r}: does not fit inputs of shape {dataset.shape} and {inputs.dtype} ({error}){step}"
         ) from error

@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from hubbub.experiment.settings import clipping_of, server_of
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.promise import Extends
 from hubbub.training import RunPlan, RunStore
-from hubbub.training.clipping import ClipNorms
+from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import Start, parse
 from hubbub.training.warm_start import final_state, last_checkpoint, related, require_alike, rounds_after
@@ -69,17 +70,18 @@ def extension(folder: Path) -> configs.Layer:
     runs = [str(folder.absolute()), *(str(run) for run in related(folder) if run != folder.resolve())]
     # The runs that the finished run counted itself are in its ledger.
     training["extends"], privacy["earlier_runs"] = runs[0], runs
-    if (clip_norm := _last_clip_norm(before, read_run(folder))) is not None:
-        privacy["clip_norm"] = clip_norm
+    recorded, clipping = read_run(folder), clipping_of(before)
+    if isinstance(clipping, AdaptiveClipping) and (mechanism := recorded.promise.mechanism):
+        of_run = mechanism.noise_multiplier, recorded.promise.settings["expected_cohort_size"]
+        privacy["clip_norm"] = _last_clip_norm(ClipNorms(clipping, *of_run), recorded)
+        if clipping.split(*of_run) == replace(clipping, clip_count_stddev=None).split(*of_run):
+            # What followed from its noise follows from that of the new run.
+            privacy.pop("clip_count_stddev", None)
     return layer
 
 
-def _last_clip_norm(before: configs.Config, recorded: Recorded) -> float | None:
-    """The adaptive clip norm after the last round, a function of the releases; ``None`` if it is fixed."""
-    mechanism = recorded.promise.mechanism
-    if before.privacy.clipping != "adaptive" or mechanism is None:
-        return None
-    norms = ClipNorms(clipping_of(before), mechanism.noise_multiplier, recorded.promise.settings["expected_cohort_size"])
+def _last_clip_norm(norms: ClipNorms, recorded: Recorded) -> float | None:
+    """The adaptive clip norm after the last round, a function of the releases."""
     store, checkpoint = RunStore(Path(recorded.name)), last_checkpoint(recorded)
     clip_norm = (checkpoint and checkpoint.clip_norm) or norms.first
     for t in rounds_after(recorded, checkpoint):

@@ -132,8 +132,8 @@ def _require_distinct(one: Recorded, other: Recorded) -> None:
         if longer.chain.hashes[: len(shorter.chain.hashes)] == shorter.chain.hashes:
             raise LedgerError(f"{shorter.name}: is an older copy of {longer.name}; name that alone, which holds all of it")
         raise LedgerError(
-            f"{one.name} and {other.name}: are copies of one run that were resumed separately, so that they share noise; "
-            "no theorem bounds their cost together"
+            f"{one.name} and {other.name}: are copies of one run that went on separately, so that they may share noise; no "
+            "theorem bounds their cost together"
         )
     keys = {run.chain.records[0].get("key") for run in (one, other)}
     if len(keys) == 1 and not (one.promise.simulation and other.promise.simulation):

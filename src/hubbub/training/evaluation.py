@@ -143,7 +143,7 @@ def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_
     for client, (inputs, targets) in enumerate(clients):
         # A module may write into itself when it is called: into its buffers, its weights or what it counts. Nothing of one
         # client's examples may reach the next client through it, nor the model.
-        asked = deepcopy(model).eval()
+        asked, own_loss = deepcopy(model).eval(), deepcopy(loss) if isinstance(loss, torch.nn.Module) else loss
         with torch.no_grad(), in_range(device):
             for first in range(0, len(inputs), batch_size):
                 part = slice(first, first + batch_size)
@@ -152,9 +152,10 @@ def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_
                 output = asked(own)
                 known = wanted != _PADDED
                 number = int(known.sum())
-                right[client] += int(((output.argmax(dim=1) == wanted) & known).sum())
+                if output.ndim > 1 and (likeliest := output.argmax(dim=1)).shape == wanted.shape:
+                    right[client] += int(((likeliest == wanted) & known).sum())
                 counted[client] += number
-                lost[client] += float(loss(output, wanted)) * number if number else 0.0
+                lost[client] += float(own_loss(output, wanted)) * number if number else 0.0
     counted = np.maximum(counted, 1)
     return right / counted, lost / counted
 

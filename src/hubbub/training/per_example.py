@@ -27,6 +27,8 @@ from hubbub.training.evaluation import measured
 from hubbub.training.ranks import Ranks, fingerprint, word
 from hubbub.training.simulation.faults import agree, isolated, note, opposite, probe_batch, reason, require_steady, shaken
 from hubbub.training.simulation.functional import (
+    Attributes,
+    attributes_left,
     called,
     in_range,
     own_generators,
@@ -92,7 +94,7 @@ class ExampleGradients:
         require_trainable(module, loss)
         self.module, self._loss, self._differentiated = module, loss, _Differentiated(module, loss)
         self.shapes = {name: p.shape for name, p in trainable(module).items()}
-        self._batch = batch
+        self._batch, self._attributes = batch, Attributes(module, loss)
         # Else every batch touches new pages: two thirds of the time of a dense layer of 123,000 parameters.
         keep_freed_memory()
         # By the form of the examples: how many are computed at once, and, by all else that kernels depend on, whether they are.
@@ -208,6 +210,7 @@ class ExampleGradients:
 
     def of_batch(self, inputs: torch.Tensor, targets: torch.Tensor, parameters: Tensors | None = None) -> Rows:
         """The gradient of each example of one batch and its loss, with the module's own parameters or given ones."""
+        self._attributes.restore()
         constants = self._constants()
 
         def loss_of(values: Tensors, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -226,6 +229,7 @@ class ExampleGradients:
             found, losses = differentiated(given, placed, targets)
         return torch.cat([part.reshape(len(part), -1) for part in found.values()], dim=1), losses.detach()
 
+    @attributes_left()
     def _same_bits(self, inputs: torch.Tensor, targets: torch.Tensor) -> bool:
         """Whether ``vmap`` supports the module, and an example's gradient has the same bits at any place and next to any other.
 
@@ -268,6 +272,7 @@ class ExampleGradients:
 
     def _alone(self, inputs: torch.Tensor, targets: torch.Tensor) -> Rows:
         """The gradient of a single example, ``(1, dim)``, and its loss, ``(1,)``."""
+        self._attributes.restore()
         with torch.enable_grad(), in_range(inputs.device), repeatable(inputs.device):
             # Copies: a module may write into its weights, as Embedding(max_norm) does, which must not reach the next examples.
             parameters = {name: p.detach().clone().requires_grad_() for name, p in trainable(self.module).items()}

@@ -66,7 +66,7 @@ def fingerprint(*parts: object) -> str:
         >>> fingerprint(torch.ones(2), "sgd") == fingerprint(torch.ones(2), "sgd"), fingerprint(1) == fingerprint(2)
         (True, False)
     """
-    digest = hashlib.blake2b(digest_size=32)
+    digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, torch.Tensor):
             digest.update(repr((tuple(part.shape), part.dtype)).encode())

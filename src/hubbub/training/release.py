@@ -224,8 +224,10 @@ class ReleasePath(Uncopied):
         require_sum(total, "total")
         with self._one_at_a_time:
             self._require_started()
+            known = [total.total] if isinstance(total, LatticeSum | PlainSum) else []
+            # One row would hide two sums, whose releases show their difference.
             self._ranks.require_same(
-                "round, cohort or clip norm", lambda: fingerprint(self.next_round, list(cohort), clip_norm)
+                "round, cohort, clip norm or sum", lambda: fingerprint(self.next_round, list(cohort), clip_norm, *known)
             )
             ticket = self._ranks.lead(lambda: self._recorded(cohort, total, clip_norm))
             own = total.total.clone() if isinstance(total, LatticeSum | PlainSum) and self._draws else None
@@ -480,6 +482,8 @@ class ReleasePath(Uncopied):
                 self.ledger.chain.require_unchanged()
                 self._store.add_noise_key(len(self.ledger.history.epochs), key)
         self.ledger.start_epoch(drawn, key, sampler(), self._ranks.size, self._listed)
+        if key and self._store:
+            self._store.number_noise_key(len(self.ledger.history.epochs) - 1)
         if mechanism and key:
             self._cohort_keys = self.cohort_keys.renewed(mechanism.participation, key)
         return key

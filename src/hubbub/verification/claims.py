@@ -192,6 +192,8 @@ def _evaluation(run: Run) -> Claim:
         if os.path.lexists(own):
             yield f"there is {EVALUATION}, but the run promises no private evaluation"
         return None
+    if not (rounds or os.path.lexists(own / "ledger.jsonl")):
+        return "no round was begun, and so no evaluation"
     found = read_chain(ledger_of(own))
     stated, past = Promise.from_record(found.records[0], {}), History.of_chain(found)
     if stated.record() != expected.record():

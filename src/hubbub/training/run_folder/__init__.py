@@ -6,7 +6,7 @@
     ledger.cohorts                   who took part when, by number, if the participation is a pattern
     strategy.safetensors             the arrays of the strategy, if it has any
     state/lock                       held while a process is at work
-    state/keys/run, epoch-N          secrets: 32 bytes each
+    state/keys/run, epoch-N, next    secrets: 32 bytes each
     state/releases/T.safetensors     the release of round T
     state/initial.safetensors        the model before the first round
     state/checkpoint.json            names the last checkpoint, with the SHA-256 of its file

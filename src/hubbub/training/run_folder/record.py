@@ -3,8 +3,8 @@
 ``metrics.jsonl`` has one strict JSON object a round. The public numbers of the last round are in ``metrics.prom``, in
 Prometheus' format, and go to the logger ``hubbub.rounds``.
 
-*Traces* are the files whose records the ledger must have. Each is written after its record; only the key of an incarnation
-comes before. So if a record is missing, the ledger was rolled back, or is another run's: no crash leaves such a folder.
+*Traces* are the files whose records the ledger must have. Each is written after its record, and a key, which comes before, has
+no number until then. So if a record is missing, the ledger was rolled back, or is another run's: no crash leaves such a folder.
 """
 
 import hashlib
@@ -140,8 +140,8 @@ class Traces:
     """The traces in a run's folder.
 
     They are the SHA-256 of each release, by round (empty if it is not to be compared), the rounds and the head of the last
-    checkpoint, the rounds of the metrics, one more than the last incarnation with a key, the last head that a hook took, and
-    how many private evaluations were begun.
+    checkpoint, the rounds of the metrics, one more than the last incarnation with a numbered key, the last head that a hook
+    took, and how many private evaluations were begun.
     """
 
     releases: Mapping[int, str]
@@ -178,8 +178,7 @@ class Traces:
             yield f"state/checkpoint.json goes with a ledger of {self.checkpoint[0]} rounds, with a head that it never had"
         if self.shown > len(rounds):
             yield f"metrics.jsonl goes to {self.shown} rounds"
-        if self.keyed > len(history.epochs) + 1:
-            # The key of one more comes before its record.
+        if self.keyed > len(history.epochs):
             yield f"the key of incarnation {self.keyed - 1} is there, of which it does not know"
         if history.unrecorded > 1:
             yield "ledger.cohorts has the cohorts of more rounds"

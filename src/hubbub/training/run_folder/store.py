@@ -44,6 +44,8 @@ _LOST = "restore it, or start a new run in a folder of its own, whose privacy co
 _STATE = struct.Struct("<2Q32s")
 _RELEASE = re.compile(r"(0|[1-9][0-9]*)\.safetensors")
 _KEY = re.compile(r"epoch-(0|[1-9][0-9]*)")
+# The key of an incarnation that may not be on record.
+_NEXT = "next"
 
 
 class RunStore:
@@ -202,13 +204,24 @@ class RunStore:
     def noise_key(self, epoch: int) -> bytes:
         """The key of an incarnation."""
         path = self._keys / f"epoch-{epoch}"
-        if not os.path.lexists(path):
-            raise RunFolderError(f"{path}: is missing; without it the noise of earlier rounds cannot be drawn again; {_LOST}")
-        return secret_key(path)
+        # A crash can leave the last one without its number, and a start may give it that meanwhile.
+        for found in (path, self._keys / _NEXT, path):
+            if os.path.lexists(found):
+                return secret_key(found)
+        raise RunFolderError(f"{path}: is missing; without it the noise of earlier rounds cannot be drawn again; {_LOST}")
 
     def add_noise_key(self, epoch: int, key: bytes) -> None:
-        """Keep the key of a new incarnation, before the ledger names it."""
-        files.write_atomic(self._keys / f"epoch-{epoch}", key)
+        """Keep the key of a new incarnation, before the ledger names it; it has a number from :meth:`number_noise_key` on."""
+        if epoch:
+            self.number_noise_key(epoch - 1)
+        files.write_atomic(self._keys / _NEXT, key)
+
+    def number_noise_key(self, epoch: int) -> None:
+        """Number the key of an incarnation that is on record, unless it is: a number without a record tells of a roll-back."""
+        path, unnumbered = self._keys / f"epoch-{epoch}", self._keys / _NEXT
+        if not os.path.lexists(path) and os.path.lexists(unnumbered):
+            files.write_atomic(path, secret_key(unnumbered))
+            files.wipe(unnumbered)
 
     def secret_files(self) -> list[Path]:
         """The files of keys and rows of noise, those that a crash left half written included."""
@@ -229,7 +242,7 @@ class RunStore:
         return os.path.lexists(self._keys / "run")
 
     def epochs(self) -> int:
-        """One more than the last incarnation that has a key."""
+        """One more than the last incarnation that has a key with its number."""
         numbers = [int(m[1]) for path in _listed(self._keys) if (m := _KEY.fullmatch(path.name))]
         return max(numbers, default=-1) + 1
 

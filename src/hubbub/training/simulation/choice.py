@@ -19,6 +19,7 @@ from torch import nn
 from hubbub.errors import ConfigError
 from hubbub.training.simulation import Execution, plan_for
 from hubbub.training.simulation.faults import agree, lacks_memory, opposite, probe_batch, require_own, require_steady, shaken
+from hubbub.training.simulation.functional import attributes_left
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
@@ -31,6 +32,8 @@ _STEPS, _TIMES = 3, 3
 _WORTH = 2e7
 # Assumed batches of a client: the real number is private.
 _BATCHES = 10
+# Steps of a client that is tried: the last one's rate may be 0, and the one before has a batch that is padded.
+_TRIED = 3
 # Clients in a timed chunk one by one.
 _FEW = 4
 # The most clients at a time, and the most parameters, or inputs of a step, of all of them together.
@@ -112,7 +115,7 @@ class Probe:
 
     def require_steady(self, clients: int) -> None:
         """Refuse a model that fails for every client, or whose updates depend on earlier clients."""
-        made, form = self._made(clients, steps=2), self._form
+        made, form = self._made(clients, steps=_TRIED), self._form
         probe = probe_batch(form.inputs, form.targets, self._model, 4)
         opposite(probe[0], 2)
         # Of two classes, as a loss may weigh each by how often it came.
@@ -132,11 +135,12 @@ class Probe:
 
         require_steady(compute, form.inputs, form.targets)
 
+    @attributes_left()
     def agrees(self, clients: int, tolerance: float = 1e-5) -> bool:
         """Whether clients in a stack, with padding, get the updates that they get one by one; in half precision any will do."""
         jobs = self._jobs(clients, uneven=True)
         try:
-            found, expected = (_updates(self._made(n, steps=2, precise=True), self._model, jobs) for n in (clients, 1))
+            found, expected = (_updates(self._made(n, steps=_TRIED, precise=True), self._model, jobs) for n in (clients, 1))
         except Exception as error:  # noqa: BLE001 # whatever model and loss raise, as for a last batch of one example
             require_own(error)
             return False
@@ -148,12 +152,13 @@ class Probe:
     def _half(self) -> bool:
         return any(p.element_size() < _FULL for p in trainable(self._model).values())
 
+    @attributes_left()
     def independent(self, clients: int) -> bool:
         """Whether no bit of a client's update depends on its place in a stack, or on the clients next to it."""
         # In half precision bits seldom differ, and then by so much that a probe batch may not show what data does.
         if self._half:
             return False
-        model, stack = deepcopy(self._model), self._made(clients, steps=2)
+        model, stack = deepcopy(self._model), self._made(clients, steps=_TRIED)
         with torch.no_grad():
             for p, noisy in zip(trainable(model).values(), shaken(trainable(model)).values(), strict=True):
                 p.copy_(noisy)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from hubbub.errors import ConfigError
+from hubbub.training.simulation.functional import attributes_left
 
 _LOG = logging.getLogger("hubbub")
 _LONGEST = 200
@@ -142,7 +143,8 @@ def require_steady(compute: Callable[[int], torch.Tensor], inputs: torch.Tensor,
     ``compute`` gives the update of a unit, by its number, ``(dim,)``.
     """
     try:
-        found = [compute(number) for number in (0, 1, 1, 0)]
+        with attributes_left():
+            found = [compute(number) for number in (0, 1, 1, 0)]
     except Exception as error:
         require_own(error)
         form = f"inputs {tuple(inputs.shape[1:])} {inputs.dtype} and targets {tuple(targets.shape[1:])} {targets.dtype}"

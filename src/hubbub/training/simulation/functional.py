@@ -6,10 +6,14 @@ parameters, and left unchanged.
 Letters: dim, the number of trainable parameters.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
@@ -184,18 +188,75 @@ def computing(precision: Precision, device: torch.device) -> AbstractContextMana
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if precision == "bfloat16" else nullcontext()
 
 
-class Constants:
-    """A copy of a module's frozen parameters and buffers, which are neither trained nor released."""
+# What torch keeps of every module, and values that may change where they are.
+_OF_EVERY_MODULE, _CHANGING = frozenset(vars(nn.Module())), (list, dict, set, tuple, deque, torch.Tensor, np.ndarray)
 
-    def __init__(self, module: nn.Module) -> None:
-        tables: list[dict[str, Any]] = [table for part in module.modules() for table in (part._parameters, part._buffers)]
+
+def _plain(value: object) -> bool:
+    """Whether a value is made of numbers, words and arrays alone, so that a copy does as well."""
+    if isinstance(value, dict):
+        return all(map(_plain, [*value, *value.values()]))
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return all(map(_plain, value))
+    if isinstance(value, torch.Tensor):
+        return type(value) is torch.Tensor and not value.requires_grad
+    return value is None or isinstance(value, bool | int | float | complex | str | bytes | np.ndarray | np.generic)
+
+
+# Whether attributes are left as they are, so that a probe sees what a module keeps in them.
+_LEFT = ContextVar("left", default=False)
+
+
+@contextmanager
+def attributes_left() -> Iterator[None]:
+    """A context in which :class:`Attributes` are not put back."""
+    token = _LEFT.set(True)
+    try:
+        yield
+    finally:
+        _LEFT.reset(token)
+
+
+class Attributes:
+    """What modules, or whatever else is given, keep in attributes of Python's; of what is no module, nothing."""
+
+    def __init__(self, *modules: object) -> None:
+        self._tables = list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]()
+        for part in (part for module in modules if isinstance(module, nn.Module) for part in module.modules()):
+            own = {name: value for name, value in vars(part).items() if name not in _OF_EVERY_MODULE}
+            changing = {name: value for name, value in own.items() if isinstance(value, _CHANGING) and _plain(value)}
+            self._tables.append((vars(part), own, deepcopy(changing)))
+
+    def restore(self) -> None:
+        """Put them back: nothing of one unit may reach the next one through them."""
+        if _LEFT.get():
+            return
+        for table, own, changing in self._tables:
+            for name in set(table) - set(own) - _OF_EVERY_MODULE:
+                del table[name]
+            table.update(own, **deepcopy(changing))
+
+
+class Constants:
+    """A copy of a module's frozen parameters and buffers, which are neither trained nor released, and its :class:`Attributes`.
+
+    Those of a loss that is a module as well.
+    """
+
+    def __init__(self, module: nn.Module, loss: object = None) -> None:
+        self._attributes = Attributes(module, loss)
+        wholes = [whole for whole in (module, loss) if isinstance(whole, nn.Module)]
+        parts = [part for whole in wholes for part in whole.modules()]
+        tables: list[dict[str, Any]] = [table for part in parts for table in (part._parameters, part._buffers)]
         self._tables = [(table, dict(table)) for table in tables]
-        fixed = [p for p in module.parameters() if not p.requires_grad] + list(module.buffers())
+        fixed: list[torch.Tensor] = [p for whole in wholes for p in whole.parameters() if not p.requires_grad]
+        fixed += [buffer for whole in wholes for buffer in whole.buffers()]
         self._values = [(tensor, tensor.detach().clone()) for tensor in fixed]
 
     @torch.no_grad()
     def restore(self) -> None:
         """Restore them: nothing of one client's training may reach the next client through the module."""
+        self._attributes.restore()
         for table, own in self._tables:
             # A forward with self.mean = 0.9 * self.mean replaces the module's own tensor.
             table.clear()

@@ -201,7 +201,7 @@ class OneByOne:
         precision: Precision = "float32",
     ) -> None:
         self._worker = FlatModel(deepcopy(model).to(device))
-        self._constants = Constants(self._worker.module)
+        self._constants = Constants(self._worker.module, loss)
         self._loss, self._local, self._device, self._precision = loss, local, device, precision
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:

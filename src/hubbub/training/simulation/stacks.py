@@ -44,7 +44,7 @@ class Stacks:
         clients: int,
     ) -> None:
         module = deepcopy(model).to(device).train()
-        self._constants = Constants(module)
+        self._constants = Constants(module, loss)
         for parameter in module.parameters():
             # The clients' own stand in for them.
             parameter.requires_grad_(False)
