@@ -138,9 +138,6 @@ def test_what_the_settings_rule_out_is_left_out_with_the_reason(layers: tuple[La
         assert {one.cohorts for one in among.options} == {"pattern"}
 
 
-# Taking settings back
-
-
 def test_the_word_default_takes_a_setting_back_and_nothing_at_all_is_still_refused() -> None:
     file: Layer = {"privacy": {"bands": 3, "delta": 1e-3, "mode": "dp-ftrl"}, "training": {"momentum": 0.5}}
     flags = configs.overrides(["privacy.bands=default", "privacy.delta= default", "training.momentum=default"])
@@ -151,9 +148,6 @@ def test_the_word_default_takes_a_setting_back_and_nothing_at_all_is_still_refus
     assert (found.epsilon, found.noise_multiplier) == (None, 1.0)
     with pytest.raises(ConfigError, match=r"privacy.bands = '': must be a whole number"):
         configs.resolve(file, configs.overrides(["privacy.bands="]))
-
-
-# On the command line
 
 
 def test_the_command_that_is_printed_runs_what_was_recommended(tmp_path: Path) -> None:

@@ -202,9 +202,6 @@ def test_a_key_with_damaged_numbers_is_refused():
             replace(PUBLIC, verification=(bad, *keys[1:]))
 
 
-# Only aggregates.
-
-
 def contributions(count):
     return {f"client-{i}": PUBLIC.encrypt([i, 10]) for i in range(count)}
 
@@ -238,9 +235,6 @@ def test_pai_13_contributions_that_only_make_a_sum_look_larger_are_refused_by_na
         SHARES[0].partial_of(alone | {"zero": [0, 5]}, at_least=2)
     with pytest.raises(ValueError, match=r"contributions\[1\].*factor in common"):
         SHARES[0].partial_of([[2, 3], [4, P]], at_least=2)
-
-
-# Secrets.
 
 
 def test_nothing_public_tells_the_factors():
