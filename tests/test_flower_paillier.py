@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,9 @@ pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
-    logger = logging.getLogger("flwr")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(caplog.handler)
-    yield lambda: "\n".join(record.getMessage() for record in caplog.records)
-    logger.removeHandler(caplog.handler)
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    caplog.set_level(logging.INFO, "flwr")
+    return lambda: caplog.text
 
 
 def trained(message: Message, context: Context) -> Message:
