@@ -83,9 +83,7 @@ def test_the_worst_case_of_coins_is_a_client_of_every_round() -> None:
     assert of(parts.BallsInBinsSampling(5)).unamplified_zcdp_rho == pytest.approx(4 / (2 * z * z), rel=1e-12)
     every = accounting.guarantee(Mechanism(Identity(rounds), parts.MinSeparation(1, rounds), z), 1e-6)
     assert of(parts.PoissonSampling(0.1)).unamplified_epsilon == pytest.approx(every.epsilon, rel=1e-12)
-
-
-def test_so_little_noise_that_nothing_is_hidden_is_stated_as_infinite_in_the_worst_case() -> None:
+    # With so little noise nothing is hidden.
     assert of(parts.PoissonSampling(0.1), z=1e-12).unamplified_epsilon == math.inf
 
 

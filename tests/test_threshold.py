@@ -196,10 +196,9 @@ def test_a_key_with_damaged_numbers_is_refused():
     with pytest.raises(ValueError, match="verification has 4 numbers: must be one for each of holders = 5"):
         replace(PUBLIC, verification=keys[:4])
     for bad in (0, 1, PUBLIC.n, PUBLIC.n**2, -3):
-        with pytest.raises(ValueError, match="no unit"):
-            replace(PUBLIC, base=bad)
-        with pytest.raises(ValueError, match="no unit"):
-            replace(PUBLIC, verification=(bad, *keys[1:]))
+        for change in ({"base": bad}, {"verification": (bad, *keys[1:])}):
+            with pytest.raises(ValueError, match="no unit"):
+                replace(PUBLIC, **change)
 
 
 def contributions(count):
