@@ -42,12 +42,6 @@ _POLL = "0.25"
 _STILL_ALIVE, _RESTART_PAUSE = 35.0, 4.0
 _MARK = "HUBBUB_TEST_DEPLOYMENT"
 _PROCESS = "HUBBUB_TEST_PROCESS"
-_OFFLINE = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
 
 
 def _pem(key: PrivateKey, form: serialization.PrivateFormat) -> bytes:
@@ -176,7 +170,6 @@ class Deployment:
         programs = Path(sys.executable).parent
         environment = {
             **os.environ,
-            **_OFFLINE,
             _MARK: self._token,
             _PROCESS: f"{self._token}/{name}",
             "FLWR_HOME": str(self.folder / "home"),

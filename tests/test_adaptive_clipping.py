@@ -237,8 +237,6 @@ def test_a_sum_without_the_count_is_never_released(tmp_path: Path) -> None:
     assert not RunStore(tmp_path / "run").released()
 
 
-# Whoever forms the sums
-
 SPLIT = AdaptiveClipping().split(0.9, small_runs.CLIENTS)
 SCALES = (1.0, 1e30, math.nan, math.inf, 1e-30, 0.0)
 SETTINGS = {

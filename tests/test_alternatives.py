@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +139,6 @@ def test_what_the_settings_rule_out_is_left_out_with_the_reason(layers: tuple[La
         assert {one.cohorts for one in among.options} == {"pattern"}
 
 
-# Taking settings back
-
-
 def test_the_word_default_takes_a_setting_back_and_nothing_at_all_is_still_refused() -> None:
     file: Layer = {"privacy": {"bands": 3, "delta": 1e-3, "mode": "dp-ftrl"}, "training": {"momentum": 0.5}}
     flags = configs.overrides(["privacy.bands=default", "privacy.delta= default", "training.momentum=default"])
@@ -151,9 +149,6 @@ def test_the_word_default_takes_a_setting_back_and_nothing_at_all_is_still_refus
     assert (found.epsilon, found.noise_multiplier) == (None, 1.0)
     with pytest.raises(ConfigError, match=r"privacy.bands = '': must be a whole number"):
         configs.resolve(file, configs.overrides(["privacy.bands="]))
-
-
-# On the command line
 
 
 def test_the_command_that_is_printed_runs_what_was_recommended(tmp_path: Path) -> None:
@@ -241,20 +236,6 @@ def test_the_noise_multiplier_of_a_size_is_the_calibrated_one(kind: str) -> None
         assert one.mean_stddev == pytest.approx(z * 0.5 / one.size)
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        {"privacy": {"mode": "none"}},
-        {"privacy": {"mode": "dp-ftrl", "epsilon": 3.0}},
-        {"privacy": {"mode": "dp-ftrl", "strategy": "identity", "sampling": "balls-in-bins", "epsilon": 3.0}},
-        {"privacy": {"noise_multiplier": 1.5, "stop_epsilon": 3.0}},
-    ],
-    ids=["no privacy", "pattern", "balls in bins", "ended by a budget"],
-)
-def test_runs_without_noise_or_without_a_free_size_have_no_table(layer: Layer) -> None:
-    assert sizes_of(layer) == ()
-
-
 # Rounds
 
 
@@ -304,12 +285,20 @@ def test_rounds_of_independent_noise_have_the_calibrated_noise_over_the_root_of_
 
 
 @pytest.mark.parametrize(
-    "layer",
-    [{"privacy": {"mode": "dp-ftrl", "epsilon": 3.0}}, {**CYCLIC, "privacy": {**CYCLIC["privacy"], "strategy": "banded"}}],
-    ids=["pattern", "a strategy that takes long to optimize"],
+    ("table", "layer"),
+    [
+        (sizes_of, {"privacy": {"mode": "none"}}),
+        *((table, {"privacy": {"mode": "dp-ftrl", "epsilon": 3.0}}) for table in (sizes_of, rounds_of)),
+        (sizes_of, {"privacy": {"mode": "dp-ftrl", "strategy": "identity", "sampling": "balls-in-bins", "epsilon": 3.0}}),
+        (sizes_of, {"privacy": {"noise_multiplier": 1.5, "stop_epsilon": 3.0}}),
+        (rounds_of, {**CYCLIC, "privacy": {**CYCLIC["privacy"], "strategy": "banded"}}),
+    ],
+    ids=["no privacy", "pattern", "pattern, rounds", "balls in bins", "ended by a budget", "takes long to optimize"],
 )
-def test_runs_whose_other_lengths_are_not_tried_have_no_table_of_rounds(layer: Layer) -> None:
-    assert rounds_of(layer) == ()
+def test_runs_without_noise_or_of_which_no_others_are_tried_have_no_table(
+    table: Callable[[Layer], object], layer: Layer
+) -> None:
+    assert table(layer) == ()
 
 
 def test_the_command_with_the_proposed_rounds_makes_the_run_of_their_row(tmp_path: Path) -> None:

@@ -211,8 +211,6 @@ def test_two_canaries_prove_nothing(method) -> None:
     assert method([1.0], [0.0], delta=1e-5, confidence=0.95).epsilon == 0
 
 
-# --- what is refused ---
-
 GOOD = {"present": [1.0, 2.0, 3.0], "absent": [0.0, 1.0, -1.0], "delta": 1e-5, "confidence": 0.95}
 
 
@@ -236,8 +234,6 @@ def test_ties_count_against_the_audit_and_all_canaries_may_be_absent() -> None:
     assert audit.count_guesses([1.0, 1.0], [1.0, 1.0], highest=0, lowest=3).correct == 1
     assert audit.count_guesses([], [1.0, 2.0], highest=1, lowest=1) == audit.GuessCount(2, 2, 1)
 
-
-# Whitened scores
 
 ROUNDS, DIM, EACH, SEPARATION, CLIP = 32, 500, 200, 8, 0.25
 

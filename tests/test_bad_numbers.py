@@ -84,8 +84,6 @@ def fixed(**settings: Any) -> DPFedAvgFixed:
 # Noise that each client brings a share of.
 SHARED = {"noise_at": "clients", "min_survivors": 2}
 
-# --- noise ---
-
 NOISY: dict[str, Door] = {
     "mechanism": lambda v: Mechanism(Identity(3), ONE, v),
     "correlated": lambda v: Mechanism(toeplitz.square_root(3, 2), parts.MinSeparation(2, 2), v),
@@ -228,8 +226,6 @@ CLIPPED: dict[str, tuple[str, Door]] = {
 }
 
 
-# --- delta ---
-
 DELTAS = {"nan": math.nan, "inf": math.inf, "-1": -1.0, "0": 0.0, "1": 1.0, "1.5": 1.5, "1e999": "1e999"}
 EVENTS = [(accounting.PoissonSampled(1.0, 0.1), 3)]
 MECHANISM = Mechanism(Identity(3), ONE, 1.0)
@@ -302,8 +298,6 @@ print(json.dumps({"answers": answers, "kib": resource.getrusage(resource.RUSAGE_
     assert promised.epsilon == pytest.approx(exact)
     assert min(told["answers"].values()) > 1e4
 
-
-# --- budgets ---
 
 OF_EPSILON: dict[str, Door] = {
     "beside": lambda v: accounting.calibrate(Identity(3), ONE, prior=(), epsilon=v, delta=1e-5),
@@ -384,8 +378,6 @@ def test_num_12_a_federation_with_too_much_noise_starts_no_run(tmp_path: Path) -
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
 
 
-# --- whole numbers ---
-
 COUNTS = {"0": 0, "-1": -1, "2.5": 2.5, "nan": math.nan, "True": True, "text": "3", "None": None}
 OF_COUNT: dict[str, tuple[str, Door]] = {
     "Identity": ("rounds", Identity),
@@ -460,8 +452,6 @@ def test_num_13_rounds_beyond_any_memory_are_refused_at_once() -> None:
             with pytest.raises((ValueError, TypeError, HubbubError), match="rounds"):
                 make(many)
 
-
-# --- at every door ---
 
 # The argument that each kind of door names, its doors, and what none of them takes.
 ABOVE_ZERO = {**NUMBERS, "0": 0.0}

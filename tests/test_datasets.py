@@ -64,19 +64,14 @@ def test_mnist_is_the_published_data_bit_for_bit(data_folder: Path) -> None:
     assert found == "6bbc9ace898e44ae57da46a324031adb"
 
 
-def test_digits_have_no_example_in_both_parts() -> None:
+def test_digits_have_no_example_in_both_parts_and_holding_out_splits_the_training_data_alone() -> None:
     dataset = digits.load()
     assert (len(dataset.train_inputs), len(dataset.test_inputs), dataset.shape) == (1437, 360, (1, 8, 8))
     train = {row.numpy().tobytes() for row in dataset.train_inputs}
     assert not any(row.numpy().tobytes() in train for row in dataset.test_inputs)
-
-
-def test_holding_out_splits_the_training_data_and_hides_the_test_data() -> None:
-    dataset = digits.load()
     held = dataset.without_test(validation=0.1, seed=0)
     assert (len(held.train_inputs), len(held.test_inputs)) == (1293, 144)
     assert dataset.without_test(validation=0.001, seed=0).classes == 10
-    train = {row.numpy().tobytes() for row in dataset.train_inputs}
     assert all(row.numpy().tobytes() in train for row in held.test_inputs)
 
 

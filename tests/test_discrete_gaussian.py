@@ -259,9 +259,6 @@ def test_a_tie_is_settled_by_the_words_that_come_next() -> None:
                 assert found == [expected if i == place else values for i in range(5)]
 
 
-# The same work, whatever is drawn.
-
-
 def work(sampler: Sampler, filename: str, key: bytes, stddev: int, count: int) -> list[object]:
     """Each line that a sampler runs, in order, with the shapes and types of all arrays at hand."""
     seen: list[object] = []

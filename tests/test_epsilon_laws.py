@@ -290,9 +290,6 @@ def test_acc_2_a_loss_distribution_on_a_mesh_is_never_below_the_gaussian_and_div
         assert accounting.epsilon([(Gaussian(z), rounds)], delta, "zero-out", accountant="rdp") >= exact
 
 
-# --- monotone in all arguments ---
-
-
 def slack(epsilon: float) -> float:
     """How far two answers on different meshes may be apart."""
     return 2 * max(1e-4, 1e-5 * epsilon)
@@ -437,9 +434,6 @@ def test_acc_1_less_noise_for_the_updates_beside_a_quieter_count_costs_the_same_
         assert accounting.split_noise_multiplier(z, z * factor) <= accounting.split_noise_multiplier(1.1 * z, z * factor)
 
 
-# --- an answer everywhere ---
-
-
 def anything(r: np.random.Generator) -> Event:
     """Any event, from no noise at all to a thousand clip norms, from one unit in a billion to all of them."""
     z, q = float(10 ** r.uniform(-6, 3)), min(1.0, float(10 ** r.uniform(-9, 0.3)))
@@ -575,9 +569,6 @@ def test_the_chances_of_a_cohorts_size_are_right_for_hundreds_of_millions(others
     assert 1 <= math.fsum(found.weights) <= 1 + 1e-8
 
 
-# --- calibrate, then account ---
-
-
 @pytest.mark.parametrize(("targets", "seed"), sized((6, 9), (30, 9), (500, 10)))
 def test_acc_3_what_was_calibrated_costs_at_most_its_target(targets: int, seed: int) -> None:
     r, found = np.random.default_rng(seed), list[str]()
@@ -604,9 +595,6 @@ def test_acc_3_what_was_calibrated_costs_at_most_its_target(targets: int, seed: 
     assert found == []
 
 
-# --- composition ---
-
-
 def test_acc_4_halves_compose_to_the_whole_and_their_order_does_not_matter() -> None:
     r = np.random.default_rng(11)
     for _ in range(10):
@@ -624,9 +612,6 @@ def test_acc_4_halves_compose_to_the_whole_and_their_order_does_not_matter() -> 
             assert accounting.delta(other, whole, relation) == pytest.approx(accounting.delta(parts, whole, relation), rel=1e-9)
         divergences = [accounting.epsilon(each, delta, relation, accountant="rdp") for each in (shuffled, parts)]
         assert divergences[0] == pytest.approx(divergences[1], rel=1e-9, abs=1e-9)
-
-
-# --- special cases that must agree ---
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
@@ -652,9 +637,6 @@ def test_acc_5_one_participation_is_one_gaussian_of_the_largest_column(strategy:
         largest = float(np.linalg.norm(strategy.matrix(), axis=0).max())
         assert mechanism.stddev == pytest.approx(z * largest, rel=1e-12)
         assert accounting.guarantee(mechanism, 1e-7).epsilon == pytest.approx(gaussian.epsilon(1e-7, z), rel=1e-9)
-
-
-# --- sensitivity ---
 
 
 @pytest.mark.parametrize(("matrices", "seed"), sized((40, 12), None, (1000, 13)))

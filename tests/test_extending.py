@@ -313,8 +313,6 @@ def test_rng_5_an_experiment_that_goes_on_draws_other_noise_and_cohorts(tmp_path
     assert len({read_run(store.folder).promise.settings["seed"] for store in stores}) == 4
 
 
-# --- what is refused ---
-
 REFUSED: dict[str, tuple[Callable[[], tuple[Any, Any]], str]] = {
     "a simulation of a real run": (lambda: (FIRST, replace(SECOND, noise="simulation")), "'simulation': the run in .* had"),
     "another unit": (lambda: (FIRST, replace(SECOND, privacy_unit="example")), "hid each 'client'"),

@@ -55,9 +55,6 @@ def rounds_of(state: Path) -> History:
     return History.of_chain(read_chain(state / "ledger.jsonl"))
 
 
-# No encryption on the way
-
-
 def test_flw_1_a_superlink_without_certificates_does_not_start(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("flower-superlink")), "--host", LOOPBACK, "--port", str(free_port())]
     environment = {**os.environ, "FLWR_HOME": str(tmp_path)}
@@ -76,9 +73,6 @@ def test_flw_1_a_statement_says_that_it_counts_on_encryption_on_the_way(make: Ca
     assert any("TLS" in str(assumption) for assumption in strategy.guarantee().assumptions)
 
 
-# Whoever comes
-
-
 def test_flw_2_a_promise_of_who_joins_when_is_not_made_where_anybody_may_join() -> None:
     with pytest.raises(ConfigError, match="--enable-supernode-auth"):
         separated(keys_enforced=False)
@@ -91,9 +85,6 @@ def test_flw_2_a_node_without_a_registered_key_is_never_asked() -> None:
         asked(strategy, told((1, b"a"), (3, b"c")))
     with pytest.raises(ParticipationError, match="none of 2 connected nodes has a public key"):
         asked(strategy, told((5, b""), (6, b"")))
-
-
-# Replies
 
 
 class Breaks(flowers.FedAvg):
@@ -145,9 +136,6 @@ def test_flw_4_an_exception_while_replies_come_aborts_the_round_and_the_run_goes
     assert distance(model, entries(record(MODEL))) > 0
 
 
-# Restarts
-
-
 def test_flw_5_a_server_that_starts_again_goes_on_with_model_ledger_clip_norm_and_participation(tmp_path: Path) -> None:
     def adaptive() -> DPFedAvgAdaptive:
         return DPFedAvgAdaptive(
@@ -177,9 +165,6 @@ def test_flw_6_prt_5_nodes_that_come_back_under_new_numbers_are_the_clients_whos
         asked(separated(tmp_path), told((11, b"c"), (12, b"a"), (13, b"b")))
     # The old numbers stand for others now, who may join.
     assert asked(separated(tmp_path), told((1, b"d"), (2, b"e"), (13, b"b"))) == [1, 2]
-
-
-# Mods
 
 
 def too_long(model: dict[str, Any], index: int) -> dict[str, Any]:
@@ -227,9 +212,6 @@ def test_flw_7_the_mod_that_adds_noise_clips_by_itself() -> None:
     assert distance(model, entries(record(MODEL))) < 10 * 0.25 * np.sqrt(41)
 
 
-# Noise of others
-
-
 THEIRS: dict[str, Callable[[Any], Any]] = {
     "server, fixed": lambda inner: flowers.DifferentialPrivacyServerSideFixedClipping(inner, 1.0, 1.0, CLIENTS),
     "server, adaptive": lambda inner: flowers.DifferentialPrivacyServerSideAdaptiveClipping(inner, 0.1, CLIENTS),
@@ -260,9 +242,6 @@ def test_flw_8_ours_within_flowers_clips_charges_and_hides_all_the_same(name: st
     assert distance(*models) <= 2.0 / CLIENTS * (1 + 1e-5)
     # Our noise is there, of a quarter in each of 41 numbers.
     assert distance(models[1], entries(record(MODEL))) > 0.25 * np.sqrt(41) * 0.5
-
-
-# Nobody answers
 
 
 def test_flw_9_a_round_in_which_nobody_answers_is_charged_and_told_and_releases_noise_alone(
@@ -309,8 +288,6 @@ def test_flw_9_nodes_that_cannot_come_are_not_waited_for_and_those_of_an_exact_e
             asked(strategy, LocalGrid(ClientApp(), num_nodes=1))
         assert strategy.rounds_charged == 0
 
-
-# Versions of Flower
 
 # The newest that the adapter was tried on.
 NEWEST = "1.42.0"

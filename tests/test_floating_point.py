@@ -1,10 +1,6 @@
 """What the last bits of a release say about who took part: in floating point nearly all, on the lattice nothing.
 
-The adversary knows the sum x0 of all other clients and x1 = x0 + the target's clipped update, sees a release y to the last
-bit, and must say which of the two was summed.
-
-Source: Mironov 2012, "On significance of the least significant bits for differential privacy"; Jin et al. 2021,
-https://arxiv.org/abs/2112.05307; Casacuberta et al. 2022, https://arxiv.org/abs/2207.10635.
+The game, its adversary and its sources: ``twins.membership``.
 """
 
 import math
@@ -37,9 +33,6 @@ LATTICE = Lattice(CLIP_NORM)
 # How long the sum of all other clients is, in clip norms, and how much noise there is.
 SCALES, NOISE = (0.2, 1, 5), (0.3, 1.0, 3.0)
 SETTINGS = [(scale, z) for z in NOISE for scale in SCALES]
-
-
-# The game
 
 
 def updates(scale: float) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -128,9 +121,6 @@ def test_fpt_1_the_likeliest_guess_on_the_lattice_is_right_as_often_as_the_noise
     assert abs(score.right / trials - expected) < 3 * math.sqrt(expected * (1 - expected) / trials)
 
 
-# Whole runs
-
-
 def population(lattice: bool, target_has_data: bool) -> training.SimulatedPopulation:
     """Five clients; the first is the target."""
     generator = torch.Generator().manual_seed(1)
@@ -203,9 +193,6 @@ def test_fpt_5_a_model_is_made_of_the_one_before_and_of_the_release_alone(
     assert len(released) == 5
 
 
-# What can be released
-
-
 def frequencies_fit(whole: torch.Tensor, deviation: float) -> bool:
     """Whether whole numbers are distributed as a Gaussian of this deviation, rounded; and all within 3 deviations occur."""
     far = math.ceil(6 * deviation) + 1
@@ -276,9 +263,6 @@ def test_num_12_noise_beyond_exact_whole_numbers_is_refused() -> None:
             LATTICE.release(total, torch.tensor([0.0, beyond], dtype=torch.float64))
 
 
-# Order
-
-
 def test_fpt_3_a_thousand_orders_of_the_clients_give_the_same_bits() -> None:
     generator = torch.Generator().manual_seed(3)
     raw = torch.randn(20, DIM, generator=generator, dtype=torch.float64)
@@ -294,9 +278,6 @@ def test_fpt_3_a_thousand_orders_of_the_clients_give_the_same_bits() -> None:
             found.add((training.LatticeSum(total, lattice, {}) if lattice else training.PlainSum(total, {})).digest(bytes(32)))
     assert len(digests[0]) == 1
     assert len(digests[1]) > 900
-
-
-# Norms
 
 
 def norms_and_steps(update: torch.Tensor, lattice: Lattice) -> tuple[int, list[int]]:

@@ -171,10 +171,7 @@ def test_a_deployed_server_leaves_the_run_that_the_process_would_have_left(tmp_p
     assert read_chain(tmp_path / "served" / "ledger.jsonl").head == head
 
 
-def test_a_deployed_server_marks_what_was_measured_on_held_out_data(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+def test_a_deployed_server_marks_what_was_measured_on_held_out_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = run_file(tmp_path)
     file.write_text(file.read_text().replace("seed = 3", "seed = 3, validation = 0.1"))
     caplog.set_level(logging.INFO, logger="flwr")

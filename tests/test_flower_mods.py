@@ -73,9 +73,6 @@ def steps_of(reply: Message) -> Numbers:
     return np.concatenate([array.reshape(-1) for array in returned(reply).values()])
 
 
-# What is clipped
-
-
 @st.composite
 def _models(draw: st.DrawFn) -> tuple[Model, Model, float]:
     """A model, what became of it, and a clip norm: any dtype, any shape, weights up to 1000, updates of any size."""
@@ -162,9 +159,6 @@ def test_the_bit_says_whether_the_norm_was_at_most_the_clip_norm(length: float, 
     assert type(bit_of(reply)) is int
 
 
-# What is not training
-
-
 @pytest.mark.parametrize("config", [None, {}, CLIP, BOTH])
 @pytest.mark.parametrize("message_type", ["evaluate", "query", "evaluate.slow", "query.train"])
 def test_messages_that_do_not_train_pass_untouched(message_type: str, config: dict[str, Any] | None) -> None:
@@ -188,9 +182,6 @@ def test_named_training_actions_are_clipped_too() -> None:
     app.train("last_layer")(returning({"w": np.full(4, 5.0)}))
     reply = app(train_message({"w": np.zeros(4)}, CLIP, "train.last_layer"), a_context())
     assert norm_of_update(returned(reply), {"w": np.zeros(4)}) == pytest.approx(1, rel=1e-5)
-
-
-# What is refused
 
 
 def refused(reply: Message, *words: str) -> None:
@@ -278,9 +269,6 @@ def test_what_an_app_says_of_its_failure_does_not_leave_without_noise(
         assert not set("179") & set(reply.error.reason)
         assert "see the client's log" in reply.error.reason
         assert "target 17" in caplog.text
-
-
-# What is hidden
 
 
 def test_a_share_has_the_mean_and_the_deviation_that_were_asked_for() -> None:
@@ -384,9 +372,6 @@ def test_nothing_exact_leaves_with_the_noise(config: dict[str, Any], mods: list[
     # Nor in what the message carries beside its records.
     assert reply.metadata.reply_to_message_id == ""
     assert (reply.metadata.dst_node_id, reply.metadata.group_id, reply.metadata.message_type) == (1, "g", "train")
-
-
-# The timer
 
 
 class Clock:

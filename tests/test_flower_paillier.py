@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,9 @@ pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
-    logger = logging.getLogger("flwr")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(caplog.handler)
-    yield lambda: "\n".join(record.getMessage() for record in caplog.records)
-    logger.removeHandler(caplog.handler)
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    caplog.set_level(logging.INFO, "flwr")
+    return lambda: caplog.text
 
 
 def trained(message: Message, context: Context) -> Message:
@@ -102,9 +99,6 @@ def mean_of(*clients: int) -> list[float]:
 def one_round(strategy: PrivateStrategy, on: flower.LocalGrid, arrays: ArrayRecord = START) -> ArrayRecord | None:
     messages = list(strategy.configure_train(1, arrays, ConfigRecord(), on))
     return strategy.aggregate_train(1, on.send_and_receive(messages))[0]
-
-
-# The same releases
 
 
 @pytest.mark.parametrize(
@@ -191,9 +185,6 @@ def test_correlated_noise_of_holders_goes_on_over_restarts_of_all_and_is_charged
         assert drawn["next_round"] == 2
         assert len(drawn["first_rows"]) >= 2
         assert json.loads((place / "promise.json").read_text())["noise_by"] == "holders"
-
-
-# What may go wrong
 
 
 def test_a_strategy_that_tells_clients_another_clip_norm_is_refused_since_the_server_cannot_clip_again(tmp_path: Path) -> None:
@@ -306,9 +297,6 @@ def test_nothing_is_charged_before_enough_holders_have_answered(tmp_path: Path) 
     assert moved(one_round(strategy, on)) == mean_of(0, 1, 2, 3)
 
 
-# Who sees what
-
-
 def test_no_message_on_the_grid_holds_an_update_in_the_clear(tmp_path: Path) -> None:
     on, sent = federation(tmp_path, shared=True), list[bytes]()
 
@@ -345,9 +333,6 @@ def test_no_message_on_the_grid_holds_an_update_in_the_clear(tmp_path: Path) -> 
             assert clear[57:].tobytes() not in everything
     assert b"30.864" not in everything
     assert np.array(30.864).tobytes() not in everything
-
-
-# Interruptions
 
 
 class _Killed(BaseException):
@@ -424,9 +409,6 @@ def test_a_run_goes_on_under_its_own_key_alone(tmp_path: Path) -> None:
     for secagg in (flower.Paillier(dealt()[0]), whole(bits=18), None):
         with pytest.raises(LedgerError):
             fixed(secagg, state).resumed(START, federation(tmp_path))
-
-
-# Settings
 
 
 def test_a_key_comes_from_its_file_and_a_shared_one_brings_its_own_least_number(tmp_path: Path) -> None:

@@ -2,10 +2,9 @@
 
 import gc
 import itertools
-import logging
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,13 +24,7 @@ from hubbub.noise.lattice import Lattice
 DIM = 30_000
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    # Gives the process the identity of a server.
-    LocalGrid(ClientApp(), num_nodes=1)
-    yield
-    logging.getLogger("flwr").setLevel(logging.INFO)
+pytestmark = pytest.mark.usefixtures("quiet", "in_a_task")
 
 
 def arrays(values: np.ndarray) -> ArrayRecord:

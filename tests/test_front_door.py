@@ -35,17 +35,11 @@ EACH: list[Participation] = [
 ]  # fmt: skip
 
 
-def test_the_public_names_are_sorted_there_and_described() -> None:
+def test_the_public_names_are_sorted_there_and_described_with_an_example() -> None:
     assert hubbub.__all__ == sorted(hubbub.__all__)
     assert set(hubbub.__all__) <= set(dir(hubbub))
-    for name in hubbub.__all__:
-        assert name == "__version__" or inspect.getdoc(getattr(hubbub, name)), name
-
-
-def test_each_public_name_has_an_example_that_runs() -> None:
     for name in set(hubbub.__all__) - {"__version__"}:
-        named = getattr(hubbub, name)
-        assert ">>>" in (inspect.getdoc(named) or ""), name
+        assert ">>>" in (inspect.getdoc(getattr(hubbub, name)) or ""), name
 
 
 def test_what_a_type_checker_sees_is_what_a_program_gets() -> None:

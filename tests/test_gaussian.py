@@ -92,8 +92,6 @@ def test_epsilon_and_noise_undo_each_other_at_every_scale(delta: float, sigma: f
         again = gaussian.noise_multiplier(epsilon, delta, sensitivity)
         # What determines the noise is how far delta is from 1.
         assert again == pytest.approx(sigma, rel=1e-6 if delta > 0.99 else 1e-12)
-    elif epsilon == 0:
-        assert gaussian.delta(0.0, sigma, sensitivity) <= delta
 
 
 @pytest.mark.parametrize("delta", [1e-99, 1e-12, 1e-5, 0.1, 0.5, 0.99])
@@ -164,7 +162,6 @@ COLUMNS = {
     "classical": "classical_DR14", "dwork2006": "dwork06", "zhao1": "zhao_mech1", "simple": "zhao_simple_inverfc2delta",
     "zhao2": "zhao_mech2", "extended": "phan_extended", "vinterbo": "vinterbo2020", "zcdp": "zcdp_closed",
 }  # fmt: skip
-# Noise over sensitivity at delta 1e-5: (Balle and Wang's, and how many times as much the others take).
 # The largest epsilon at which the classical noise is private all the same.
 CLASSICAL_HOLDS_UP_TO = {1e-12: 10.248, 1e-8: 9.374, 1e-5: 8.420, 1e-3: 7.463, 0.1: 5.743, 0.49: 4.488}
 

@@ -37,9 +37,6 @@ def of(participation: parts.Participation, relation: str | None = None, z: float
     return accounting.guarantee(Mechanism(Identity(20), participation, z), 1e-6, relation)
 
 
-# The curve
-
-
 def test_every_point_of_the_curve_of_a_gaussian_is_where_its_exact_delta_is() -> None:
     answer = accounting.guarantee(CORRELATED, 3e-7)
     assert answer.gdp_mu == pytest.approx(CORRELATED.l2_sensitivity / CORRELATED.stddev, rel=1e-14)
@@ -47,9 +44,6 @@ def test_every_point_of_the_curve_of_a_gaussian_is_where_its_exact_delta_is() ->
     for delta, epsilon in answer.curve:
         # Balle and Wang 2018, Theorem 8, at sensitivity 1 and standard deviation 1/μ.
         assert gaussian.delta(epsilon, 1 / answer.gdp_mu) == pytest.approx(delta, rel=1e-9)
-
-
-# Without amplification
 
 
 @pytest.mark.parametrize("q", [0.01, 0.3, 1.0])
@@ -89,13 +83,8 @@ def test_the_worst_case_of_coins_is_a_client_of_every_round() -> None:
     assert of(parts.BallsInBinsSampling(5)).unamplified_zcdp_rho == pytest.approx(4 / (2 * z * z), rel=1e-12)
     every = accounting.guarantee(Mechanism(Identity(rounds), parts.MinSeparation(1, rounds), z), 1e-6)
     assert of(parts.PoissonSampling(0.1)).unamplified_epsilon == pytest.approx(every.epsilon, rel=1e-12)
-
-
-def test_so_little_noise_that_nothing_is_hidden_is_stated_as_infinite_in_the_worst_case() -> None:
+    # With so little noise nothing is hidden.
     assert of(parts.PoissonSampling(0.1), z=1e-12).unamplified_epsilon == math.inf
-
-
-# Other relations
 
 
 def test_one_gaussian_is_restated_for_replacement_at_twice_its_mu() -> None:
@@ -113,8 +102,6 @@ def test_random_cohorts_are_computed_anew_under_each_relation(participation: par
     for restated in answer.other_relations:
         assert restated.epsilon == of(participation, restated.neighboring_relation).epsilon
 
-
-# The sensitivity
 
 PATTERNS: list[parts.Participation] = [parts.SingleParticipation(), parts.FixedEpochs(3, 7)]
 PATTERNS += [parts.MinSeparation(5, 4), parts.MinSeparation(1, 20)]
@@ -201,9 +188,6 @@ def test_what_a_run_is_charged_is_not_below_its_cost_where_an_earlier_run_is_cou
         assert Fraction(event.noise_multiplier) ** 2 * k <= Fraction(math.sqrt(k)) ** 2
 
 
-# The text
-
-
 def points(text: str) -> dict[str, str]:
     return dict(re.findall(r"^\(\d+\) ([^:]+): (.*)$", text, flags=re.MULTILINE))
 
@@ -242,9 +226,6 @@ def test_no_number_of_a_statement_is_below_the_computed_one() -> None:
     rho, mu = re.search(r"; ([\d.]+)-zCDP; ([\d.]+)-Gaussian DP", stated).groups()
     assert Decimal(rho) >= Decimal(answer.zcdp_rho)
     assert Decimal(mu) >= Decimal(answer.gdp_mu)
-
-
-# Several runs
 
 
 def charge(number: int, *events: tuple[Event, int], rounds: int = 6, relation: str = "zero-out") -> RunCharge:

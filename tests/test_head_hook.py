@@ -424,9 +424,6 @@ def test_lines_may_come_again_and_be_bare_but_must_be_of_this_run_and_in_order(k
         assert said in found[1]
 
 
-# Keys and signatures.
-
-
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
 def test_openssh_checks_what_is_signed_here_and_the_other_way_round(kept: Kept, tmp_path: Path) -> None:
     key = tmp_path / "id"
@@ -482,9 +479,6 @@ def test_keys_in_pem_do_and_all_others_are_refused_without_a_word_of_what_is_in_
     assert "c2VjcmV0" not in str(refused.value)
     with pytest.raises(KeyFileError, match="cannot be read"):
         HeadHook(["cat"], key=tmp_path / "none")
-
-
-# By the settings, and what is published.
 
 
 def test_a_run_of_the_command_line_gives_its_heads_and_what_it_publishes_is_signed(

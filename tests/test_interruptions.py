@@ -48,9 +48,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-# Checkpoints
-
-
 def test_cra_5_a_checkpoint_that_was_removed_is_made_again_from_the_releases(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     path = tmp_path / "copy/state/checkpoint-2.safetensors"
@@ -82,9 +79,6 @@ def test_cra_15_noise_that_is_lost_or_stale_is_made_again_bit_for_bit(fault: str
     ours, again = rows(folder), rows(tmp_path / "copy")
     assert len(ours) == len(again) == 2
     assert all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
-
-
-# Other settings
 
 
 def mechanism(C: object = None, pattern: MinSeparation = PATTERN, z: float = 0.8) -> dict[str, object]:
@@ -131,9 +125,6 @@ def test_cra_6_a_run_goes_on_with_its_own_model_only(folder: Path) -> None:
         started(folder, model=nn.Linear(3, 2).double())
 
 
-# Clocks
-
-
 @pytest.mark.parametrize("years", [-60, 300])
 def test_cra_12_no_clock_and_no_folder_decides_anything(years: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned, whole = replace(PLAN, noise="simulation"), nn.Linear(3, 2)
@@ -160,9 +151,6 @@ def test_cra_12_no_clock_and_no_folder_decides_anything(years: int, tmp_path: Pa
     ledgers = [(tmp_path / name / "ledger.jsonl").read_bytes() for name in ("whole", "run")]
     assert read_chain(tmp_path / "run/ledger.jsonl").records[0] == read_chain(tmp_path / "whole/ledger.jsonl").records[0]
     assert all(b"time" not in ledger for ledger in ledgers)
-
-
-# Signals
 
 
 @pytest.mark.parametrize("when", ["while clients train", "between the charge and the noise", "between the file and its record"])
@@ -220,9 +208,6 @@ def test_cra_16_a_crash_while_clients_train_charges_nothing(tmp_path: Path) -> N
     assert kinds(tmp_path) == ["promise", "epoch"]
     some_rounds(tmp_path, ROUNDS)
     assert kinds(tmp_path).count("commit") == ROUNDS
-
-
-# Keys
 
 
 KEY_FAULTS: dict[str, Callable[[Path], None]] = {

@@ -1,11 +1,7 @@
 """A federation in one process is as one over a network: real apps, records that nobody else can reach, errors as replies."""
 
-import os
 from collections.abc import Callable
 from typing import Any
-
-# Before Flower is imported: nothing may leave this machine.
-os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
 
 import numpy as np
 import numpy.typing as npt

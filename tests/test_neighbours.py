@@ -74,9 +74,6 @@ def require(found: Influence) -> None:
     assert found.holds, found.sentence()
 
 
-# In this process.
-
-
 @pytest.mark.parametrize("name", VECTORS)
 @every_strategy
 def test_cli_1_no_client_in_this_process_moves_a_run_by_more_than_the_sensitivity(strategy: Strategy, name: str) -> None:
@@ -234,9 +231,6 @@ def test_a_client_more_or_less_leaves_the_coins_of_the_others_and_the_records_as
     require(transcript.influence_of(other.population, last, planned.mechanism, "add-or-remove-one"))
 
 
-# On Flower.
-
-
 def answering() -> ClientApp:
     return training_app(lambda model, index: {name: v + v.dtype.type(0.05 * (index - 3)) for name, v in model.items()})
 
@@ -346,9 +340,6 @@ def test_no_hostile_reply_moves_a_sum_of_the_loop_on_a_grid_by_more(pairs: int) 
     for seed in range(pairs):
         clients.inject(TARGET, crafted(seed, CLIP))
         require(transcript.influence_of(clients, TARGET, planned.mechanism))
-
-
-# The measure itself.
 
 
 def test_influence_is_the_norm_of_c_times_what_moved() -> None:

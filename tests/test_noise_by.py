@@ -47,9 +47,6 @@ PLAIN = replace(HELD, noise_by="server", setting="")
 SHARED = Mechanism(Identity(ROUNDS), PATTERN, 2.0, NoiseShares(3, DIM, lattice_bits=12))
 
 
-# Coarser lattices.
-
-
 @pytest.mark.parametrize("bits", [8, 12, 23, 24])
 @pytest.mark.parametrize("clip_norm", [1.0, 0.3, math.nextafter(2.0, 0), 1e-12, 7e11])
 def test_a_step_is_the_power_of_two_at_or_below_so_many_halvings_of_the_clip_norm(clip_norm: float, bits: int) -> None:
@@ -104,9 +101,6 @@ def test_a_lattice_that_is_not_there_is_refused(bits: object) -> None:
             make()
 
 
-# Shares of fewer steps.
-
-
 @pytest.mark.parametrize("bits", [8, 13, 24])
 @pytest.mark.parametrize("clip_norm", [1.0, 0.1, math.nextafter(2.0, 0)])
 def test_a_share_of_coarse_steps_is_never_less_noise_than_stated_and_charged(clip_norm: float, bits: int) -> None:
@@ -126,9 +120,6 @@ def test_shares_are_charged_by_their_steps_and_cost_more_where_these_are_few() -
     # With a share of one step the excess is that of a million of them.
     assert mechanism_events(of_many[0], 1)[0][0].share_stddev == 1
     assert coarse > 1.5 * fine
-
-
-# What a run promises.
 
 
 def test_a_promise_of_holders_and_a_setting_is_read_back_as_it_was() -> None:
@@ -188,9 +179,6 @@ def test_a_run_does_not_go_on_under_another_promise(tmp_path: Path, change: dict
     opened(RunStore(tmp_path), HELD)
 
 
-# What is stated.
-
-
 def test_the_statement_says_who_is_trusted_with_what_and_who_adds_the_noise() -> None:
     answer = HELD.after(ROUNDS, 1e-5)
     text = answer.statement(RunFacts(clip_norm=CLIP, heads=("a" * 64,)))
@@ -230,9 +218,6 @@ def test_of_several_runs_each_states_its_own_setting(tmp_path: Path) -> None:
     assert compose_runs([charged["held"]], 1e-5).setting == SETTING
     assert compose_runs([charged["held"], charged["plain"]], 1e-5).setting.startswith("that of each run")
     assert compose_runs([charged["plain"]], 1e-5).setting == ""
-
-
-# The path.
 
 
 def test_noise_that_nobody_answers_for_and_noise_that_nobody_promised_are_refused() -> None:
@@ -297,9 +282,6 @@ def test_sums_and_releases_lie_on_the_lattice_that_was_promised() -> None:
     with pytest.raises(LedgerError, match="bits=12"):
         shared.begin([0], total(), CLIP)
     shared.begin([0], total(bits=12), CLIP)
-
-
-# Training, where holders add the noise and sums may stay closed.
 
 
 class Held(LatticeSum):
@@ -419,9 +401,6 @@ def test_three_aborted_rounds_in_a_row_stop_the_run_and_nothing_is_lost(tmp_path
 def test_two_aborted_rounds_and_a_release_between_do_not_stop_a_run() -> None:
     results = list(train(plan(BANDED), Stubborn({0, 1}, {3, 4}), nn.Linear(3, 2)))
     assert [result.released for result in results] == [False, False, True, False, False, True]
-
-
-# What is shown of it.
 
 
 def test_metrics_and_the_screen_show_an_aborted_round_and_name_nobody_in_public(tmp_path: Path) -> None:

@@ -38,9 +38,6 @@ PROMISE = Promise(ROUNDS, MECHANISM, settings={"clip_norm": CLIP})
 RDP = sys.modules["hubbub.accounting.renyi"]
 
 
-# What a sum of shares costs.
-
-
 def both(stddev: int, shares: int, move: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """The laws of the sum without and with a move, where neither is lost in rounding, all numbers of the sum together."""
     law, p, q = shares_law(stddev, shares, 12 * stddev * shares), np.ones(1), np.ones(1)
@@ -101,9 +98,6 @@ def test_the_excess_is_the_sum_of_its_terms_or_little_more(shares: int) -> None:
     by_definition = 10 * math.fsum(np.exp(-2 * math.pi**2 * (k / (k + 1))).tolist())
     stated = accounting.DiscreteGaussianShares(1.0, shares, 1, 1).excess
     assert by_definition <= stated <= by_definition * (1 + 1e-4) + 1e-12
-
-
-# Shares that are not quite discrete Gaussian.
 
 
 def test_a_statistical_distance_costs_what_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,9 +192,6 @@ def test_shares_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
         accounting.DiscreteGaussianShares(**({"noise_multiplier": 1.0, "shares": 2, "share_stddev": 3, "dim": 4} | wrong))
 
 
-# A mechanism with shares.
-
-
 @pytest.mark.parametrize(
     ("strategy", "participation", "z", "message"),
     [
@@ -261,9 +252,6 @@ def test_an_amplified_run_beside_one_with_shares_is_stated_in_the_worst_case_too
     seen = gaussian.epsilon(1e-5, noise_multiplier=1.0, sensitivity=math.sqrt(2 / 16 + 100))
     assert seen < both.unamplified_epsilon < 1.05 * seen
     assert both.unamplified_zcdp_rho == pytest.approx((2 / 16 + 100) / 2)
-
-
-# Its record.
 
 
 def test_a_promise_of_shares_and_further_words_is_read_back_as_it_was() -> None:
@@ -328,9 +316,6 @@ def test_what_happened_is_charged_by_the_rounds_of_the_busiest_client() -> None:
     [(event, times)] = louder.happened.events
     assert (event.noise_multiplier, times) == (1.0, 1)
     assert event.share_stddev <= mechanism_events(MECHANISM, 1)[0][0].share_stddev / 2
-
-
-# A run with shares.
 
 
 def noised(round_index: int, clients: tuple[int, ...]) -> LatticeSum:

@@ -1,9 +1,7 @@
 """``hubbub paillier``: what each command writes and says, and what it refuses in one line."""
 
-import doctest
 import json
 import math
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -149,11 +147,3 @@ def test_pai_16_without_gmpy2_a_command_names_the_extra_in_one_line() -> None:
         [sys.executable, "-c", code, "paillier", "keygen", "--help"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_the_code_on_keys_gives_what_stands_there() -> None:
-    section = (Path(__file__).parent.parent / "docs" / "paillier.md").read_text().partition("## Keys")[2].partition("\n## ")[0]
-    code = "\n".join(re.findall(r"```pycon\n(.*?)```", section, re.DOTALL))
-    test = doctest.DocTestParser().get_doctest(code, {}, "paillier.md", None, 0)
-    assert test.examples
-    assert doctest.DocTestRunner(verbose=False).run(test).failed == 0

@@ -150,15 +150,13 @@ def test_a_key_of_one_file_in_another_is_refused(tmp_path: Path) -> None:
 def test_a_public_key_that_no_sound_primes_make_is_refused(tmp_path: Path) -> None:
     """With its id and its length told truly."""
     n = LARGE.public_key.n
-    prime = LARGE.p
     bad = {
-        "has the factor 3": 3 * prime * (prime + 2) * 5 | 1,
+        "has the factor 3": 3 * (n // 3 | 1),
         "two different odd primes": int(gmpy2.next_prime(n)),
-        "must be the product of two different odd primes": prime**2,
+        "must be the product of two different odd primes": LARGE.p**2,
         "3 mod 4": n + 2,
     }
     for words, number in bad.items():
-        number = number if words != "has the factor 3" else 3 * (n // 3 | 1)
         said = {"format": "hubbub paillier public key", "version": 1, "bits": number.bit_length(), "short_exponents": True}
         key_id = "x" if gmpy2.is_prime(number) or gmpy2.is_power(number) else PublicKey(number).key_id
         overwrite(tmp_path / "key", {**said, "n": hex(number), "key_id": key_id})

@@ -89,9 +89,6 @@ def server() -> Iterator[Server]:
     assert (liars, total.tolist()) == ((), (steps(1) + steps(2) + steps(7)).tolist())
 
 
-# Damaged on the way.
-
-
 def test_messages_that_were_cut_off_or_grew_are_refused(server: Server) -> None:
     draw, whole = Draw(0), sent("c7", 0, 7)
     for case in range(CASES):
@@ -155,9 +152,6 @@ def test_what_is_no_bytes_is_refused(server: Server) -> None:
         )
 
 
-# Of another time, place or sender.
-
-
 def test_pai_8_messages_of_another_round_are_refused(server: Server) -> None:
     draw = Draw(4)
     old = sent("c7", 3, 7)
@@ -198,9 +192,6 @@ def test_messages_of_another_kind_are_refused(server: Server) -> None:
         assert "which there is not" in server.refuses(signed_anew(bytes(wrong)))
     said = refusal(lambda: server.sum.add_noise("holder 1", rewritten(sent("c7", 0, 7), sender="holder 1")))
     assert said == "holder 1: sent a contribution: this is the place of a noise"
-
-
-# There before.
 
 
 def test_pai_8_messages_that_came_before_are_refused(server: Server) -> None:
@@ -248,9 +239,6 @@ def test_pai_8_no_memory_of_ciphertexts_would_recognize_one_that_was_made_unlike
     opened = [Holder(share, AGREED).open(server.sum.request()) for share in SHARES[1:]]
     total, _ = combined(server.sum, PUBLIC, opened)
     assert total.tolist() == (steps(1) + steps(2) + steps(3)).tolist()
-
-
-# What is in them.
 
 
 HOSTILE: dict[str, Callable[[Draw], int]] = {

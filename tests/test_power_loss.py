@@ -92,9 +92,6 @@ def power_lost(
     return count
 
 
-# The tests. The full form is slow.
-
-
 def test_the_disk_forgets_what_was_not_made_durable(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         disk = Disk(tmp_path)

@@ -148,8 +148,6 @@ def test_secure_sums_are_the_same_on_any_number_of_ranks() -> None:
         assert on_ranks(3, what, *args) == [alone] * 3
 
 
-# A loop of one's own.
-
 DIM, LOOP = 200_000, 5
 OWN = hubbub.Mechanism(toeplitz.square_root(LOOP, bands=3), parts.MinSeparation(3, 2), 2.0)
 PROMISE = Promise(LOOP, OWN, settings={"clip_norm": 1.0})
@@ -196,9 +194,6 @@ def test_a_path_gives_each_rank_its_part_and_another_number_of_ranks_resumes(tmp
     rows = of_keys(folder, OWN, DIM, PROMISE, LOOP)
     for t, release in enumerate(np.concatenate(found)):
         assert torch.equal(torch.from_numpy(release), Lattice(1.0).release(torch.full((DIM,), t), rows[t]))
-
-
-# Ranks that fail.
 
 
 def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after another
@@ -362,8 +357,6 @@ def test_several_ranks_are_refused_where_clients_train_by_themselves(changed: co
         build(configs.resolve({"privacy": {"epsilon": 8.0}}, changed), ranks=SimpleNamespace(size=2))  # type: ignore[arg-type]
 
 
-# Kills.
-
 LONG = 40
 
 
@@ -430,9 +423,6 @@ def judge(folder: Path) -> None:
         assert torch.equal(release, store.load_release(t, digest, model.dim)), t
         server_step(plan, model, optimizer, 0.5, release, t)
     assert aborted <= len(ledger.history.epochs)
-
-
-# From the command line.
 
 
 def hubbub_of(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:

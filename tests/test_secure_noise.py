@@ -101,9 +101,6 @@ def test_rng_5_no_number_comes_twice() -> None:
     assert len(np.unique(z.astype(np.float16))) < MILLION // 10
 
 
-# Independence
-
-
 def related(a: Array, b: Array) -> bool:
     """Whether two sequences of independent pairs are correlated, or their squares are."""
     bound = stats.norm.isf(FALSE_ALARM / 4) / math.sqrt(len(a))
@@ -138,9 +135,6 @@ def test_rng_5_no_other_row_and_no_other_key_gives_a_number_of_this_row() -> Non
     rows = [row(index, 100_000, key) for key in (KEY, OTHER, bytes(32)) for index in (0, 1, 10, 2**40)]
     numbers = np.abs(np.concatenate(rows))
     assert len(np.unique(numbers)) == len(numbers)
-
-
-# The definition
 
 
 def derived(key: bytes, part: str) -> bytes:
@@ -187,9 +181,6 @@ def test_a_row_is_what_its_definition_says(index: int, dim: int) -> None:
         for position in chosen:
             number, radius = oracle.number(position)
             assert abs(mpmath.mpf(float(ours[position])) - number) <= 4 * 2.0**-52 * radius
-
-
-# Work
 
 
 class Work(TorchDispatchMode):
@@ -250,9 +241,6 @@ def test_fpt_7_a_sampler_by_rejection_is_told_by_its_work(monkeypatch: pytest.Mo
     streams = [word_stream(bytes([number] * 32)) for number in range(4)]
     done = [work_of(words, 2**16, 0) for words in streams]
     assert any(work != done[0] for work in done)
-
-
-# Whose keys
 
 
 def test_rng_2_a_fork_cannot_draw_the_rows_of_its_parent() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as safetensors
 
+from conftest import raising
 from hubbub.errors import DataError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
@@ -127,27 +128,22 @@ def test_whatever_is_no_strategy_file_is_refused_in_one_line_that_names_it(tmp_p
     ]
     for what, content in damaged:
         refused(tmp_path, content, what)
-
-
-def test_a_header_that_claims_much_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    # Before it is read.
     assert "header claims" in refused(tmp_path, (2**16 + 1).to_bytes(8, "little") + b"{}" + b" " * 70_000)
 
 
-def test_what_would_not_be_read_back_replaces_no_file(tmp_path: Path) -> None:
+def test_what_would_not_be_read_back_and_what_the_disk_refuses_replace_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     strategy_file.save(file := tmp_path / "s.safetensors", answer(strategies.Identity(4)))
     before = file.read_bytes()
     with pytest.raises(ValueError, match="must not be negative"):
-        strategy_file.save(file, answer(strategies.Identity(4)), seconds=-1.0)
+        strategy_file.save(file, answer(strategies.Identity(3)), seconds=-1.0)
     assert file.read_bytes() == before
-
-
-def test_a_disk_that_refuses_keeps_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    strategy_file.save(tmp_path / "s.safetensors", answer(strategies.Identity(2)))
-    before = (tmp_path / "s.safetensors").read_bytes()
-    monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr("os.fsync", raising(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
-        strategy_file.save(tmp_path / "s.safetensors", answer(strategies.Identity(3)))
-    assert (tmp_path / "s.safetensors").read_bytes() == before
+        strategy_file.save(file, answer(strategies.Identity(3)))
+    assert file.read_bytes() == before
 
 
 def test_a_run_that_read_its_strategy_from_a_file_can_be_resumed_from_its_written_settings(tmp_path: Path) -> None:

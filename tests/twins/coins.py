@@ -157,22 +157,19 @@ TWINS = [
 
 SYSTEM = System(run, STATISTICS, TWINS)
 
+_HEAVY = _tossed(lambda heads, coins, n, q: heads(coins, n, 2 * q))
 TRUNCATED = System(
     lambda: _joined(parts.TruncatedPoissonSampling(PROBABILITY, MOST, CLIENTS), ROUNDS, CLIENTS),
     {"evenly_kept": evenly_kept},
     [
         Twin("of a cohort that is too large the first are kept", "evenly_kept", _first_kept),
-        Twin(
-            "coins before a cohort is cut that are twice as heavy",
-            "evenly_kept",
-            _tossed(lambda heads, c, n, q: heads(c, n, 2 * q)),
-        ),
+        Twin("coins before a cohort is cut that are twice as heavy", "evenly_kept", _HEAVY),
     ],
 )
 CYCLIC = System(
     lambda: _joined(parts.CyclicPoissonSampling(PROBABILITY, GROUPS), ROUNDS, CLIENTS),
     {"in_turn": in_turn},
-    [Twin("coins of a group that are twice as heavy", "in_turn", _tossed(lambda heads, c, n, q: heads(c, n, 2 * q)))],
+    [Twin("coins of a group that are twice as heavy", "in_turn", _HEAVY)],
 )
 BINS_FILLED = System(
     lambda: _joined(parts.BallsInBinsSampling(BINS), BINS, BALLS),
