@@ -232,7 +232,8 @@ def images(*sizes: tuple[int, ...]) -> list[Image.Image]:
 def test_inputs_of_other_numbers_are_to_be_made_float32(dtype: str) -> None:
     made = f"import torch\nfrom hubbub.datasets import Dataset\nx, y = torch.zeros(40, 4).{dtype}(), torch.arange(40) % 2\n"
     Path(f"made_{dtype}.py").write_text(made + "def data(_): return Dataset(x, y, x, y)\n")
-    step = r"make them float32, by \.float\(\)" + (
+    rows = ", or give an embedding more rows than the largest number" if dtype == "long" else ""
+    step = r"make them float32, by \.float\(\)" + rows
         ", or give an embedding more rows than the largest number" if dtype == "long" else ""
     )
     settings = {"data": {"name": f"made_{dtype}:data", "clients": 4}, "training": {"cohort_size": 2}}
