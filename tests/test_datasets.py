@@ -234,8 +234,6 @@ def test_inputs_of_other_numbers_are_to_be_made_float32(dtype: str) -> None:
     Path(f"made_{dtype}.py").write_text(made + "def data(_): return Dataset(x, y, x, y)\n")
     rows = ", or give an embedding more rows than the largest number" if dtype == "long" else ""
     step = r"make them float32, by \.float\(\)" + rows
-        ", or give an embedding more rows than the largest number" if dtype == "long" else ""
-    )
     settings = {"data": {"name": f"made_{dtype}:data", "clients": 4}, "training": {"cohort_size": 2}}
     with pytest.raises(ConfigError, match=rf"does not fit .*{step}$"):
         build(resolve(settings), allow_import=True)
