@@ -68,7 +68,7 @@ class Recalls(nn.Module):
 
     def forward(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         loss = F.mse_loss(output, targets)
-        self.mean = 0.5 * self.mean + 0.5 * float(loss)
+        self.mean = 0.5 * self.mean + 0.5 * float(loss.detach())
         return loss / self.mean
 
 
