@@ -78,7 +78,7 @@ def test_the_loss_of_what_is_no_classifier_is_measured_and_keeps_nothing_of_a_cl
     model = nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))
     found = [SimulatedPopulation(some, Recalls()).measure(range(len(some)), model) for some in (people, people[2:])]
     assert found[0][2] == found[1][0]
-    assert found[0][2]["loss"] == pytest.approx(float(Recalls()(model(people[2][0]), people[2][1])))
+    assert found[0][2]["loss"] == pytest.approx(Recalls()(model(people[2][0]), people[2][1]).item())
 
 
 def test_the_worst_tenth_are_those_whom_the_model_serves_worst() -> None:
