@@ -126,7 +126,7 @@ def _require_distinct(one: Recorded, other: Recorded) -> None:
     """Refuse two ledgers of one run."""
     a, b = one.chain.hashes, other.chain.hashes
     if a == b:
-        raise LedgerError(f"{one.name} and {other.name}: are the same ledger; name each run once")
+        raise LedgerError(f"{one.name} and {other.name}: are the same ledger, or one is a copy; name one of them")
     if a[0] == b[0]:
         shorter, longer = sorted((one, other), key=lambda run: len(run.chain.hashes))
         if longer.chain.hashes[: len(shorter.chain.hashes)] == shorter.chain.hashes:
