@@ -92,6 +92,19 @@ def test_replacing_a_client_moves_the_sum_twice_as_far() -> None:
         assert accounting.delta([(event, 1)], at, "zero-out") < true <= accounting.delta([(event, 1)], at, "replace-one")
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("stddev", [1, 2, 100])
+def test_a_group_pays_for_every_round_that_one_of_it_is_in(stddev: int, rounds: int) -> None:
+    event, draw = accounting.DiscreteGaussianShares(20.0, 10**6, stddev, 1000), np.random.default_rng(0)
+    for k in (2, 5, 20):
+        stated = accounting.epsilon(accounting.group_events([(event, rounds)], k), 1e-6, "zero-out")
+        # Each unit is in that many rounds of its own choice: all in the same, each in others, or by chance.
+        ways = [[k] * rounds, [1] * k * rounds, *(np.bincount(draw.integers(0, rounds * 4, k * rounds)) for _ in range(5))]
+        for way in ways:
+            together = [(replace(event, noise_multiplier=20.0 / min(k, n)), 1) for n in map(int, way) if n]
+            assert accounting.epsilon(together, 1e-6, "zero-out") <= stated * (1 + 1e-12), (k, way)
+
+
 @pytest.mark.parametrize("shares", [1, 2, 7, 100_001, 250_000])
 def test_the_excess_is_the_sum_of_its_terms_or_little_more(shares: int) -> None:
     k = np.arange(1, shares)

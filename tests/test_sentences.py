@@ -153,6 +153,7 @@ def test_a_run_that_is_hidden_is_not_said_to_be_bare_because_another_is() -> Non
     for words in ("its update is not clipped", "bare sum", "nothing is hidden from anybody", "Noise: none"):
         assert words in bare
     shares = Mechanism(Identity(6), parts.MinSeparation(2, 3), 4.0, NoiseShares(4, 100))
+    assert "that of hubbub.accounting.group_events" in accounting.guarantee(shares, 1e-5).not_covered[-1]
     mixed = of(parts.MinSeparation(2, 3), earlier=(charge_of(accounting.guarantee(shares, 1e-5), 5),)).statement()
     assert "of some runs central, of others with noise in shares" in mixed
 

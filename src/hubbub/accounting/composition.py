@@ -35,7 +35,7 @@ ACCOUNTANTS = ("tight", "rdp")
 Events = Sequence[tuple[Event, int]]
 # Below this delta the mass of infinite loss underflows; without amplification the answer stays exact.
 _LEAST_DELTA = 1e-290
-# With a larger μ in a round sampling hides next to nothing.
+# With a larger μ in a round, of a noise multiplier below 0.01, what sampling hides is not counted.
 _LARGEST_MU = 100.0
 # Above it the mesh may be so coarse for want of memory that divergences say more.
 _LARGE_EPSILON = 1e7
@@ -54,8 +54,8 @@ def epsilon(events: Events, delta: float, neighboring_relation: str, accountant:
             sensitivity.
         accountant: ``"tight"`` (ours: exact for Gaussians, otherwise a privacy loss distribution, near the truth by 1e-4, or
             1e-5 of itself where that is more, as far as memory allows; below a delta of 1e-100 a bound that can be half too
-            high where cohorts are rare; of discrete Gaussian shares, and all together with them, that of ``"rdp"``) or
-            ``"rdp"`` (Rényi DP at its best order).
+            high where cohorts are rare, and where a noise multiplier is below 0.02 one without amplification; of discrete
+            Gaussian shares, and all together with them, that of ``"rdp"``) or ``"rdp"`` (Rényi DP at its best order).
 
     Raises:
         ValueError: A number out of range or an unknown word.
@@ -111,8 +111,8 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
         events: As for :func:`epsilon`.
         epsilon: At least 0.
         neighboring_relation: As for :func:`epsilon`.
-        accountant: As for :func:`epsilon`. The tight one is near the truth by a thousandth of itself, and by a few
-            hundredths where rarely sampled rounds cost almost nothing.
+        accountant: As for :func:`epsilon`. The tight one is near the truth by a thousandth of itself, and where rarely sampled
+            rounds cost almost nothing by a few hundredths and about 1e-12.
 
     Raises:
         ValueError: A number out of range or an unknown word.

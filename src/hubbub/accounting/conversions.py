@@ -37,7 +37,11 @@ def require_orders(orders: npt.ArrayLike) -> Array:
 
 def _require_curve(orders: npt.ArrayLike, rdp: npt.ArrayLike) -> tuple[Array, Array]:
     """Orders and their bounds; an infinite bound says nothing and may stand."""
-    a, r = require_orders(orders), np.array(rdp, dtype=np.float64)
+    a = require_orders(orders)
+    try:
+        r = np.array(rdp, dtype=np.float64)
+    except OverflowError:
+        raise ValueError("rdp: holds a whole number beyond the floats; write it as infinity, which says nothing") from None
     if r.shape != a.shape:
         raise ValueError(f"rdp has shape {r.shape}: must have one value for each of {len(a)} orders")
     bad = np.flatnonzero(~(r >= 0))

@@ -104,6 +104,10 @@ def one_release(mu_squared: Fraction) -> Gaussian:
         multiplier = math.nextafter(multiplier, 0.0)
     while Fraction(above := math.nextafter(multiplier, math.inf)) ** 2 * bounded <= 1:
         multiplier = above
+    if multiplier < 1e-12:
+        raise ValueError(
+            f"noise_multiplier: is so small that all releases together are one with {multiplier!r}, below 1e-12; raise it"
+        )
     return Gaussian(multiplier)
 
 

@@ -13,6 +13,10 @@ Rounds that are sampled independently compose (Zhu, Dong and Wang 2022, Theorem 
 independent noise, units of several groups of a cycle of cohorts move its rounds, taken together, by at most K standard
 deviations over z (Dong, Roth and Su 2022, Corollary 3.3, https://arxiv.org/abs/1905.02383): the same pair dominates the cycle.
 
+Shares of noise cost more than a Gaussian in every round in which a unit of the group takes part, and k units may take part in k
+times as many rounds as one. Where n of them are in a round they are there n/z far, Σn² ≤ k·Σn over all rounds, and k times as
+many rounds at z/√k cost at least what all rounds do, whoever is in which.
+
 No such pair is proved here where units of the group take each other's place in a cohort (fixed sizes, truncated ones), or share
 one draw for all rounds (balls in bins): there the general bound of :func:`group_epsilon` holds.
 """
@@ -83,10 +87,10 @@ def group_events(events: Sequence[tuple[Event, int]], group_size: int) -> list[t
     Source: the module's docstring; Choquette-Choo et al. 2023, https://arxiv.org/abs/2310.15526 (mixtures of Gaussians).
     """
     k = integer("group_size", group_size, at_least=1, at_most=_MOST_UNITS)
-    return [(event if k == 1 else _of_group(event, k), rounds) for event, rounds in counted(events)]
+    return [(event, rounds) if k == 1 else _of_group(event, rounds, k) for event, rounds in counted(events)]
 
 
-def _of_group(event: Event, k: int) -> Event:
+def _of_group(event: Event, rounds: int, k: int) -> tuple[Event, int]:
     match event:
         case PoissonSampled(z, q) if q < 1:
             integer("group_size", k, at_least=1, at_most=_MOST_SAMPLED)
@@ -94,9 +98,11 @@ def _of_group(event: Event, k: int) -> Event:
             numerator, denominator = q.as_integer_ratio()
             parts = (math.comb(k, n) * numerator**n * (denominator - numerator) ** (k - n) for n in range(k + 1))
             chances = {float(n): chance for n, part in enumerate(parts) if (chance := part / denominator**k) > 0}
-            return MixtureOfGaussians(z, tuple(chances), tuple(chances.values()))
-        case Gaussian(z) | PoissonSampled(z) | TreeAggregation(z) | DiscreteGaussianShares(z):
-            return replace(event, noise_multiplier=group_noise_multiplier(z, k))
+            return MixtureOfGaussians(z, tuple(chances), tuple(chances.values())), rounds
+        case Gaussian(z) | PoissonSampled(z) | TreeAggregation(z):
+            return replace(event, noise_multiplier=group_noise_multiplier(z, k)), rounds
+        case DiscreteGaussianShares(z):
+            return replace(event, noise_multiplier=z / math.sqrt(k) * (1 - 2.0**-50)), rounds * k
         case FixedSizeSampled() | TruncatedPoissonSampled() | BallsInBins() | MixtureOfGaussians():
             raise ValueError(
                 f"group_size = {k}: no theorem here says exactly what {event} costs a group; group_epsilon bounds it from the "

@@ -12,7 +12,11 @@ from hubbub.mechanism.strategies import Identity, own
 
 
 def not_covered(
-    privacy_unit: str, participations: Sequence[parts.Participation | None], neighboring_relation: NeighboringRelation
+    privacy_unit: str,
+    participations: Sequence[parts.Participation | None],
+    neighboring_relation: NeighboringRelation,
+    *,
+    shares: bool = False,
 ) -> tuple[str, ...]:
     """What no guarantee covers, by whose contribution is clipped as one, and what several of them pay together."""
     examples = privacy_unit == "example"
@@ -25,7 +29,7 @@ def not_covered(
         "other runs and other releases about the same people, where they are not named here",
         f"what the {watched} to those who watch {'it' if examples else 'them'}",
     )
-    return (*usual, _groups(privacy_unit, participations, neighboring_relation)) if participations else usual
+    return (*usual, _groups(privacy_unit, participations, neighboring_relation, shares)) if participations else usual
 
 
 # How a line begins that says what k units pay.
@@ -36,18 +40,22 @@ OF_GROUPS = (
 
 
 def _groups(
-    privacy_unit: str, participations: Sequence[parts.Participation | None], neighboring_relation: NeighboringRelation
+    privacy_unit: str,
+    participations: Sequence[parts.Participation | None],
+    neighboring_relation: NeighboringRelation,
+    shares: bool,
 ) -> str:
     """What k units pay that act as one, as far as a theorem says it for these cohorts.
 
-    Patterns: the norm of a sum is at most the sum of norms. Poisson sampling with independent noise: the mixture over how many
-    of the k are drawn dominates. All others, cyclic cohorts with correlated noise among them: a step for each of the k.
+    Patterns: the norm of a sum is at most the sum of norms, and Gaussian noise costs by norms alone; shares of noise cost more
+    in each round that one of the k is in. Poisson sampling with independent noise: the mixture over how many of the k are drawn
+    dominates. All others, cyclic cohorts with correlated noise among them: a step for each of the k.
 
     Source: Vadhan 2017, "The Complexity of Differential Privacy", Lemma 2.2 (the steps); Zhu, Dong and Wang 2022, Theorem 10
     (the rounds of a mixture), https://arxiv.org/abs/2106.08567.
     """
     who = OF_GROUPS[privacy_unit == "example"]
-    if all(isinstance(one, parts.Pattern) for one in participations):
+    if all(isinstance(one, parts.Pattern) for one in participations) and not shares:
         return f"{who}, epsilon is that of k times the sensitivity"
     if all(isinstance(one, parts.Pattern | parts.PoissonSampling) for one in participations):
         return f"{who}, epsilon is not that of k times the sensitivity, but that of hubbub.accounting.group_events"
