@@ -8,7 +8,6 @@ all signs. So a weight for each class of rounds that one client may join togethe
 """
 
 import numpy as np
-from scipy.signal import lfilter
 
 from hubbub._util.checks import Array, one_of
 from hubbub.factorization.diagonal import Classes, Effort, maximize
@@ -72,6 +71,9 @@ def of_one_client(workload: Workload, participation: Participation, objective: s
     C·x by at most the sensitivity. With A = B·C and Cauchy and Schwarz a_i² is at most the squared error of row i at
     sensitivity 1. Here π is as many rounds as a client may join, as early as it may.
     """
+    # Slow to import: as long as everything else that a plan needs.
+    from scipy.signal import lfilter
+
     apart, most = worst_rounds(participation, workload.rounds)
     joined = np.zeros(workload.rounds)
     joined[: apart * most : apart] = 1.0
