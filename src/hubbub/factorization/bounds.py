@@ -71,15 +71,17 @@ def of_one_client(workload: Workload, participation: Participation, objective: s
     C·x by at most the sensitivity. With A = B·C and Cauchy and Schwarz a_i² is at most the squared error of row i at
     sensitivity 1. Here π is as many rounds as a client may join, as early as it may.
     """
-    # Slow to import: as long as everything else that a plan needs.
-    from scipy.signal import lfilter
-
     apart, most = worst_rounds(participation, workload.rounds)
     joined = np.zeros(workload.rounds)
     joined[: apart * most : apart] = 1.0
+    if workload.momentum:
+        # Slow to import: as long as everything else that a plan needs.
+        from scipy.signal import lfilter
+
+        joined = lfilter([1.0], [1.0, -workload.momentum], joined)
     rates = 1.0 if workload.learning_rates is None else np.asarray(workload.learning_rates)
     with np.errstate(all="ignore"):
-        moved = np.square(np.cumsum(rates * lfilter([1.0], [1.0, -workload.momentum], joined)))
+        moved = np.square(np.cumsum(rates * joined))
     least = float(moved.mean() if objective == "mean" else moved.max()) * (1 - workload.rounds * _ROUNDING)
     return least if np.isfinite(least) else 0.0
 
