@@ -124,6 +124,17 @@ def test_a_budget_pays_for_training_and_evaluations_together(participation: obje
         hubbub.calibrate(Identity(20), participation, epsilon=0.5, delta=1e-5, evaluation=measured)
 
 
+class Spoilt(dict[str, float]):
+    """An answer that raises whatever its client likes."""
+
+    def __getitem__(self, name: str) -> float:
+        raise ZeroDivisionError(name)
+
+
+def test_an_answer_that_raises_counts_as_none() -> None:
+    assert not PrivateEvaluation(2.0, BOTH).encode(Spoilt(accuracy=1.0, loss=1.0)).any()
+
+
 def test_a_run_measures_its_clients_and_its_record_says_so(tmp_path: Path) -> None:
     population = hubbub.SimulatedPopulation(clients(300), cross_entropy)
     measured = PrivateEvaluation(2.0, BOTH, every=2)

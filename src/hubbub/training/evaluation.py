@@ -136,7 +136,10 @@ def measured(model: nn.Module, examples: Callable[[], Examples], loss: Loss, who
 
 
 def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_size: int = 2000) -> tuple[Array, Array]:
-    """Accuracies and mean losses, ``(clients,)`` each, of a classifier on each client's own examples, one or more."""
+    """Accuracies and mean losses, ``(clients,)`` each, on each client's own examples, one or more.
+
+    Accuracies are 0 where the output does not score a class for each target, as of a regression.
+    """
     integer("batch_size", batch_size, at_least=1)
     right, counted, lost = (np.zeros(len(clients)) for _ in range(3))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
