@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from conftest import CORRELATED
+from conftest import CORRELATED, raising
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import Config, DataConfig, HeadsConfig, PrivacyConfig, TrainingConfig, of_run, resolve
 from hubbub.experiment.planner import planned
+from recorded_runs import hubbub
 from refusals import ACCOUNT, contents, refused, settings
 
 pytestmark = pytest.mark.usefixtures("workplace")
@@ -229,6 +230,16 @@ def test_a_folder_that_holds_files_is_left_as_it_is() -> None:
     Path("new/.thesis.txt").write_text("years of work")
     assert "resume" not in refused(settings("good.toml"), "new", "exists already", "--out")
     assert contents(Path("new")) == {".thesis.txt": hashlib.sha256(b"years of work").hexdigest()}
+
+
+def test_a_start_that_ended_before_its_settings_were_written_may_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr("hubbub.experiment.engine.folder.resolved", raising(ConfigError("privacy: broken")))
+        refused(settings("good.toml"), "privacy: broken")
+    assert set(contents(Path("new"))) == {"guarantee.json", "state/lock"}
+    assert hubbub(*settings("good.toml")) == 0
+    Path("new/config.toml").unlink()
+    refused(settings("good.toml"), "exists already", "hubbub resume new")
 
 
 @pytest.mark.parametrize(

@@ -420,6 +420,9 @@ def new_folder(out: Path | None, kind: str, stem: str) -> Path:
     """A new or empty folder: the given one, or the next free one of a stem."""
     if out is not None:
         held = {found.name for found in out.iterdir()} if out.is_dir() else {""} if out.exists() else set()
+        # What a start leaves that was killed before its settings were written.
+        if held <= {"guarantee.json", "state"} and {p.name for p in (out / "state").rglob("*") if not p.is_dir()} == {"lock"}:
+            held = set()
         # What a run released before its settings were written is used by the next one.
         if held and (NORMALIZATION not in held or held & {"config.toml", "ledger.jsonl"}):
             resume = f", or resume it with 'hubbub resume {shlex.quote(str(out))}'" if (out / "ledger.jsonl").is_file() else ""
