@@ -7,6 +7,7 @@ as zero, or another one; the rest is the real path.
 import itertools
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +19,8 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 import bad_replies
 from bad_replies import BOUNDED, LIES, NO_BIT, NOTHING
@@ -30,10 +33,11 @@ from hubbub.flower import DPFedAvgFixed, GridPopulation, LocalGrid, MatrixFactor
 from hubbub.flower.messages import NORM_BIT
 from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
+from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.sensitivity import of_sets
 from hubbub.mechanism.strategies import BandedInverse, BinaryTree, BufferedLinearToeplitz, Identity, Strategy, toeplitz
 from hubbub.noise.lattice import Lattice
-from hubbub.training import RunPlan, RunStore, release, train
+from hubbub.training import ExamplePopulation, RunPlan, RunStore, SimulatedPopulation, release, train
 from hubbub.training.run_folder import store
 from replays import CLIENTS, DIM, VECTORS, Replayed, Transcript, crafted, fixed, simulated, single_examples
 from small_runs import linear
@@ -229,6 +233,28 @@ def test_a_client_more_or_less_leaves_the_coins_of_the_others_and_the_records_as
     assert other.seen == [tuple(c for c in transcript.rounds[t].cohort if c != last) for t in range(ROUNDS)]
     assert transcript.joined(last)
     require(transcript.influence_of(other.population, last, planned.mechanism, "add-or-remove-one"))
+
+
+@pytest.mark.parametrize("kind", [SimulatedPopulation, ExamplePopulation])
+def test_shuffles_and_dropout_follow_from_the_seed_in_a_simulation_and_are_secret_in_a_release(kind: Any) -> None:
+    """Without one unit those after it in the list draw other numbers: by a known seed their updates would be others, too."""
+    data = torch.randn(6, 2, 3), torch.zeros(6, 2, dtype=torch.int64)
+    given = ([*zip(*data, strict=True)],) if kind is SimulatedPopulation else (data[0][:, 0], data[1][:, 0])
+    population, model = kind(*given, cross_entropy), nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+
+    def total() -> torch.Tensor:
+        return population.collect(range(6), model, CLIP, 0).open(None)
+
+    for noise, kept in (("simulation", True), ("secure", False)):
+        before, everyone = total(), every_round(1)
+        mechanism = Mechanism(Identity(1), everyone, 1.0)
+        trained = deepcopy(model)
+        list(
+            train(
+                RunPlan(1, everyone, 6, mechanism, CLIP, privacy_unit=population.privacy_unit, noise=noise), population, trained
+            )
+        )
+        assert torch.equal(total(), before) == kept
 
 
 def answering() -> ClientApp:

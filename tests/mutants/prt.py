@@ -86,4 +86,9 @@ a reply that no device vouches for counts @ Summing.of
 -     require_kept(content, self.separation)
 + pass
 ? test_flower_separation.py::test_prt_11_a_reply_that_no_device_has_vouched_for_counts_as_nothing
+
+in a release the shuffles and dropout of a unit are known @ rounds.train
+- population.draw_under(ranks.lead(fresh_key))
++ pass
+? test_neighbours.py::test_shuffles_and_dropout_follow_from_the_seed_in_a_simulation_and_are_secret_in_a_release[SimulatedPopulation]
 """)

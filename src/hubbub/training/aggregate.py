@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NoReturn, Protocol
 import torch
 from torch import nn
 
+from hubbub._util.prf import derive, seed_key
 from hubbub.errors import ConfigError, SumNotOpenedError
 from hubbub.noise.lattice import Lattice, require_one_shape
 from hubbub.training.clipping import CountSplit
@@ -135,6 +136,14 @@ class Population(ABC):
         """Make all choices before the first round, from the expected size of a cohort alone."""
         return
 
+    def draw_under(self, key: bytes) -> None:
+        """Draw what is random in an update (shuffles, dropout) under this key, ``(32,)``, from now on.
+
+        Called before the first round of a run with secure noise, with a secret key that all ranks have. Under a known one each
+        unit's update would follow from its place in the list: without one unit those after it would send other updates.
+        """
+        return
+
     def inject(self, client: Any, adversary: Adversary | None) -> None:
         """Let an adversary choose a client's updates from now on, for audits and attacks; ``None`` lets it train again.
 
@@ -151,8 +160,9 @@ class LocalPopulation(Population):
 
     takes_split = True
 
-    def __init__(self, ranks: Ranks | None, unit: str) -> None:
+    def __init__(self, ranks: Ranks | None, unit: str, seed: int) -> None:
         self._ranks, self._unit = ranks or Ranks(), unit
+        self.draw_under(seed_key(seed))
         self._adversaries: dict[int, Adversary] = {}
 
     @property
@@ -164,6 +174,10 @@ class LocalPopulation(Population):
     def privacy_unit(self) -> str:
         """The unit whose contribution is clipped."""
         return self._unit
+
+    def draw_under(self, key: bytes) -> None:
+        """Draw shuffles and dropout under this key from now on."""
+        self._key = derive(key, "local training" if self._unit == "client" else "examples")
 
     def inject(self, client: int, adversary: Adversary | None) -> None:
         """Let an adversary choose a client's update, in place of its computation; the same on every rank."""

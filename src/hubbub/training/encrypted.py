@@ -189,6 +189,10 @@ class EncryptedPopulation(Population):
         self._open_noise()
         self._population.prepare(model, len(self.clients))
 
+    def draw_under(self, key: bytes) -> None:
+        """Draw shuffles and dropout under this key from now on."""
+        self._population.draw_under(key)
+
     def _open_noise(self) -> Sequence[HolderNoise]:
         self._noise = self._opens_noise() if self._opens_noise else ()
         return self._noise

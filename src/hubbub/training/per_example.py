@@ -18,7 +18,7 @@ from torch import nn
 from torch.func import grad, vmap
 
 from hubbub._util.checks import integer
-from hubbub._util.prf import derive, fresh_key, seed_for, seed_key
+from hubbub._util.prf import fresh_key, seed_for
 from hubbub.errors import ConfigError, DataError
 from hubbub.noise.lattice import Lattice
 from hubbub.training.aggregate import LatticeSum, LocalPopulation, PlainSum, Values, adversarial_update, lattice_of, statistics
@@ -293,14 +293,15 @@ class ExamplePopulation(LocalPopulation):
         inputs: ``(examples, …)``. Gradients are computed and summed where they are, on a processor or on a GPU.
         targets: ``(examples, …)``.
         loss: Mean loss of a batch from the module's output and the targets; of single examples here.
-        seed: Of random layers (dropout): each example in each round has its own seed, and is then computed alone.
+        seed: Of random layers (dropout): each example in each round has its own seed, and is then computed alone; a run with
+            secure noise draws these seeds under a secret key.
         lattice: Whether clipped gradients are summed as integers, as a release needs; ``False`` sums in floating point, for
             simulations only.
         batch: Examples in memory at once; by default what 128 MiB of gradients and activations hold in float32, 64 at most, and
             of more than 8 what has 5,000,000 numbers in its gradients; on a GPU 2 GiB, 1,024 at most.
         ranks: The processes that divide a cohort, each of which makes the population; by default this one alone.
 
-    An example's contribution depends, to the last bit, on the model, the example and the seed alone, not on the rest of the
+    An example's contribution depends, to the last bit, on the model, the example and its seed alone, not on the rest of the
     cohort. A module must not keep plain attributes from one call to the next. An example whose gradient fails, such as for a
     target that is no class, counts as zero; the logger ``hubbub`` and the private ``failed`` of a round's statistics report it
     to the operator.
@@ -330,7 +331,7 @@ class ExamplePopulation(LocalPopulation):
         batch: int | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        super().__init__(ranks, "example")
+        super().__init__(ranks, "example", seed)
         require_loss(loss)
         _require_pairs(inputs, targets)
         if batch is not None:
@@ -339,7 +340,6 @@ class ExamplePopulation(LocalPopulation):
             raise DataError("inputs: there are no examples")
         self._inputs, self._targets, self._loss = inputs, targets, loss
         self._lattice, self._batch = lattice, batch
-        self._key = derive(seed_key(seed), "examples")
         self._model: nn.Module | None = None
         self._gradients: ExampleGradients
 

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from hubbub._util import strict_json
+from hubbub._util.prf import fresh_key
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNotOpenedError
 from hubbub.ledger.promise import Extends
 from hubbub.mechanism.private_evaluation import Estimate
@@ -158,6 +159,8 @@ def train(
         noisy = population.noise_in_sums
         run = RunState.start(plan, model, store, clients=clients, head=head, noise_in_sums=noisy, ranks=ranks)
         run.require_same_model("before its first round")
+        if plan.mechanism is not None and plan.noise == "secure":
+            population.draw_under(ranks.lead(fresh_key))
         # By the expected size, which is public: the size of a real cohort must not decide how updates are computed.
         population.prepare(model, math.ceil(plan.expected_cohort_size))
         run.require_same_model(f"by {type(population).__name__}.prepare")

@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 from torch import nn
 
-from hubbub._util.prf import derive, seed_for, seed_key
+from hubbub._util.prf import seed_for
 from hubbub.errors import ConfigError, DataError
 from hubbub.training.aggregate import LatticeSum, LocalPopulation, PlainSum, Values, adversarial_update, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
@@ -43,9 +43,9 @@ class SimulatedPopulation(LocalPopulation):
             reads them when it is asked may draw random numbers, as for crops of images, from torch alone.
         loss: Mean loss of a batch from the module's output and the targets.
         local: What a client does in a round; by default one pass of SGD over its examples.
-        seed: Of shuffles and dropout. By one plan of execution, a client's contribution depends on the model, its own data and
-            this seed alone. So a module must not keep plain attributes from one call to the next; frozen parameters and buffers
-            are restored.
+        seed: Of shuffles and dropout; a run with secure noise draws them under a secret key instead. By one plan of execution, a
+            client's contribution depends on the model, its own data and its own seed alone. So a module must not keep plain
+            attributes from one call to the next; frozen parameters and buffers are restored.
         lattice: Whether clipped updates are summed as integers, as a release needs; ``False`` sums in floating point, for
             simulations only.
         execution: How sums are computed. One plan gives the same bits with any number of ranks; two plans agree to 1e-5 of an
@@ -78,14 +78,13 @@ class SimulatedPopulation(LocalPopulation):
         execution: Execution | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        super().__init__(ranks, "client")
+        super().__init__(ranks, "client", seed)
         self._execution = execution or Execution()
         require_loss(loss)
         _require_examples(clients, self._execution)
         self._examples, self._loss, self._local, self._seed = clients, loss, local or LocalTraining(), seed
         self._lattice = lattice
         self._device = torch.device(self._execution.device)
-        self._key = derive(seed_key(seed), "local training")
         named = clients_at_once(self._execution.plan)
         self._choice = None if named is None else Choice(named, "as training.plan says")
         # The model of the choice, that on which all ranks agree with what trains its clients, and what trains a client alone.
