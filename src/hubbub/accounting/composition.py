@@ -111,8 +111,9 @@ def delta(events: Events, epsilon: float, neighboring_relation: str, accountant:
         events: As for :func:`epsilon`.
         epsilon: At least 0.
         neighboring_relation: As for :func:`epsilon`.
-        accountant: As for :func:`epsilon`. The tight one is near the truth by a thousandth of itself, and where rarely sampled
-            rounds cost almost nothing by a few hundredths and about 1e-12.
+        accountant: As for :func:`epsilon`. The tight one is near the truth by a thousandth of itself; where rarely sampled
+            rounds cost almost nothing by a few hundredths and about 1e-12; at an epsilon below 1e-5, and where a mixture has
+            huge norms that are rare, it can be many times too high.
 
     Raises:
         ValueError: A number out of range or an unknown word.

@@ -12,6 +12,8 @@ Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", T
 import math
 from fractions import Fraction
 
+import numpy as np
+
 from hubbub._util import least_root
 from hubbub.accounting.events import (
     RELATIONS,
@@ -170,5 +172,5 @@ def _bands(strategy: Strategy) -> int | None:
     """The most diagonals that C has, if it is square and lower triangular; ``None`` if it is not."""
     if said := own(strategy):
         return said.matrix_bands
-    C = strategy.matrix()
+    C = np.asarray(strategy.matrix(), dtype=np.float64)
     return bands_of(C) if is_triangular(C) else None

@@ -24,6 +24,7 @@ one draw for all rounds (balls in bins): there the general bound of :func:`group
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from hubbub._util.checks import integer, open_unit, scale
 from hubbub._util.roots import bracket
@@ -62,7 +63,9 @@ def group_noise_multiplier(noise_multiplier: float, group_size: int) -> float:
         >>> group_noise_multiplier(noise_multiplier=3.0, group_size=2)
         1.5
     """
-    return scale("noise_multiplier", noise_multiplier) / integer("group_size", group_size, at_least=1, at_most=_MOST_UNITS)
+    z, k = scale("noise_multiplier", noise_multiplier), integer("group_size", group_size, at_least=1, at_most=_MOST_UNITS)
+    # Rounded down.
+    return z / k if Fraction(z / k) * k <= Fraction(z) else math.nextafter(z / k, 0.0)
 
 
 def group_events(events: Sequence[tuple[Event, int]], group_size: int) -> list[tuple[Event, int]]:

@@ -80,7 +80,9 @@ def guarantee(
     others = [assumption for run in earlier for assumption in run_assumptions(run, stated)]
     ended = (wording.stopped(done),) if done < mechanism.rounds else ()
     words, cohorts, events = wording.describe(mechanism, privacy_unit), [who], mechanism_events(mechanism, done)
+    relations = covered_relations(who)
     if measured is not None:
+        relations = tuple(one for one in relations if one in covered_relations(measured.participation))
         stated_relation(measured.participation, stated)
         own = (*own, *wording.assumptions(measured.participation, stated, privacy_unit=privacy_unit))
         words += f"; and {wording.count(times, 'private evaluation')} by {wording.describe(measured, privacy_unit)}"
@@ -93,7 +95,7 @@ def guarantee(
             stated,
             own=events,
             cohorts=cohorts,
-            relations=covered_relations(who),
+            relations=relations,
             accountant=accountant,
             privacy_unit=privacy_unit,
         ),

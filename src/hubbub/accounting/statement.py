@@ -201,7 +201,7 @@ class PrivacyGuarantee:
         """An upper bound on the Rényi divergence of all that is covered at each order above 1, ``(orders,)``.
 
         Args:
-            orders: ``(orders,)``, or one number.
+            orders: ``(orders,)``.
 
         Raises:
             ValueError: An order that is not above 1, or nothing is promised.
@@ -212,7 +212,7 @@ class PrivacyGuarantee:
         """From below, the least false negative rate of any test between two neighboring data sets, at each false positive rate.
 
         Args:
-            false_positive_rates: ``(rates,)``, or one number.
+            false_positive_rates: ``(rates,)``.
 
         Returns:
             ``(rates,)``, from 0 to 1.

@@ -22,7 +22,7 @@ from hubbub.mechanism.participation import (
     SingleParticipation,
     require_participation,
 )
-from hubbub.mechanism.sensitivity import Sensitivity, is_triangular, of_matrix
+from hubbub.mechanism.sensitivity import Sensitivity, is_triangular, of_matrix, require_full_rank
 from hubbub.mechanism.strategies import OWN, Identity
 from hubbub.mechanism.strategies.strategy import Strategy, WithLeadingPart, require_strategy
 
@@ -220,7 +220,9 @@ def _require_shareable(mechanism: Mechanism, shares: NoiseShares) -> None:
 @np.errstate(under="ignore")
 def _sensitivity(strategy: Strategy, participation: Participation) -> Sensitivity:
     """A strategy of this package states its sensitivity; that of any other class is computed from its matrix."""
-    return strategy.sensitivity(participation) if type(strategy) in OWN else of_matrix(_matrix(strategy), participation)
+    if type(strategy) in OWN:
+        return strategy.sensitivity(participation)
+    return of_matrix(require_full_rank(f"{type(strategy).__name__}.matrix()", _matrix(strategy)), participation)
 
 
 def _matrix(strategy: Strategy) -> Array:

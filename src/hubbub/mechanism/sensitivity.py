@@ -21,7 +21,7 @@ from hubbub._util import least_root, no_lower
 from hubbub._util.checks import Array, integer, real_array
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering, worst_rounds
 
-__all__ = ["Sensitivity", "bands_of", "is_triangular", "of_columns", "of_matrix", "of_sets"]
+__all__ = ["Sensitivity", "bands_of", "is_triangular", "of_columns", "of_matrix", "of_sets", "require_full_rank"]
 
 # Below this many sets of rounds, trying each costs less than a second; so do the eigenvalues of this many rounds.
 _ENUMERABLE = 20_000
@@ -357,6 +357,18 @@ def every_set(n: int, separation: int, most: int) -> Iterator[list[int]]:
         yield rounds
         if len(rounds) < most:
             stack.extend([*rounds, j] for j in range(rounds[-1] + separation, n))
+
+
+def require_full_rank(name: str, C: Array) -> Array:
+    """C, ``(rows, rounds)``; refused if a round has no noise of its own, so that no stream inverts C.
+
+    Raises:
+        ValueError: C has not full column rank.
+    """
+    full = np.diag(C).all() if is_triangular(C) else np.linalg.matrix_rank(C) == C.shape[1]
+    if not full:
+        raise ValueError(f"{name}: has not full column rank: some round has no noise of its own; give C a row for each round")
+    return C
 
 
 def is_triangular(C: Array) -> bool:

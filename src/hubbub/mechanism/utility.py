@@ -99,6 +99,8 @@ def largest_deviation(mechanism: Mechanism) -> float:
 def require_inverse(strategy: Strategy) -> None:
     """Refuse a strategy whose stream does not invert its matrix: its noise would not be that of the guarantee.
 
+    With E = N·C − I the noise is that of C·(I + E)⁻¹: no column of C may change by more than 1e-8 of itself.
+
     Raises:
         ValueError: N·C is not I.
 
@@ -110,8 +112,8 @@ def require_inverse(strategy: Strategy) -> None:
     if N.shape != C.T.shape:
         raise ValueError(f"strategy: its stream gives {N.shape}, its matrix needs (rounds, rows) = {C.T.shape}")
     errors = np.abs(N @ C - np.eye(strategy.rounds))
-    error = float(errors.max())
-    if not (errors <= _TOLERANCE * np.maximum(1.0, np.abs(N) @ np.abs(C))).all():
+    error, norms = float(errors.max()), np.linalg.norm(C, axis=0)
+    if not (norms @ errors <= _TOLERANCE * norms).all():
         raise ValueError(f"strategy: N·C differs from I by {error:.3g}: its stream does not invert its matrix")
 
 

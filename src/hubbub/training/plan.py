@@ -106,8 +106,9 @@ class RunPlan:
         neighboring_relation: By default that of the participation.
         accountant: The accountant that computes epsilon.
         server: The server optimizer.
-        seed: Of shuffles; in a simulation also of cohorts and noise.
-        noise: ``"secure"``: cohorts and noise under secret keys; ``"simulation"``: under the seed, not for release.
+        seed: Of a simulation's cohorts and noise.
+        noise: ``"secure"``: cohorts, shuffles, dropout and noise under secret keys; ``"simulation"``: under the seed, not for
+            release.
         settings: Further settings (data, model, local training) as strict JSON values; a run is resumed with the same ones
             only.
         earlier: Runs over the same people whose costs count together with this one's.
@@ -237,9 +238,11 @@ class Plan:
             clients. It is then public, and the statement says so.
         server: The server optimizer.
         neighboring_relation: By default that of the participation.
-        seed: Of shuffles; in a simulation also of cohorts and noise.
+        seed: Of a simulation's cohorts and noise.
         noise: ``"secure"`` or ``"simulation"``; as for :class:`RunPlan`.
         evaluation: Private evaluations; give them to :func:`hubbub.calibrate`, too.
+        earlier: Runs over the same people whose costs count together with this one's; give them to :func:`hubbub.calibrate` as
+            ``prior``, too.
 
     Raises:
         TypeError: No mechanism.
@@ -265,6 +268,7 @@ class Plan:
     seed: int = 0
     noise: NoiseKind = "secure"
     evaluation: PrivateEvaluation | None = None
+    earlier: tuple[RunCharge, ...] = ()
 
     def __post_init__(self) -> None:
         plain_numbers(self, expected_cohort_size=positive)

@@ -27,6 +27,8 @@ __all__ = ["MOST_STRETCHES", "BufferedLinearToeplitz", "binomial_sums", "squared
 MOST_STRETCHES = 2**16
 # A few units in the last place of each coefficient.
 _ROUNDING = 1e-14
+# And up to this part its sensitivity is called exact.
+_EXACT = 1e-10
 # Below n·δ = 1 the closed forms cancel; there the terms of the series fall at least as fast as 1/q!, so that these reach 1e-17.
 _TERMS = 19
 
@@ -142,7 +144,8 @@ class BufferedLinearToeplitz:
         stated = matrices.sensitivity(self.coefficients(self.rounds), self.rounds, participation)
         # Scales of both signs cancel: rounded against us.
         size = 1 + float(np.abs(self.output_scales).sum())
-        return Sensitivity(stated.value + _ROUNDING * k * math.sqrt(self.rounds) * size, stated.exact, stated.source)
+        rounding = _ROUNDING * k * math.sqrt(self.rounds) * size
+        return Sensitivity(stated.value + rounding, stated.exact and rounding <= _EXACT * stated.value, stated.source)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z: the scaled buffers are subtracted from z, then each decays and adds the row."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers, real_array, rounds_count, scale
 from hubbub.errors import ConfigError
 from hubbub.mechanism.participation import Participation, covering, worst_rounds
-from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
+from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix, require_full_rank
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row
 
 __all__ = ["Columns", "Described"]
@@ -29,7 +29,7 @@ class Described(Rebuilt):
         origin: The name of the class that it came from.
 
     Raises:
-        ValueError: Another number of columns, or an entry that is not finite.
+        ValueError: Another number of columns, an entry that is not finite, or not full column rank.
 
     Example:
         >>> from hubbub.mechanism.participation import SingleParticipation
@@ -46,7 +46,7 @@ class Described(Rebuilt):
         C = real_array("C", self.C, ndim=2)
         if C.shape[1] != integer("rounds", self.rounds, at_least=1):
             raise ValueError(f"C has shape {C.shape}: must have rounds = {self.rounds} columns")
-        object.__setattr__(self, "C", C)
+        object.__setattr__(self, "C", require_full_rank("C", C))
 
     def matrix(self) -> Array:
         """C, ``(rows, rounds)``, read-only."""

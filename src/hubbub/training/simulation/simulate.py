@@ -43,8 +43,8 @@ class SimulatedPopulation(LocalPopulation):
             reads them when it is asked may draw random numbers, as for crops of images, from torch alone.
         loss: Mean loss of a batch from the module's output and the targets.
         local: What a client does in a round; by default one pass of SGD over its examples.
-        seed: Of shuffles and dropout; a run with secure noise draws them under a secret key instead. By one plan of execution, a
-            client's contribution depends on the model, its own data and its own seed alone. So a module must not keep plain
+        seed: Of shuffles and dropout; a run with secure noise draws them under a secret key instead. By one plan of execution,
+            a client's contribution depends on the model, its own data and its own seed alone. So a module must not keep plain
             attributes from one call to the next; frozen parameters and buffers are restored.
         lattice: Whether clipped updates are summed as integers, as a release needs; ``False`` sums in floating point, for
             simulations only.
