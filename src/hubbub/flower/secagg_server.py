@@ -83,7 +83,8 @@ class GridHolders:
         elif promise is not None and promise.noise_by == "holders":
             raise ValueError("promise: says that the holders add the noise, and by the agreement none of them does")
         self._nodes: dict[int, int] = {}
-        self._reached = False
+        # The grid on which enough holders were found: another start of a run has another one.
+        self._reached: Grid | None = None
 
     def find(self) -> Mapping[int, int]:
         """The number of the share that each node proves to have, by its node, ascending; asks all connected nodes.
@@ -97,12 +98,12 @@ class GridHolders:
         return self._nodes
 
     def reach(self) -> None:
-        """Ask all connected nodes what they hold, once, before anything is spent."""
-        if self._reached:
+        """Ask all connected nodes what they hold, once a start, before anything is spent."""
+        if self._reached is self._grid():
             return
         found, needed = set(self.find().values()), max(self._key.threshold, self.agreement.noising_holders)
-        self._reached = len(found) >= needed
-        if not self._reached:
+        self._reached = self._grid() if len(found) >= needed else None
+        if self._reached is None:
             there = f"the holders {', '.join(map(str, sorted(found)))}" if found else "no holder"
             raise SumNotOpenedError(
                 f"secagg: {there} of the key {self._key.key_id!r} answered, and {needed} are needed; let the apps of "

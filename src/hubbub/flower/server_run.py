@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, 
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
+from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNotOpenedError
 from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import (
     Identity,
@@ -182,6 +182,13 @@ class PrivateRun:
             self._holders.reach()
         path, size = self.state.path, self._options.num_sampled_clients or self.expected_cohort_size
         clients = clients_of(nodes, self._identity, keys_enforced=self._options.keys_enforced)
+        contributions = self._holders.agreement.min_contributions if self._holders else 0
+        if len(clients) < (needed := max(self._options.min_survivors or 0, contributions)):
+            raise ParticipationError(
+                f"round {path.next_round + 1}: {len(clients)} clients are connected, and no sum of fewer than {needed} is "
+                "released (min_survivors, min_contributions); nothing was spent; start again when more are there, or set "
+                "min_available_nodes of the wrapped strategy"
+            )
         sampled = cohort(self._mechanism.participation, path.next_round, clients, size, path)
         lattice = summing.lattice
         # The ledger begins a round before its sum exists.
