@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -77,6 +78,7 @@ def test_updates_and_count_together_cost_the_whole(case: dict) -> None:
 
 def test_a_group_meets_less_noise_and_the_general_bound_is_above_the_exact_one() -> None:
     assert group_noise_multiplier(3.0, 2) == 1.5
+    assert all(Fraction(group_noise_multiplier(z, k)) * k <= z for z in range(1, 12) for k in range(1, 12))
     for k, z, delta in itertools.product((1, 2, 5), (2.0, 10.0), (1e-9, 1e-3)):
         exact = gaussian.epsilon(delta, group_noise_multiplier(z, k))
         general = group_epsilon(lambda d, z=z: gaussian.epsilon(d, z), delta, k)

@@ -225,6 +225,15 @@ def test_pai_8_a_node_that_claims_a_share_without_having_it_is_sent_nothing(
     assert asked == {FIRST, SECOND}
 
 
+def test_holders_are_looked_for_on_each_grid(tmp_path: Path) -> None:
+    here = [grid_of(configs(tmp_path))]
+    holders = GridHolders(lambda: here[0], plain(), dealt()[0], None, TIMEOUT)
+    holders.reach()
+    here[0] = grid_of([], nodes=2)
+    with pytest.raises(SumNotOpenedError, match="no holder of the key"):
+        holders.reach()
+
+
 def test_an_answer_that_is_no_part_of_what_was_asked_is_not_read(tmp_path: Path) -> None:
     grid, aggregator = grid_of(configs(tmp_path)), summed(plain(), [ONE, OTHER])
     to(grid, SECOND, told(plain(), "hello"))

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save
 from conftest import raising
 from flower_arms import Federation, separated
 from hubbub import guarantee, verify
-from hubbub.errors import BudgetError, ConfigError, LedgerError, RunFolderError
+from hubbub.errors import BudgetError, ConfigError, LedgerError, ParticipationError, RunFolderError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, compat
 from hubbub.flower.state import _digest
 from hubbub.flower.strategies import PrivateStrategy
@@ -241,6 +241,16 @@ def test_a_strategy_that_does_not_tell_clients_to_add_noise_asks_nobody() -> Non
     with pytest.raises(ConfigError, match="does not pass on the config"):
         one_round(strategy := DPFedAvgFixed(Own(), noise_at="clients", min_survivors=2, **of), grid())
     assert strategy.rounds_charged == 0
+
+
+def test_a_round_that_cannot_be_released_for_want_of_clients_costs_nothing() -> None:
+    strategy = DPFedAvgFixed(
+        FedAvg(), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=10, noise_at="clients", min_survivors=8
+    )
+    with pytest.raises(ParticipationError, match=r"7 clients are connected, and no sum of fewer than 8 .*nothing was spent"):
+        one_round(strategy, grid(7))
+    assert strategy.rounds_charged == 0
+    assert one_round(strategy, grid(8))
 
 
 def test_num_11_an_empty_cohort_releases_noise_all_the_same() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hubbub import PoissonSampling, RunStore, SingleParticipation, accounting, load, verify
+from hubbub import Mechanism, Plan, PoissonSampling, RunStore, SingleParticipation, accounting, load, verify
 from hubbub.errors import BudgetError, ConfigError, DataError, LedgerError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
@@ -19,6 +19,7 @@ from hubbub.experiment.planner import planned
 from hubbub.experiment.sweep.grid import CELLS, Cell
 from hubbub.experiment.sweep.results import choice, found
 from hubbub.ledger.multi_run import compose_runs
+from hubbub.mechanism.strategies import Identity
 from hubbub.noise.sources import SimulationSource
 from hubbub.report.summary import summary
 from hubbub.training.moments import Moments, _Units, private_moments, read_moments
@@ -67,6 +68,8 @@ def test_they_are_those_of_the_definition_up_to_the_noise(tmp_path: Path, unit: 
     assert torch.equal(again.variance, read_moments(tmp_path / "m").variance)
     assert verify(tmp_path / "m").ok
     assert found.charges[0].privacy_unit == unit
+    plan = Plan(Mechanism(Identity(4), SingleParticipation(), 5.0), 1.0, 1e-5, expected_cohort_size=1, earlier=found.charges)
+    assert plan.for_clients(40, unit).promised.earlier == found.charges
     assert accounting.epsilon(found.charges[0].events, 1e-5, "zero-out") == pytest.approx(
         accounting.epsilon([(accounting.Gaussian(1e-3), 1)], 1e-5, "zero-out")
     )

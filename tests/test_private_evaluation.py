@@ -3,6 +3,7 @@
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import hubbub
 from hubbub import Mechanism, MinSeparation, PoissonSampling, SingleParticipation
-from hubbub.accounting import Gaussian, PoissonSampled, epsilon
+from hubbub.accounting import Gaussian, PoissonSampled, epsilon, guarantee
 from hubbub.errors import BudgetError, ConfigError, LedgerError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.ledger.chain import read_chain
@@ -101,7 +102,10 @@ def test_evaluations_at_a_share_cost_that_share_of_rho(share: float) -> None:
 
 
 @pytest.mark.parametrize("participation", [PoissonSampling(0.3), MinSeparation(5, 4)], ids=repr)
-def test_a_budget_pays_for_training_and_evaluations_together(participation: object) -> None:
+def test_a_budget_pays_for_training_and_evaluations_together(participation: Any) -> None:
+    by_pattern = Mechanism(Identity(2), MinSeparation(1, 1), 1.0), 2
+    found = guarantee(Mechanism(Identity(4), participation, 1.0), 1e-5, "zero-out", evaluation=by_pattern)
+    assert "add-or-remove-one" not in found.relations
     measured = PrivateEvaluation.at_share(0.1, rounds=20, epsilon=3.0, delta=1e-5, statistics=BOTH, every=5)
     alone = hubbub.calibrate(Identity(20), participation, epsilon=3.0, delta=1e-5)
     both = hubbub.calibrate(Identity(20), participation, epsilon=3.0, delta=1e-5, evaluation=measured)

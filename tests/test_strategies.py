@@ -126,6 +126,29 @@ def test_the_leading_part_is_what_the_first_rounds_use(strategy: strategies.Stra
         assert leading.sensitivity(pattern).value >= brute_force_sensitivity(used, pattern) * (1 - 1e-12)
 
 
+def test_a_stream_is_refused_by_what_its_error_does_to_c_and_a_c_that_nothing_inverts_too() -> None:
+    class Added(strategies.BandedToeplitz):
+        def step(self, round_index, draw, memory):
+            """As C⁻¹, whose entries reach 2²³, but for 0.15 of the first row of z in the last round: C⁻¹ of another C."""
+            rows = [*memory, draw(round_index)]
+            last = 0.15 * rows[0] if round_index == self.rounds - 1 else 0.0
+            return sum((-2.0) ** (round_index - i) * row for i, row in enumerate(rows)) + last, tuple(rows)
+
+    with pytest.raises(ContractError, match=r"N·C differs from I by 0\.15"):
+        check_strategy(Added(24, (1.0, 2.0)), [])
+
+    class Own(Added):
+        def matrix(self):
+            return np.diag([1.0, 1.0, 0.0])
+
+    for made in (
+        lambda: strategies.Described(3, [[1.0, 0.0, 0.0]]),
+        lambda: Mechanism(Own(3, (1.0,)), SingleParticipation(), 1.0).mu,
+    ):
+        with pytest.raises(ValueError, match="has not full column rank"):
+            made()
+
+
 def test_a_broken_stream_is_caught() -> None:
     class ForgetsTheBand(strategies.BandedToeplitz):
         def step(self, round_index, draw, memory):  # a deliberately broken twin

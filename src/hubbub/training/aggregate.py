@@ -160,7 +160,7 @@ class LocalPopulation(Population):
 
     takes_split = True
 
-    def __init__(self, ranks: Ranks | None, unit: str, seed: int) -> None:
+    def __init__(self, ranks: Ranks | None, unit: str, seed: int = 0) -> None:
         self._ranks, self._unit = ranks or Ranks(), unit
         self.draw_under(seed_key(seed))
         self._adversaries: dict[int, Adversary] = {}
