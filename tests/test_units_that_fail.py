@@ -228,6 +228,16 @@ def test_cli_14_what_fails_for_every_unit_stops_before_the_first_round(make: str
     assert '"begin"' not in (tmp_path / "ledger.jsonl").read_text()
 
 
+def test_cli_13_a_client_that_cannot_be_read_when_the_population_is_made_adds_nothing() -> None:
+    data = Data([(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64))] * 3)
+    data.lost = {1}
+    total = SimulatedPopulation(data, F.cross_entropy).collect([0, 1, 2], nn.Linear(3, 2), 1.0, 0)
+    assert total.statistics["failed"] == 1
+    data.lost = {0, 1, 2}
+    with pytest.raises(DataError, match=r"none can be read .*the file is gone"):
+        SimulatedPopulation(data, F.cross_entropy)
+
+
 def test_cli_14_the_first_client_alone_does_not_say_that_no_client_runs() -> None:
     examples = [(torch.zeros(5, 4), torch.zeros(5, dtype=torch.int64)), *data()]
     clients = SimulatedPopulation(examples, F.cross_entropy, LocalTraining(), execution=Execution("one-by-one"))

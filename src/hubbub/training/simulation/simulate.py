@@ -353,8 +353,17 @@ def _require_examples(clients: Sequence[object], execution: Execution) -> None:
             f"clients: {what}; give a list of the pairs (inputs, targets), two tensors for each client, such as "
             "torch.stack([x for x, _ in dataset]) of a data set"
         )
-    alone, known = execution.plan == "one-by-one", None
-    for i, pair in enumerate(clients):
+    alone, known, unread = execution.plan == "one-by-one", None, 0
+    for i in range(len(clients)):
+        try:
+            pair = clients[i]
+        except Exception as error:
+            # It counts as zero when it trains, unless that is true of all.
+            require_own(error)
+            if unread == i == len(clients) - 1:
+                raise DataError(f"clients: none can be read ({type(error).__name__}: {error})") from error
+            unread += 1
+            continue
         # Such as the tensors of one client, whose rows would pass for clients.
         if not isinstance(pair, Sequence) or len(pair) != 2:
             what = type(pair).__name__ + (f" of {len(pair)}" if isinstance(pair, Sequence) else "")
