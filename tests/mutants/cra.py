@@ -125,10 +125,12 @@ no fsync of the ledger @ files.append
 - os.fsync(descriptor)
 ? test_power_loss.py::test_cra_3_power_loss_in_a_short_run_breaks_no_promise[every other moment]
 ! Violation: I3: round 0 met noise twice, and is charged once
+! Violation: the run cannot go on
 
 no fsync of the folder after a rename @ files.write_atomic
 - sync(path.parent)
 ! Violation: I3: round 0 met noise twice, and is charged once
+! Violation: the run cannot go on
 
 noise meets the sum before BEGIN @ rounds._rounds
 - ticket = path.begin(cohort, total, plan.clip_norms.bound(clip_norm))
