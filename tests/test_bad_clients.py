@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 import bad_replies as bad
 from flower_arms import Federation, Told, record, training_app
 from flower_defects import logged
+from hubbub.errors import ParticipationError
 from hubbub.flower import GridPopulation, LocalGrid, clipping_mod, noising_mod
 from hubbub.flower.arrays import Layout
 from hubbub.noise.lattice import Lattice
@@ -225,18 +227,22 @@ def test_cli_9_a_client_that_returns_the_servers_model_counts(fault: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("keys", "released"), [([b"a"] * 5, 0), ([b"a", b"b"] * 2 + [b"a"], 0), ([b"a", b"b", b"c", b"a", b"a"], 1)]
+    ("keys", "enough"), [([b"a"] * 5, False), ([b"a", b"b"] * 2 + [b"a"], False), ([b"a", b"b", b"c", b"a", b"a"], True)]
 )
 def test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing(
-    keys: list[bytes], released: int
+    keys: list[bytes], enough: bool
 ) -> None:
     grid = Told(training_app(lambda model, index: model, mods=[noising_mod, clipping_mod]), 5)
     grid.told = list(zip(grid.get_node_ids(), keys, strict=True))
     strategy = bad.fixed(5, noise_at="clients", min_survivors=3, simulation_seed=None, keys_enforced=True)
-    messages = list(strategy.configure_train(1, record({"w": np.zeros(4, np.float32)}), ConfigRecord(), grid))
-    assert len(messages) == len(set(keys))
-    arrays, told = strategy.aggregate_train(1, grid.send_and_receive(messages))
-    assert (arrays is not None, told["released"], strategy.rounds_charged) == (bool(released), released, 1)
+    too_few = pytest.raises(ParticipationError, match=f"{len(set(keys))} clients are connected, and no sum of fewer than 3")
+    with nullcontext() if enough else too_few:
+        messages = list(strategy.configure_train(1, record({"w": np.zeros(4, np.float32)}), ConfigRecord(), grid))
+        assert len(messages) == len(set(keys))
+        arrays, told = strategy.aggregate_train(1, grid.send_and_receive(messages))
+        assert arrays is not None
+        assert told["released"] == 1
+    assert strategy.rounds_charged == enough
 
 
 def test_cli_12_what_an_error_says_is_not_repeated_and_no_line_is_long_or_of_its_making() -> None:

@@ -488,7 +488,9 @@ CALLED = {"noise_multiplier": NUMBERS, "delta": DELTAS, **dict.fromkeys(("clip_n
 
 
 @pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["process", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "process")]
+)
 @pytest.mark.parametrize(("key", "bad"), [(key, bad) for key, odd in CALLED.items() for bad in odd])
 def test_num_1_num_3_num_4_num_6_no_file_and_no_flag_hold_a_number_that_is_none(kind: str, key: str, bad: str) -> None:
     file = str(written(kind, "privacy", key, bad))

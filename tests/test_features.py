@@ -1,12 +1,14 @@
 """Features of images: kymatio's values or those of the definition, each example's own, the same in the mirror."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from hubbub.datasets import Dataset, features
+from hubbub.datasets import patches as module_of_patches
 from hubbub.datasets.features import random_images
 from hubbub.datasets.patches import patches, with_patches
 from hubbub.datasets.scattering import scattering, with_scattering
@@ -14,6 +16,22 @@ from hubbub.errors import DataError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.experiment.planner import planned
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fewer random images and patches, for what is true of any number."""
+    made = features.random_images, features._decorrelation, module_of_patches._filters
+    monkeypatch.setattr(features, "_LEAVES", 100)
+    monkeypatch.setattr(module_of_patches, "_DRAWN", 20_000)
+    for kept in made:
+        kept.cache_clear()
+    yield
+    for kept in made:
+        kept.cache_clear()
+
+
+few_random_images = pytest.mark.usefixtures("few")
 
 
 def images(*shape: int) -> torch.Tensor:
@@ -40,6 +58,7 @@ def featured(given: torch.Tensor, folder: Path | None = None, *, mirrored: bool 
     return with_scattering(Dataset(given, targets, given, targets), folder, mirrored=mirrored).train_inputs
 
 
+@few_random_images
 def test_features_are_of_each_example_alone_and_kept_while_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = images(1, 28, 28)
     whole = featured(given, tmp_path)
@@ -56,6 +75,7 @@ def test_features_are_of_each_example_alone_and_kept_while_whole(tmp_path: Path,
     assert torch.equal(featured(given, tmp_path), whole)
 
 
+@few_random_images
 def test_mirrored_features_are_those_of_the_mirror_image_too() -> None:
     given = images(3, 16, 16)
     found, mirror = (featured(some, mirrored=True) for some in (given, given.flip(3)))
@@ -77,6 +97,7 @@ def test_what_is_no_image_is_refused(inputs: torch.Tensor) -> None:
             transform(inputs)
 
 
+@few_random_images
 @pytest.mark.parametrize(
     ("features", "shape"), [("scattering", (81, 2, 2)), ("mirrored-scattering", (81, 2, 1)), ("patches", (768, 4, 4))]
 )
@@ -91,6 +112,7 @@ def test_a_run_on_features_says_so_in_its_promise(
     assert "data.features" not in planned(configs.resolve({"privacy": {"epsilon": 4.0}}), 100).promise().settings
 
 
+@few_random_images
 def test_features_of_patches_are_those_of_the_definition() -> None:
     """One feature, patch by patch, by whitened patches of random images that stand here once more."""
     side, draw = 5, torch.Generator().manual_seed(0)
@@ -100,7 +122,7 @@ def test_features_of_patches_are_those_of_the_definition() -> None:
         return centered / math.sqrt(float(centered.square().mean()) + 0.0025)
 
     leaves = 4 * random_images(1, 32, 32)
-    places = torch.randint(len(leaves) * 28 * 28, (200_000,), generator=draw).tolist()
+    places = torch.randint(len(leaves) * 28 * 28, (20_000,), generator=draw).tolist()
     cut = [(n // 784, n % 784 // 28, n % 28) for n in places]
     rows = torch.stack([normalized(leaves[n, :, i : i + side, j : j + side]) for n, i, j in cut])
     mean = rows.mean(0)
@@ -122,6 +144,7 @@ def test_features_of_patches_are_those_of_the_definition() -> None:
     torch.testing.assert_close(patches(given).double(), scaled, rtol=1e-2, atol=1e-2)
 
 
+@few_random_images
 def test_features_of_patches_are_of_each_example_alone_the_same_in_the_mirror_and_kept(tmp_path: Path) -> None:
     given, targets = images(3, 12, 10), torch.tensor([0, 1, 1])
     whole = with_patches(Dataset(given, targets, given, targets), tmp_path).train_inputs

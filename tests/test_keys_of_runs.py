@@ -44,8 +44,10 @@ def test_rng_6_every_key_is_256_bits_of_the_operating_system(tmp_path: Path, mon
     some_rounds(tmp_path, 2)
     some_rounds(tmp_path, 4)
     keys = [(tmp_path / "state/keys" / name).read_bytes() for name in ("run", "epoch-0", "epoch-1")]
-    assert keys == drawn
-    assert {len(key) for key in keys} == {KEY_BYTES} == {32}
+    # Each start draws one more, for shuffles and dropout, which is written nowhere.
+    assert [key for key in drawn if key in keys] == keys
+    assert len(set(drawn)) == 5
+    assert {len(key) for key in drawn} == {KEY_BYTES} == {32}
 
 
 def test_rng_6_no_seed_of_the_user_reaches_a_key_or_the_noise_of_a_real_run() -> None:

@@ -236,7 +236,7 @@ def test_a_client_more_or_less_leaves_the_coins_of_the_others_and_the_records_as
 
 
 @pytest.mark.parametrize("kind", [SimulatedPopulation, ExamplePopulation])
-def test_shuffles_and_dropout_are_secret_in_a_release(kind: Any) -> None:
+def test_rng_6_shuffles_and_dropout_are_secret_in_a_release(kind: Any) -> None:
     """Without one unit those after it in the list draw other numbers: by a known seed their updates would be others, too."""
     data = torch.randn(6, 2, 3), torch.zeros(6, 2, dtype=torch.int64)
     given = ([*zip(*data, strict=True)],) if kind is SimulatedPopulation else (data[0][:, 0], data[1][:, 0])

@@ -30,7 +30,8 @@ def of(participation: parts.Participation, relation: str | None = None, z: float
 
 
 CASES = [
-    (cohorts, relation)
+    # By a sum over all places of two units in bins.
+    pytest.param(cohorts, relation, marks=pytest.mark.slow if isinstance(cohorts, parts.BallsInBinsSampling) else ())
     for cohorts in EVERY
     for relation in RELATIONS
     if isinstance(cohorts, parts.RandomParticipation) or relation != "add-or-remove-one"

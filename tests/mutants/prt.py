@@ -90,5 +90,5 @@ a reply that no device vouches for counts @ Summing.of
 in a release the shuffles and dropout of a unit are known @ rounds.train
 - population.draw_under(ranks.lead(fresh_key))
 + pass
-? test_neighbours.py::test_shuffles_and_dropout_are_secret_in_a_release[SimulatedPopulation]
+? test_neighbours.py::test_rng_6_shuffles_and_dropout_are_secret_in_a_release[SimulatedPopulation]
 """)

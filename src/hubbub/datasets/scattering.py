@@ -148,9 +148,9 @@ def with_scattering(dataset: Dataset, folder: Path | None = None, *, mirrored: b
     many: for photographs. Inputs that are no images of a size that can be transformed are refused.
 
     Example:
-        >>> images, targets = torch.rand(6, 1, 28, 28), torch.arange(6) % 2
+        >>> images, targets = torch.rand(6, 1, 8, 8), torch.arange(6) % 2
         >>> with_scattering(Dataset(images[:4], targets[:4], images[4:], targets[4:])).shape
-        (81, 7, 7)
+        (81, 2, 2)
     """
     for images in (dataset.train_inputs, dataset.test_inputs):
         _require_images(images)

@@ -145,7 +145,8 @@ class BufferedLinearToeplitz:
         # Scales of both signs cancel: rounded against us.
         size = 1 + float(np.abs(self.output_scales).sum())
         rounding = _ROUNDING * k * math.sqrt(self.rounds) * size
-        return Sensitivity(stated.value + rounding, stated.exact and rounding <= _EXACT * stated.value, stated.source)
+        exact = stated.exact and (min(self.output_scales) >= 0 or rounding <= _EXACT * stated.value)
+        return Sensitivity(stated.value + rounding, exact, stated.source)
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
         """Row ``round_index`` of C⁻¹z: the scaled buffers are subtracted from z, then each decays and adds the row."""
