@@ -18,7 +18,7 @@ setup: .venv/ready
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'hubbub needs Python 3.11 or newer: make PYTHON=…'; false; }
 	$(PYTHON) -m venv .venv
 	@echo 'Installing PyTorch and the rest into .venv: a minute or three, and a gigabyte or two.'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 demo: setup
@@ -30,11 +30,11 @@ demo: setup
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports & imports=$$!; $(BIN)/mypy && wait $$imports
 
+# Many tests wait for processes, so that two processors have room for a third.
 test: check
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -n 3 -m 'not slow'
 
 stress: check
 	$(BIN)/python -m pytest -n 2
