@@ -32,9 +32,8 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports & imports=$$!; $(BIN)/mypy && wait $$imports
 
-# Many tests wait for processes, so that two processors have room for a third.
 test: check
-	$(BIN)/python -m pytest -n 3 -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
 
 stress: check
 	$(BIN)/python -m pytest -n 2

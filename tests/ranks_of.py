@@ -6,19 +6,20 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from functools import cache
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from hubbub.training.ranks import Ranks
 
 # Forks of a server that has imported everything start in a moment.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    ["hubbub.training.rounds", "hubbub.training.per_example", "hubbub.training.simulation.simulate"]
-)
+_CONTEXT.set_forkserver_preload(["hubbub.training.rounds", "hubbub.training.per_example", "test_ranks"])
 # Seconds in which all ranks must end.
 LONGEST = 120.0
 
@@ -36,10 +37,19 @@ def _one(rank: int, size: int, port: int, limit: float, what: Callable[..., Any]
     os._exit(0)
 
 
+@cache
+def _serve() -> None:
+    """Start the server: it finds what it imports by the environment alone."""
+    with pytest.MonkeyPatch.context() as around:
+        around.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        ensure_running()
+
+
 class Started:
     """Ranks at work on a function."""
 
     def __init__(self, size: int, what: Callable[..., Any], *args: Any, limit: float = 60.0) -> None:
+        _serve()
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
