@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
@@ -329,6 +330,11 @@ def test_a_run_by_the_commands_can_be_planned_trained_resumed_and_verified(engin
     assert "nothing is left to train" in invoke("resume", folder)
     statement = invoke("account", folder, "--statement")
     assert "made of a noised count of the updates that were not clipped" in statement
+    empty = {"release": torch.empty(0, dtype=torch.float64)}
+    (folder / "state" / "releases" / "2.safetensors").write_bytes(save(empty))
+    faults = {check.name: check.detail for check in verify(folder).checks if not check.ok}
+    assert set(faults) >= {"releases", "clip norms"}
+    assert "2.safetensors: holds torch.float64 (0,), this run releases" in faults["clip norms"]
 
 
 def test_a_ledger_whose_clip_norms_do_not_follow_from_its_releases_is_no_proof(

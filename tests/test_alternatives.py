@@ -147,6 +147,8 @@ def test_the_word_default_takes_a_setting_back_and_nothing_at_all_is_still_refus
         configs.resolve(file, configs.overrides(["privacy.band=default"]))
     found = configs.resolve(file, configs.overrides(["privacy.epsilon=default", "privacy.noise_multiplier=1"])).privacy
     assert (found.epsilon, found.noise_multiplier) == (None, 1.0)
+    own: Layer = {"privacy": {"epsilon": 2.0}}
+    assert configs.resolve(own, configs.overrides(["privacy.noise_multiplier=default"])).privacy.epsilon == 2.0
     with pytest.raises(ConfigError, match=r"privacy.bands = '': must be a whole number"):
         configs.resolve(file, configs.overrides(["privacy.bands="]))
 

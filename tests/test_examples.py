@@ -240,6 +240,28 @@ def test_a_module_is_tried_anew_when_it_becomes_random_and_is_not_kept() -> None
     assert kept() is None
 
 
+def test_a_module_is_tried_once_with_a_loss_that_is_its_own_method_and_is_not_kept_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Whole(nn.Linear):
+        def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(output, targets)
+
+    tried, module, examples = [], Whole(4, 3), data((4,))
+    steady = ExampleGradients.require_steady
+    monkeypatch.setattr(ExampleGradients, "require_steady", lambda self, *given: tried.append(1) or steady(self, *given))
+    for _ in range(3):
+        private_gradients(module, module.loss, *examples, 1.0)
+    assert len(tried) == 1
+    private_gradients(module, F.cross_entropy, *examples, 1.0)
+    assert len(tried) == 2
+    private_gradients(module, module.loss, *examples, 1.0)
+    left = weakref.ref(module)
+    del module
+    gc.collect()
+    assert left() is None
+
+
 def test_shp_2_shp_3_private_gradients_refuse_a_buffer() -> None:
     with pytest.raises(ConfigError, match="GroupNorm"):
         private_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), F.cross_entropy, *data((4,)), 1.0)

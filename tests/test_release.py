@@ -60,7 +60,10 @@ def test_secure_noise_hides_sums_on_the_lattice_of_the_clip_norm_only(wrong: Pla
     path = opened()
     with pytest.raises(LedgerError, match=r"round 0.*Lattice\(0.5\)"):
         path.begin([0], wrong, CLIP)
-    assert path.ledger.rounds == ()
+    simulated = opened(promise=replace(PROMISE, simulation=True))
+    with pytest.raises(LedgerError, match="round 0: clip_norm = None, to which its noise is scaled"):
+        simulated.begin([0], total(), None)
+    assert path.ledger.rounds == simulated.ledger.rounds == ()
 
 
 def test_rng_4_a_row_of_noise_opens_the_sum_that_its_round_began_with_and_no_other() -> None:

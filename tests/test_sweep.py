@@ -16,7 +16,7 @@ from hubbub.accounting import PoissonSampled
 from hubbub.accounting.selection import selection_epsilon
 from hubbub.cli import main, sweeping
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.experiment.config import Config, DataConfig, PrivacyConfig, TrainingConfig, load, overrides
+from hubbub.experiment.config import Config, DataConfig, PrivacyConfig, TrainingConfig, absolute, load, overrides
 from hubbub.experiment.planner import planned
 from hubbub.experiment.sweep import grid as grids
 from hubbub.experiment.sweep.grid import Cell, SweepRecord, begin, cells_of, grid_of, locked, read_record
@@ -135,6 +135,8 @@ def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(
     here = Path.cwd()
     assert (one.data.path, two.data.path) == (str(here / "a"), str(here / "b"))
     assert one.privacy.matrix == str(here / "c.npy")
+    named = absolute(Config(data=DataConfig(path="private", normalization="private")), here).data
+    assert (named.path, named.normalization) == (str(here / "private"), "private")
     assert (one.privacy.earlier_runs, one.heads.command) == ((str(here / "old"),), (str(here / "keep"), "x"))
     assert "privacy.noise_multiplier = 1.0 of good.toml is replaced by privacy.epsilon = [1]" in capsys.readouterr().out
     with locked(Path("s")):
@@ -170,6 +172,12 @@ def test_the_best_is_the_mean_over_seeds_of_finished_points_at_the_least_epsilon
     assert low.spread("accuracy") == pytest.approx((0.6, math.sqrt(0.02)))
     unlike = point({"a": 5}, [0.5, 0.5], 1.0)
     assert replace(unlike, cells=(unlike.cells[0], replace(unlike.cells[1], epsilon=3.0))).epsilon == 3.0
+    failed = replace(unlike.cells[0], state="failed", epsilon=None, delta=None)
+    assert (
+        PointSummary((failed, replace(unlike.cells[1], neighboring_relation="zero-out"))).promised
+        == "1 at delta 1e-05, zero-out"
+    )
+    assert point({"a": 6}, [None], 1.0).promised == "–"
     assert unfinished.state == "1 finished, 1 waiting"
     assert replace(told, points=(unfinished,)).best is None
 

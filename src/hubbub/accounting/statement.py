@@ -622,10 +622,13 @@ def rounded_up(epsilon: float) -> str:
         epsilon: From 0; may be infinite.
 
     Example:
-        >>> rounded_up(3.42400727), rounded_up(8.0), rounded_up(1407.97), rounded_up(math.inf)
-        ('3.425', '8', '1408', '∞')
+        >>> rounded_up(3.42400727), rounded_up(8.0), rounded_up(1407.97), rounded_up(1e-300), rounded_up(math.inf)
+        ('3.425', '8', '1408', '1.001e-300', '∞')
     """
     if not math.isfinite(epsilon):
         return "∞"
-    text = f"{to_digits(epsilon, 4, 'ROUND_CEILING'):f}"
+    digits = to_digits(epsilon, 4, "ROUND_CEILING")
+    if 0 < digits < 1e-6:
+        return f"{digits:e}"
+    text = f"{digits:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

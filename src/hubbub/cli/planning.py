@@ -75,7 +75,7 @@ def plan(
     among = _found(made, plot, thorough=thorough) if compare else None
     sizes = cohort_sizes(made.config, made.clients, made.plan) if compare else ()
     counts = round_counts(made.config, made.clients, made.plan, sizes)
-    command = partial(_command, file, assignments)
+    command = partial(_command, file, assignments, allow_import=allow_import)
     if among is not None and plot is not None:
         _draw(plot, file.stem, among, made)
     if as_json:
@@ -277,14 +277,15 @@ def _compared_json(among: Alternatives, made: _Planned, command: Callable[[Layer
     }
 
 
-def _command(file: Path, assignments: Sequence[str], changed: Layer) -> str:
+def _command(file: Path, assignments: Sequence[str], changed: Layer, *, allow_import: bool) -> str:
     """The command that trains with changed settings."""
     changes = flags_of(changed)
     keys = {flag.partition("=")[0] for flag in changes}
     if "privacy.epsilon" in keys:
         keys.add("privacy.noise_multiplier")
     kept = [flag for flag in assignments if flag.partition("=")[0].strip() not in keys]
-    return " ".join(["hubbub train", shlex.quote(str(file)), *(f"--set {shlex.quote(flag)}" for flag in (*kept, *changes))])
+    flags = [f"--set {shlex.quote(flag)}" for flag in (*kept, *changes)] + ["--allow-import"] * allow_import
+    return " ".join(["hubbub train", shlex.quote(str(file)), *flags])
 
 
 def _show(among: Alternatives, made: _Planned, command: Callable[[Layer], str]) -> None:

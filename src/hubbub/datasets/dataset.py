@@ -61,7 +61,9 @@ class Dataset:
             if train != test:
                 raise DataError(f"train_{part}: have the shape {tuple(train)} each, test_{part} {tuple(test)}; they must agree")
         known = (
-            "the public test data know" if self.declared_classes is None else f"declared_classes = {self.declared_classes} are"
+            "the public test data know"
+            if self.declared_classes is None
+            else f"declared_classes = {self.declared_classes} means"
         )
         for part in ("train", "test"):
             targets = getattr(self, f"{part}_targets")

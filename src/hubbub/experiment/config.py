@@ -472,7 +472,7 @@ def merge(*layers: Layer) -> Layer:
             )
         for section, keys in layer.items():
             target = merged.setdefault(section, {})
-            if section == "privacy" and keys.keys() & {"noise_multiplier", "epsilon"}:
+            if section == "privacy" and any(keys.get(key) is not None for key in ("noise_multiplier", "epsilon")):
                 target.pop("noise_multiplier", None)
                 target.pop("epsilon", None)
             target.update(keys)
@@ -528,6 +528,8 @@ _PATHS = {
     "secagg": ["keys"],
     "heads": ["key"],
 }
+# A word in place of a path.
+_NO_PATHS = {"normalization": (PRIVATELY,)}
 
 
 def absolute(config: Config, here: Path) -> Config:
@@ -536,11 +538,12 @@ def absolute(config: Config, here: Path) -> Config:
     def whole(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(whole, value))
-        return str(here / Path(value).expanduser()) if value and value != PRIVATELY else value
+        return str(here / Path(value).expanduser()) if value else value
 
     for section, keys in _PATHS.items():
         part = getattr(config, section)
-        config = replace(config, **{section: replace(part, **{key: whole(getattr(part, key)) for key in keys})})
+        paths = {key: whole(getattr(part, key)) for key in keys if getattr(part, key) not in _NO_PATHS.get(key, ())}
+        config = replace(config, **{section: replace(part, **paths)})
     # A program without a folder is looked for in PATH.
     if "/" in (command := config.heads.command or ("",))[0]:
         config = replace(config, heads=replace(config.heads, command=(whole(command[0]), *command[1:])))

@@ -368,12 +368,11 @@ def _pencil(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Poles]
 def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
     """C of sensitivity about 1 from the optimal X, with inner products within a residue set to 0."""
     n, b = problem.workload.rounds, problem.residues
-    root = np.empty((0, n))
+    root: Array | None = None
     if problem.by_poles:
         X = whole_inverse(*_pencil(problem, V, w))
     else:
-        root, values, _ = _decomposed(problem, V, w)
-        root = np.sqrt(values)[:, None] * root
+        root = _root(problem, V, w)
         X = root.T @ root
     factors = np.empty(n)
     for r in range(b):
@@ -384,7 +383,13 @@ def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
         return gram_root(X * np.multiply.outer(factors, factors))
     except ValueError:
         # Far from the optimum that may not be positive definite; with those products, the sensitivity is above 1.
-        return triangular_form(root * factors)
+        return triangular_form((_root(problem, V, w) if root is None else root) * factors)
+
+
+def _root(problem: _Problem, V: Array, w: Array) -> Array:
+    """Y with X = YᵀY."""
+    right, values, _ = _decomposed(problem, V, w)
+    return np.asarray(np.sqrt(values)[:, None] * right)
 
 
 def _mean_of(V: Array, other: Array) -> Array:

@@ -345,7 +345,7 @@ def is_balanced(X: Array) -> bool:
 
 
 def count_sets(n: int, separation: int, most: int) -> int:
-    """The number of sets of at most ``most`` indices below n are pairwise at least ``separation`` apart."""
+    """The number of sets of at most ``most`` indices below n that are pairwise at least ``separation`` apart."""
     return sum(math.comb(max(n - (m - 1) * (separation - 1), 0), m) for m in range(1, most + 1))
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from weakref import WeakKeyDictionary
+from types import MethodType
+from weakref import WeakKeyDictionary, WeakMethod, ref
 
 import torch
 from torch import nn
@@ -422,8 +423,17 @@ class ExamplePopulation(LocalPopulation):
         return self._gradients
 
 
-# By module, which nothing of it holds, so that a user's loop does not check its module in each step.
-_KNOWN: WeakKeyDictionary[nn.Module, tuple[Loss, dict[str, torch.Size], dict[object, int]]] = WeakKeyDictionary()
+# By module, so that a user's loop does not check its module in each step. A loss is held weakly: it may be a method of that
+# module.
+_Weakly = Callable[[], Loss | None]
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[_Weakly, dict[str, torch.Size], dict[object, int]]] = WeakKeyDictionary()
+
+
+def _weakly(loss: Loss) -> _Weakly:
+    try:
+        return WeakMethod(loss) if isinstance(loss, MethodType) else ref(loss)
+    except TypeError:
+        return lambda: loss
 
 
 def private_gradients(
@@ -441,7 +451,8 @@ def private_gradients(
 
     Args:
         model: Any module without buffers, in its training or evaluation mode; it stays as it is.
-        loss: Mean loss of a batch from the module's output and the targets.
+        loss: Mean loss of a batch from the module's output and the targets. Give the same one in each step: a new lambda is
+            tried anew, which takes longer than the step.
         inputs: Of the step's examples, ``(examples, …)``; possibly zero of them.
         targets: ``(examples, …)``.
         clip_norm: The largest norm of one gradient, all trainable parameters as one vector.
@@ -464,9 +475,10 @@ def private_gradients(
     """
     _require_pairs(inputs, targets)
     gradients, kept = ExampleGradients(model, loss), _KNOWN.get(model)
-    if kept and kept[0] is loss and kept[1] == gradients.shapes:
+    # Two accesses to a method are two objects, which are equal.
+    if kept and kept[0]() == loss and kept[1] == gradients.shapes:
         gradients.known = kept[2]
-    _KNOWN[model] = loss, gradients.shapes, gradients.known
+    _KNOWN[model] = _weakly(loss), gradients.shapes, gradients.known
     # In another mode, or of examples of another form, a model may keep what it did not keep before.
     steady = "steady", _form(inputs, targets), gradients.modes
     if steady not in gradients.known:

@@ -63,7 +63,7 @@ def fingerprint(*parts: object) -> str:
     """A digest of tensors, and of other values by their words, by which ranks compare what must be equal.
 
     Example:
-        >>> fingerprint(torch.ones(2), "sgd") == fingerprint(torch.ones(2), "sgd"), fingerprint(1) == fingerprint(2)
+        >>> fingerprint(torch.ones(2), "sgd") == fingerprint(torch.ones(2), "sgd"), fingerprint(1, 23) == fingerprint(12, 3)
         (True, False)
     """
     digest = hashlib.sha256()
@@ -73,6 +73,8 @@ def fingerprint(*parts: object) -> str:
             digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         else:
             digest.update(repr(part).encode())
+        # No repr has it, and the length of a tensor's bytes follows from its shape: what is given follows from the bytes.
+        digest.update(b"\0")
     return digest.hexdigest()
 
 

@@ -249,7 +249,9 @@ class ReleasePath(Uncopied):
                 f"whose last bits one can see who took part; form it on Lattice({clip_norm}{bits})"
                 + ("" if self._noise is None else ", or say noise = 'simulation'")
             )
-        if self._draws and clip_norm is not None:
+        if self._draws:
+            if clip_norm is None:
+                raise LedgerError(f"round {self.next_round}: clip_norm = None, to which its noise is scaled; give it a number")
             _require_clipped(self.next_round, total, len(cohort), clip_norm)
         return self.ledger.begin(self.next_round, cohort, total.digest(self._digest_key), clip_norm)
 

@@ -174,6 +174,8 @@ def _checked(name: str, claim: Claim) -> Iterator[Check]:
         found = end.value
     except HubbubError as error:
         faults.append(str(error))
+    except Exception as error:  # noqa: BLE001 # whatever is in a file that was changed, there is a verdict
+        faults.append(f"could not be checked ({type(error).__name__}: {error})")
     if faults or found is not None:
         yield Check(name, not faults, "; ".join(faults[:3]) or str(found))
 

@@ -89,10 +89,10 @@ class PointSummary:
     @property
     def promised(self) -> str:
         """That epsilon with its delta and relation; a dash without one."""
-        cell, epsilon = self.cells[0], self.epsilon
-        if epsilon is None or cell.delta is None:
-            return "–"
-        return f"{rounded_up(epsilon)} at delta {no_less(cell.delta)}, {cell.neighboring_relation}"
+        for cell in self.cells:
+            if cell.state == "finished" and cell.epsilon == self.epsilon and None not in (cell.epsilon, cell.delta):
+                return f"{rounded_up(cell.epsilon)} at delta {no_less(cell.delta)}, {cell.neighboring_relation}"
+        return "–"
 
     @property
     def state(self) -> str:

@@ -326,8 +326,9 @@ class RunStore:
         if list(tensors) != ["release"]:
             raise RunFolderError(f"{path}: holds tensors {sorted(tensors)[:3]}, a release is 'release', or 'steps' and 'step'")
         release = tensors["release"]
-        if release.dtype != torch.float64 or release.ndim != 1 or dim not in (None, len(release)):
-            raise RunFolderError(f"{path}: holds {release.dtype} {tuple(release.shape)}, this run releases float64 ({dim},)")
+        if release.dtype != torch.float64 or release.ndim != 1 or len(release) == 0 or dim not in (None, len(release)):
+            expected = "one row of numbers" if dim is None else f"({dim},)"
+            raise RunFolderError(f"{path}: holds {release.dtype} {tuple(release.shape)}, this run releases float64 {expected}")
         return release
 
     def discard_release(self, round_index: int) -> None:
