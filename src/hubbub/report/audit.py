@@ -109,7 +109,7 @@ def _check(one: _Found) -> str:
     return f"| {one['name']} | {one['value']:.4g} | {allowed} | {'passed' if one['passed'] else '**FAILED**'} |"
 
 
-@styled
+@styled()
 def _picture(name: str, found: _Found) -> bytes:
     made = canvas(8, 6.5)
     above, below = made.subplots(2, 1, height_ratios=(2, 3))
