@@ -99,14 +99,9 @@ class Dataset:
         if held >= len(order):
             raise DataError(f"validation = {validation}: leaves 0 of {len(order)} examples to train on")
         rest, out = order[held:], order[:held]
-        return Dataset(
-            self.train_inputs[rest],
-            self.train_targets[rest],
-            self.train_inputs[out],
-            self.train_targets[out],
-            None if self.users is None else self.users[rest.numpy()],
-            self.classes,
-        )
+        inputs, targets = self.train_inputs, self.train_targets
+        users = None if self.users is None else self.users[rest.numpy()]
+        return Dataset(inputs[rest], targets[rest], inputs[out], targets[out], users, self.classes)
 
 
 def _require_users(users: np.ndarray, examples: int) -> None:
@@ -380,10 +375,7 @@ def dealt(dataset: Dataset, parts: Sequence[np.ndarray]) -> tuple[Dataset, list[
     if not np.array_equal(np.sort(order), each):
         raise DataError(f"parts: hold {len(order)} indices; together they must hold each of 0 to {len(each) - 1} once")
     if not np.array_equal(order, each):
-        dataset = replace(
-            dataset,
-            train_inputs=dataset.train_inputs[order],
-            train_targets=dataset.train_targets[order],
-            users=None if dataset.users is None else dataset.users[order],
-        )
+        users = None if dataset.users is None else dataset.users[order]
+        inputs, targets = dataset.train_inputs[order], dataset.train_targets[order]
+        dataset = replace(dataset, train_inputs=inputs, train_targets=targets, users=users)
     return dataset, list(zip(dataset.train_inputs.split(sizes), dataset.train_targets.split(sizes), strict=True))

@@ -28,6 +28,7 @@ from rich.progress import track
 
 from hubbub.datasets import published
 from hubbub.datasets.dataset import Dataset
+from hubbub.errors import DataError
 
 # Images ``(examples, channels, height, width)`` to normalized features ``(examples, K, rows, columns)``.
 Transform = Callable[[torch.Tensor], torch.Tensor]
@@ -37,6 +38,18 @@ _BATCH = 500
 _MANY = 10_000
 # Random images, and the ellipses on each.
 _LEAVES, _ELLIPSES = 2000, 30
+_LEAST_SIDE = 8
+
+
+def require_images(images: torch.Tensor, side_multiple: int = 1) -> None:
+    """Refuse what is no image large enough for a transform, or has a side that is no multiple of a number."""
+    sides = images.shape[2:]
+    if images.ndim != 4 or not images.is_floating_point() or any(s % side_multiple or s < _LEAST_SIDE for s in sides):
+        multiples = "" if side_multiple == 1 else f"multiples of {side_multiple}, "
+        raise DataError(
+            f"inputs: have the shape {tuple(images.shape)} and {images.dtype}; features are those of images (examples, "
+            f"channels, height, width) in floating point, height and width {multiples}at least {_LEAST_SIDE}"
+        )
 
 
 @cache
@@ -104,15 +117,22 @@ def _features(images: torch.Tensor, transform: Transform, power: float, kind: st
     return found
 
 
-def with_features(dataset: Dataset, transform: Transform, power: float, kind: str, folder: Path | None) -> Dataset:
+def with_features(
+    dataset: Dataset, transform: Transform, power: float, kind: str, folder: Path | None, side_multiple: int = 1
+) -> Dataset:
     """A data set of images with their decorrelated features as inputs.
 
     Args:
-        dataset: Of images, ``(examples, channels, height, width)``.
+        dataset: Of images, ``(examples, channels, height, width)``; other inputs are refused.
         transform: A function of a module, of images alone.
         power: Of the covariance of channels, by which they are decorrelated: 0 leaves them, -1/2 whitens.
         kind: Its name and version, for the cache.
         folder: Where features are kept for the next run, if anywhere.
+        side_multiple: A divisor of height and width.
     """
-    train, test = (_features(images, transform, power, kind, folder) for images in (dataset.train_inputs, dataset.test_inputs))
+    both = (dataset.train_inputs, dataset.test_inputs)
+    # Before the first of them, which take minutes.
+    for images in both:
+        require_images(images, side_multiple)
+    train, test = (_features(images, transform, power, kind, folder) for images in both)
     return replace(dataset, train_inputs=train, test_inputs=test)
