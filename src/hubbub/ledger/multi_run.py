@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hubbub._util.checks import one_of, open_unit
 from hubbub.accounting.composition import ACCOUNTANTS
-from hubbub.accounting.events import RELATIONS, NeighboringRelation
+from hubbub.accounting.events import RELATIONS, NeighboringRelation, require_relation
 from hubbub.accounting.guarantee import together
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import PrivacyGuarantee
@@ -111,7 +111,7 @@ def common_relations(runs: Sequence[RunCharge]) -> list[NeighboringRelation]:
 def _relation(runs: Sequence[RunCharge], wanted: str | None) -> NeighboringRelation:
     """The relation under which all runs are composed."""
     if wanted is not None:
-        return one_of("neighboring_relation", wanted, RELATIONS)  # type: ignore[return-value] # checked to be one of its words
+        return require_relation(wanted)
     stated = sorted({run.neighboring_relation for run in runs if run.events is not None}) or ["zero-out"]
     if len(stated) > 1:
         common = common_relations(runs)

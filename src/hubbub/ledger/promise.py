@@ -4,12 +4,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from hubbub._util import strict_json
 from hubbub._util.checks import Array, boolean, digest, integer, lattice_bits, one_of, open_unit, plain_numbers, positive, table
+from hubbub._util.files import refusing
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.events_of_mechanism import default_relation
@@ -25,7 +27,7 @@ from hubbub.accounting.wording import (
     require_words,
     words_from_record,
 )
-from hubbub.errors import ConfigError, LedgerError, ParticipationError
+from hubbub.errors import ConfigError, LedgerError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
 from hubbub.mechanism.participation import MinSeparation, RandomParticipation, participation_of, participation_record
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
@@ -330,7 +332,7 @@ class Promise:
                 f"ledger.jsonl, line 1: schema = {str(record.get('schema'))[:80]!r}: this run was begun with another version "
                 f"of hubbub, and this one reads schema {SCHEMA}; use the version that began it, or begin a new run"
             )
-        try:
+        with refusing(Path("ledger.jsonl, line 1"), "the promise cannot be read", kind=LedgerError):
             # Types and words: constructors check the numbers.
             one_of("kind", record["kind"], ("promise",))
             one_of("noise", record["noise"], ("secure", _NOT_FOR_RELEASE))
@@ -350,9 +352,6 @@ class Promise:
                 further=further,
                 not_covered=not_covered,
             )
-        except (KeyError, ValueError, TypeError, AttributeError, ParticipationError) as error:
-            what = f"has no {error}" if isinstance(error, KeyError) else str(error)
-            raise LedgerError(f"ledger.jsonl, line 1: the promise cannot be read ({what})") from error
 
 
 def _earlier(stated: object) -> tuple[RunCharge, ...]:
@@ -380,19 +379,16 @@ def _require_holders(mechanism: Mechanism | None, setting: str) -> None:
 
 def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechanism:
     """The mechanism of a promise, with the arrays of its strategy where their digests stand."""
-    try:
-        one_of("neighboring_relation", stated["neighboring_relation"], RELATIONS)
-        participation = participation_of(table("participation", stated["participation"]))
-        described = dict(table("strategy", stated["strategy"]))
-        for name, value in described.items():
-            if isinstance(value, Mapping):
-                if name not in arrays or _sha256(arrays[name]) != value["sha256"]:
-                    raise ValueError(f"strategy: its {name} is not the one that was promised")
-                described[name] = arrays[name]
-        shares = None if stated["shares"] is None else NoiseShares(**table("shares", stated["shares"]))
-        return Mechanism(from_parts(described), participation, stated["noise_multiplier"], shares)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"mechanism: {f'has no {error}' if isinstance(error, KeyError) else error}") from error
+    one_of("neighboring_relation", stated["neighboring_relation"], RELATIONS)
+    participation = participation_of(table("participation", stated["participation"]))
+    described = dict(table("strategy", stated["strategy"]))
+    for name, value in described.items():
+        if isinstance(value, Mapping):
+            if name not in arrays or _sha256(arrays[name]) != value["sha256"]:
+                raise ValueError(f"strategy: its {name} is not the one that was promised")
+            described[name] = arrays[name]
+    shares = None if stated["shares"] is None else NoiseShares(**table("shares", stated["shares"]))
+    return Mechanism(from_parts(described), participation, stated["noise_multiplier"], shares)
 
 
 def _sha256(array: Array) -> str:
