@@ -225,8 +225,7 @@ def _secrets(run: Run) -> Claim:
     """Keys are those of the ledger, readable by their owner only; a closed run has none."""
     store, history, ledger = run.store, run.history, run.store.ledger_path
     kept = store.secret_files()
-    of_operator = [*kept, ledger, *(path for path in [cohorts_path(ledger)] if os.path.lexists(path))]
-    for path in of_operator:
+    for path in filter(os.path.lexists, (*kept, ledger, cohorts_path(ledger))):
         if stat.S_IMODE(path.lstat().st_mode) & 0o077:
             yield f"{path.relative_to(store.folder)} is readable by others; change its mode to 0600"
             return None
@@ -275,41 +274,31 @@ def _checkpoint(run: Run) -> Claim:
 def _epsilon(run: Run) -> Claim:
     """The cost of what happened is at most the promise, and guarantee and metrics state the costs of the ledger."""
     promise, begun, guarantee = run.promise, len(run.history.rounds), run.folder / "guarantee.json"
+    there = os.path.lexists(guarantee)
     promised = promise.after(promise.rounds, promise.delta)
     if run.cost.worse:
         yield from run.cost.warnings()[:1]
-    try:
-        stated = strict_json.loads(files.read(guarantee, at_most=2**20))
-        versions = stated.get("versions") if isinstance(stated, Mapping) else None
-        # Versions may be others than today's.
-        named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
-        computed = promised.as_json() | {"versions": versions if named else "names and versions of libraries"}
-        yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
-    except OSError as error:
-        # A run by ``train`` alone has no such file; others have it from the start.
-        stated_once = any(record.get("kind") == "files" for record in run.chain.records)
-        needed = stated_once or any(os.path.lexists(run.folder / name) for name in ("config.toml", _SERVER))
-        if needed or not isinstance(error, FileNotFoundError):
-            yield f"guarantee.json: cannot be read ({error.strerror})"
-    except (ValueError, TypeError) as error:
-        yield f"guarantee.json: {error}"
-    yield from _shown(run)
+    # A run by ``train`` alone has no such file; others have it from the start.
+    stated_once = any(record.get("kind") == "files" for record in run.chain.records)
+    if there or stated_once or any(os.path.lexists(run.folder / name) for name in ("config.toml", _SERVER)):
+        with refusing(guarantee, "is no guarantee"):
+            stated = strict_json.loads(files.read(guarantee, at_most=2**20))
+            versions = stated.get("versions") if isinstance(stated, Mapping) else None
+            # Versions may be others than today's.
+            named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
+            computed = promised.as_json() | {"versions": versions if named else "names and versions of libraries"}
+            yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
+    rows, _ = read_metrics(run.folder / "metrics.jsonl")
+    for row in rows[-1:]:
+        shown, last = row["epsilon"], row["round_index"]
+        after = promise.after(min(last + 1, promise.rounds), promise.delta).epsilon
+        if not _equal(math.inf if shown is None else shown, after):
+            yield f"metrics.jsonl: epsilon = {shown!r} after round {last}, computed again it is {after!r}"
     so_far, whole = rounded_up(run.cost.guarantee.epsilon), rounded_up(promised.epsilon)
     together = f" and {count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
     spent_so_far = f"{so_far} for the {begun} recorded rounds{together}"
-    as_stated = "as stated" if guarantee.exists() else "and no guarantee.json states another"
+    as_stated = "as stated" if there else "and no guarantee.json states another"
     return f"{spent_so_far}, {whole} for all {promise.rounds}, at delta {no_less(promise.delta)}, {as_stated}"
-
-
-def _shown(run: Run) -> Iterator[str]:
-    """The difference between the last epsilon of the metrics and the cost of as many rounds, in words."""
-    promise, (rows, _) = run.promise, read_metrics(run.folder / "metrics.jsonl")
-    if not rows:
-        return
-    last, shown = rows[-1]["round_index"], rows[-1]["epsilon"]
-    after = promise.after(min(last + 1, promise.rounds), promise.delta).epsilon
-    if not _equal(math.inf if shown is None else shown, after):
-        yield f"metrics.jsonl: epsilon = {shown!r} after round {last}, computed again it is {after!r}"
 
 
 def _model(run: Run) -> Claim:
