@@ -263,12 +263,9 @@ class _Evidence:
         first = self._plan.clip_norms.first
         largest = 1.0 if first is None else first / self._plan.clip_norms.bound(first)
         parts = self._whitener * (self._reach * largest / self._mechanism.stddev)
-        here, gone = [], []
-        for one in self._seen:
-            scores = likelihood_scores(self._whitened(one), parts, participation)
-            here.append(scores[one.canaries.present])
-            gone.append(scores[~one.canaries.present])
-        return np.concatenate(here), np.concatenate(gone)
+        scores = np.concatenate([likelihood_scores(self._whitened(one), parts, participation) for one in self._seen])
+        present = np.concatenate([one.canaries.present for one in self._seen])
+        return scores[present], scores[~present]
 
     def _whitened(self, one: Watched) -> Array:
         return np.asarray(self._whitener @ one.along / self._mechanism.stddev)

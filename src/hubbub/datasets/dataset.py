@@ -210,16 +210,14 @@ def _tensors(
         raise DataError(f"{name}: is a mapping of {', '.join(map(str, items))}; give one split, such as dataset['train']")
     if not hasattr(items, "__len__"):
         raise DataError(f"{name}: is a {type(items).__name__} without a length, such as a stream; give a list of its examples")
-    xs: torch.Tensor | None = None
-    ys: torch.Tensor | None = None
-    named: list[Any] = []
+    xs, ys, named = torch.empty(0), torch.empty(0), list[Any]()
     for index in range(count := len(items)):
         where = f"{name}[{index}]"
         x, y, user = _parts(items[index], where, columns)
         xs = _put(f"{name} inputs", xs, _input(x if transform is None else transform(x), where), index, count)
         ys = _put(f"{name} targets", ys, _target(y, where), index, count)
         named.append(user)
-    return (xs, ys, named) if xs is not None and ys is not None else (torch.empty(0), torch.empty(0), named)
+    return xs, ys, named
 
 
 def _parts(item: Any, where: str, columns: tuple[str, str, str | None]) -> tuple[Any, Any, Any]:
@@ -238,9 +236,9 @@ def _parts(item: Any, where: str, columns: tuple[str, str, str | None]) -> tuple
     raise DataError(f"{where}: is {shown(item)}; it must be a pair (input, target) or a mapping from column names")
 
 
-def _put(name: str, stack: torch.Tensor | None, tensor: torch.Tensor, index: int, count: int) -> torch.Tensor:
-    """The stack ``(count, *shape)`` of tensors of one shape and type, with one more tensor in place."""
-    if stack is None:
+def _put(name: str, stack: torch.Tensor, tensor: torch.Tensor, index: int, count: int) -> torch.Tensor:
+    """The stack ``(count, *shape)`` of tensors of one shape and type, that of the first one, with one more in place."""
+    if index == 0:
         stack = torch.empty((count, *tensor.shape), dtype=tensor.dtype)
     if (tensor.shape, tensor.dtype) != (stack.shape[1:], stack.dtype):
         raise DataError(

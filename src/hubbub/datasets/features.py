@@ -13,8 +13,6 @@ Sehwag and Mittal 2023, https://arxiv.org/abs/2306.06076 (the same under differe
 
 import hashlib
 import math
-import zipfile
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -95,7 +93,7 @@ def _features(images: torch.Tensor, transform: Transform, power: float, kind: st
     file = None if folder is None else folder / f"{digest}.npz"
     if file is not None and file.is_file():
         # A damaged file, which its checksums tell, is computed anew.
-        with suppress(OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        with suppress(*published.DAMAGE):
             with file.open("rb") as opened, np.load(opened) as archive:
                 kept = archive["features"]
             if (len(kept), kept.ndim, kept.dtype) == (len(images), 4, np.float32):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from hubbub._util.checks import one_of, open_unit
 from hubbub.accounting.composition import ACCOUNTANTS
@@ -35,9 +36,8 @@ def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
     Raises:
         LedgerError: The same run twice, a copy, or a run that was rolled back behind the head that another one names.
     """
-    for number, run in enumerate(runs):
-        for other in runs[:number]:
-            _require_distinct(other, run)
+    for one, other in combinations(runs, 2):
+        _require_distinct(one, other)
     found = {run.chain.hashes[0]: cost_of_run(run.chain, run.promise, run.history) for run in runs}
     given = {run.chain.hashes[0]: run for run in runs}
     for run in runs:

@@ -12,21 +12,13 @@ import numpy as np
 from hubbub._util import strict_json
 from hubbub._util.checks import Array, boolean, digest, integer, lattice_bits, one_of, open_unit, plain_numbers, positive, table
 from hubbub._util.files import refusing
+from hubbub.accounting import wording
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.accounting.guarantee import guarantee, unprotected
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import PrivacyGuarantee, RunFacts
-from hubbub.accounting.wording import (
-    DEVICES_KEEP,
-    HOLDERS_ADD,
-    UNITS,
-    Assumption,
-    require_text,
-    require_words,
-    words_from_record,
-)
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
 from hubbub.mechanism.participation import MinSeparation, RandomParticipation, participation_of, participation_record
@@ -171,7 +163,7 @@ class Promise:
     simulation: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     earlier: tuple[RunCharge, ...] = ()
-    further: tuple[Assumption, ...] = ()
+    further: tuple[wording.Assumption, ...] = ()
     not_covered: tuple[str, ...] = ()
     noise_by: NoiseBy = "server"
     setting: str = ""
@@ -180,11 +172,11 @@ class Promise:
         plain_numbers(self, delta=open_unit)
         one_of("noise_by", self.noise_by, get_args(NoiseBy))
         if self.setting != "":
-            require_text("setting", self.setting)
+            wording.require_text("setting", self.setting)
         if self.noise_by == "holders":
             _require_holders(self.mechanism, self.setting)
-        require_words("further", self.further, Assumption)
-        require_words("not_covered", self.not_covered, str)
+        wording.require_words("further", self.further, wording.Assumption)
+        wording.require_words("not_covered", self.not_covered, str)
         if self.settings.get("evaluation") is not None and (self.mechanism is None or self.noise_in_sums or self.setting):
             raise ConfigError(
                 "evaluation: the server reads what clients measure and adds the noise, as it does not without a mechanism, "
@@ -238,10 +230,10 @@ class Promise:
         return measured.mechanism(max(1, measured.times(self.rounds))), measured.times(rounds)
 
     @property
-    def assumed(self) -> tuple[Assumption, ...]:
+    def assumed(self) -> tuple[wording.Assumption, ...]:
         """The assumptions in addition to the mechanism's own: those on key holders and devices, and further ones."""
-        devices = DEVICES_KEEP if self.terms.pattern_kept_by == "devices" else ()
-        return (*((HOLDERS_ADD,) if self.noise_by == "holders" else ()), *devices, *self.further)
+        devices = wording.DEVICES_KEEP if self.terms.pattern_kept_by == "devices" else ()
+        return (*((wording.HOLDERS_ADD,) if self.noise_by == "holders" else ()), *devices, *self.further)
 
     def after(self, rounds: int, delta: float) -> PrivacyGuarantee:
         """The guarantee of the first rounds, together with the earlier runs."""
@@ -337,11 +329,11 @@ class Promise:
             one_of("kind", record["kind"], ("promise",))
             one_of("noise", record["noise"], ("secure", _NOT_FOR_RELEASE))
             one_of("accountant", record["accountant"], ACCOUNTANTS)
-            one_of("privacy_unit", record["privacy_unit"], UNITS)
+            one_of("privacy_unit", record["privacy_unit"], wording.UNITS)
             table("settings", record["settings"])
             stated = record["mechanism"]
             mechanism = None if stated is None else _mechanism(table("mechanism", stated), arrays)
-            further, not_covered = words_from_record(record)
+            further, not_covered = wording.words_from_record(record)
             Terms.of(record["settings"])
             return cls(
                 **{name: record[name] for name in _AS_IT_IS},

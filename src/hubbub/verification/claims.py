@@ -17,7 +17,7 @@ from hubbub.accounting.wording import count
 from hubbub.ledger.actual_cost import Breaches, Recorded, Spent, breaches
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
-from hubbub.ledger.ledger import key_digest
+from hubbub.ledger.ledger import keyed_digest
 from hubbub.ledger.participations import cohorts_path
 from hubbub.ledger.promise import Promise
 from hubbub.noise.lattice import Lattice
@@ -73,18 +73,12 @@ def _rounds(run: Run) -> Claim:
 
 def _traces(run: Run) -> Claim:
     """No file tells of more than the ledger."""
-    found = list(_beyond(run.store, run.promise, run.chain, run.history))
+    found = list(Traces.of(run.store, digests=False).unknown(run.promise, run.chain, run.history))
     if found:
         more = f"; and {len(found) - 3} more" if found[3:] else ""
-        step = "restore the newest state of the whole folder, and do not resume this one"
+        step = "the ledger was rolled back: restore the newest state of the whole folder, and do not resume this one"
         yield f"{'; '.join(found[:3])}{more}; {step}"
     return "no file of the folder tells of more rounds than the ledger"
-
-
-def _beyond(store: RunStore, promise: Promise, chain: Chain, history: History) -> Iterator[str]:
-    """What a ledger that was rolled back left behind, in words."""
-    for trace in Traces.of(store, digests=False).unknown(promise, chain, history):
-        yield f"{trace}: the ledger was rolled back"
 
 
 def _promise(run: Run) -> Claim:
@@ -201,7 +195,8 @@ def _evaluation(run: Run) -> Claim:
     if len(past.rounds) > counted[1]:
         yield f"{len(past.rounds)} evaluations were started, the {rounds} rounds allow {counted[1]}"
     yield from breaches(stated, past).words
-    yield from _beyond(RunStore(own), stated, found, past)
+    for trace in Traces.of(RunStore(own), digests=False).unknown(stated, found, past):
+        yield f"{trace}: the ledger was rolled back"
     yield from _releases(RunStore(own), stated, past)
     return f"{len(past.rounds)} of {expected.rounds} evaluations, each after its rounds and with its release as on record"
 
@@ -248,11 +243,11 @@ def _secrets(run: Run) -> Claim:
 def _keys(store: RunStore, chain: Chain, history: History) -> Iterator[str]:
     """Keys that are not those of the ledger, in words."""
     secret = store.secret()
-    if key_digest(secret, secret) != chain.records[0].get("key"):
+    if keyed_digest(secret, "key", secret) != chain.records[0].get("key"):
         yield "state/keys/run is not the key of the ledger"
         return
     for number, epoch in enumerate(history.epochs):
-        if epoch.key is not None and key_digest(secret, store.noise_key(number)) != epoch.key:
+        if epoch.key is not None and keyed_digest(secret, "key", store.noise_key(number)) != epoch.key:
             yield f"state/keys/epoch-{number} is not the noise key of that incarnation"
     store.unseal_noise(secret, chain)
 
