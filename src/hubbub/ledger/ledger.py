@@ -476,10 +476,8 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
     history = History.of_chain(chain)
     if history.closed:
         return
-    try:
-        planned = integer("rounds", chain.records[0].get("rounds"), at_least=1)
-    except (ValueError, TypeError) as error:
-        raise LedgerError(f"{path}, line 1: {error}") from error
+    with files.refusing(Path(f"{path}, line 1"), "is no promise", kind=LedgerError):
+        planned = integer("rounds", chain.records[0]["rounds"], at_least=1)
     done = history.next_round + (history.pending is not None and release is not None)
     if done < planned and not early:
         raise LedgerError(
