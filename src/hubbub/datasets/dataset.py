@@ -60,9 +60,8 @@ class Dataset:
             train, test = (getattr(self, f"{split}_{part}").shape[1:] for split in ("train", "test"))
             if train != test:
                 raise DataError(f"train_{part}: have the shape {tuple(train)} each, test_{part} {tuple(test)}; they must agree")
-        known = (
-            "the public test data know" if self.declared_classes is None else f"declared_classes = {self.declared_classes} are"
-        )
+        declared = self.declared_classes
+        known = "the public test data know" if declared is None else f"declared_classes = {declared} are"
         for part in ("train", "test"):
             targets = getattr(self, f"{part}_targets")
             counted = targets[targets != IGNORED] if targets.ndim == 2 else targets
