@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -125,23 +125,20 @@ def test_data_that_do_not_fit_together_are_refused(make: Callable[..., Dataset],
 
 
 class Pairs:
-    """As torchvision's: pairs of an image, or what a transform makes of it, and an int; no columns, no end to iteration."""
+    """As torchvision's: pairs of an image and an int; no columns, no end to iteration."""
 
-    def __init__(self, pixels: np.ndarray, targets: list[int], transform: Callable[[Image.Image], Any] | None = None) -> None:
-        self._pixels, self._targets, self._transform = pixels, targets, transform
-        self.asked: list[int] = []
+    def __init__(self, pixels: np.ndarray, targets: list[int]) -> None:
+        self._pixels, self._targets = pixels, targets
 
     def __len__(self) -> int:
         return len(self._pixels)
 
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        self.asked.append(index)
-        image = Image.fromarray(self._pixels[index % len(self)])
-        return (image if self._transform is None else self._transform(image)), self._targets[index % len(self)]
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(self._pixels[index % len(self)]), self._targets[index % len(self)]
 
 
 class Split:
-    """As a split of Hugging Face's ``datasets``: rows by number, columns by name, iteration over rows."""
+    """As a split of Hugging Face's ``datasets``: rows by number, columns by name."""
 
     def __init__(self, **columns: list[Any]) -> None:
         self._columns = columns
@@ -151,9 +148,6 @@ class Split:
 
     def __getitem__(self, key: int | str) -> Any:
         return self._columns[key] if isinstance(key, str) else {name: column[key] for name, column in self._columns.items()}
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[index] for index in range(len(self)))
 
 
 GREY = np.random.default_rng(0).integers(0, 256, (5, 4, 6), dtype=np.uint8)
@@ -221,10 +215,6 @@ def test_a_transform_makes_numbers_of_text_and_targets_may_be_sequences() -> Non
     assert numbers.train_targets.tolist() == [[1, 2, 0, -100], [0, 0, 1, -100]]
     assert (numbers.shape, numbers.classes) == ((4,), 3)
     assert from_examples(split, split, inputs="text", targets="next", transform=lambda text: [0] * 4, classes=9).classes == 9
-
-
-def images(*sizes: tuple[int, ...]) -> list[Image.Image]:
-    return [Image.fromarray(np.zeros(size, np.uint8)) for size in sizes]
 
 
 @pytest.mark.usefixtures("own_code")

@@ -102,6 +102,10 @@ def edited(file: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None
     return damage
 
 
+def replaced(file: str, pattern: bytes, by: bytes) -> Callable[[Path], None]:
+    return edited(file, lambda content: re.sub(pattern, by, content))
+
+
 def flipped(content: bytes) -> bytes:
     return content[:-5] + bytes([content[-5] ^ 16]) + content[-4:]
 
@@ -135,6 +139,7 @@ def promising(**changes: float) -> Callable[[Path], None]:
     return lambda run: rewritten(run, lambda records: records[0].update(mechanism=records[0]["mechanism"] | changes))
 
 
+LESS = rb'"epsilon":[0-9.]+', b'"epsilon":0.5'
 DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "a flipped release": (edited("state/releases/4.safetensors", flipped), "releases", "round 4"),
     "a missing release": (lambda run: (run / "state/releases/4.safetensors").unlink(), "releases", "round 4"),
@@ -148,28 +153,12 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "a promise that states a lower epsilon": (promising(epsilon=0.1), "promise", "epsilon"),
     "a promise that states more noise": (promising(noise_multiplier=9.0), "promise", "stddev"),
     "a promise that states a lower sensitivity": (promising(l2_sensitivity=0.1), "promise", "l2_sensitivity"),
-    "a guarantee that states less": (
-        edited("guarantee.json", lambda content: re.sub(rb'"epsilon":[0-9.]+', b'"epsilon":0.5', content)),
-        "epsilon",
-        "guarantee.json",
-    ),
-    "metrics that state less": (
-        edited("metrics.jsonl", lambda content: re.sub(rb'"epsilon":[0-9.]+', b'"epsilon":0.5', content)),
-        "epsilon",
-        "metrics.jsonl",
-    ),
-    "an edited ledger": (
-        edited("ledger.jsonl", lambda content: content.replace(b'"stddev":', b'"stddEv":')),
-        "record",
-        "line 1",
-    ),
+    "a guarantee that states less": (replaced("guarantee.json", *LESS), "epsilon", "guarantee.json"),
+    "metrics that state less": (replaced("metrics.jsonl", *LESS), "epsilon", "metrics.jsonl"),
+    "an edited ledger": (replaced("ledger.jsonl", b'"stddev":', b'"stddEv":'), "record", "line 1"),
     "a strategy that was exchanged": (edited("strategy.safetensors", flipped), "record", "coefficients"),
     "a key that others may read": (lambda run: (run / "state/keys/epoch-0").chmod(0o644), "secrets", "epoch-0"),
-    "a model of another run": (
-        edited("model.safetensors", lambda content: re.sub(rb'"[0-9a-f]{64}"', b'"' + b"0" * 64 + b'"', content)),
-        "model",
-        "no head",
-    ),
+    "a model of another run": (replaced("model.safetensors", rb"(?<=\")[0-9a-f]{64}(?=\")", b"0" * 64), "model", "no head"),
     "a model that was removed": (lambda run: (run / "model.safetensors").unlink(), "files", "model.safetensors"),
     "a start that was exchanged": (edited("state/initial.safetensors", flipped), "start", "not the initial model"),
 }

@@ -76,12 +76,12 @@ def significance(confidence: object) -> float:
     return (1 - open_unit("confidence", confidence)) * (1 - _ROUNDING)
 
 
-def scores(name: str, value: npt.ArrayLike) -> Array:
+def scores(name: str, value: npt.ArrayLike, *, may_be_empty: bool = False) -> Array:
     """A read-only float64 vector of finite numbers; text, truth values and complex numbers are refused by name."""
     array = as_array(name, value)
     if array.dtype.kind not in "fiu" and array.size:
         raise TypeError(f"{name} holds values of kind {array.dtype}: must be a sequence of numbers")
-    return real_array(name, value, ndim=1)
+    return np.zeros(0) if may_be_empty and array.shape == (0,) else real_array(name, value, ndim=1)
 
 
 def delta_or_zero(value: object) -> float:
@@ -250,14 +250,8 @@ def clopper_pearson_epsilon(
         return np.maximum(_epsilon(fpr, fnr, allowed), _epsilon(fnr, fpr, allowed))
 
     epsilon, assumed = _best(present, absent, confidence, thresholds, merit)
-    return LowerBound(
-        epsilon=max(epsilon, 0.0),
-        delta=allowed,
-        confidence=float(confidence),
-        mu=None,
-        assumptions=assumed,
-        source="Clopper and Pearson 1934; Jagielski, Ullman and Oprea 2020, Section 3",
-    )
+    source = "Clopper and Pearson 1934; Jagielski, Ullman and Oprea 2020, Section 3"
+    return LowerBound(max(epsilon, 0.0), allowed, float(confidence), mu=None, assumptions=assumed, source=source)
 
 
 def gdp_epsilon(

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
-from hubbub._util.checks import Array, as_array, integer, non_negative, open_unit, plain_numbers
+from hubbub._util.checks import Array, integer, non_negative, open_unit, plain_numbers
 from hubbub.audit.bounds import LowerBound, delta_or_zero, gaussian_bound, largest_rejected, scores, significance
 
 _MOST = 10**7
@@ -75,7 +75,7 @@ def count_guesses(present: npt.ArrayLike, absent: npt.ArrayLike, *, highest: int
         >>> count_guesses([3.0, 2.0, 0.5], [1.0, 0.0, -1.0], highest=3, lowest=2)
         GuessCount(canaries=6, guesses=5, correct=4)
     """
-    kept, left = _scores_or_empty("present", present), _scores_or_empty("absent", absent)
+    kept, left = scores("present", present, may_be_empty=True), scores("absent", absent, may_be_empty=True)
     canaries = kept.size + left.size
     first = integer("highest", highest, at_least=0)
     last = integer("lowest", lowest, at_least=0)
@@ -85,11 +85,6 @@ def count_guesses(present: npt.ArrayLike, absent: npt.ArrayLike, *, highest: int
         raise ValueError(f"highest + lowest = {first + last}: there are only {canaries} canaries")
     right = _right_among_highest(kept, left, first) + _right_among_highest(-left, -kept, last)
     return GuessCount(canaries=canaries, guesses=first + last, correct=right)
-
-
-def _scores_or_empty(name: str, value: npt.ArrayLike) -> Array:
-    array = as_array(name, value)
-    return np.zeros(0) if array.ndim == 1 and array.size == 0 else scores(name, value)
 
 
 def _right_among_highest(right: Array, wrong: Array, guesses: int) -> int:
@@ -162,14 +157,9 @@ def one_run_epsilon(counts: Sequence[GuessCount], *, delta: float, confidence: f
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2, https://arxiv.org/abs/2305.08846.
     """
     allowed = delta_or_zero(delta)
-    return LowerBound(
-        epsilon=_largest(counts, confidence, lambda count, level, at: _p_value(count, at, allowed) * (1 + 1e-9) <= level),
-        delta=allowed,
-        confidence=float(confidence),
-        mu=None,
-        assumptions=(_ASSUMED,),
-        source="Steinke, Nasr and Jagielski 2023, Theorem 5.2",
-    )
+    epsilon = _largest(counts, confidence, lambda count, level, at: _p_value(count, at, allowed) * (1 + 1e-9) <= level)
+    source = "Steinke, Nasr and Jagielski 2023, Theorem 5.2"
+    return LowerBound(epsilon, allowed, float(confidence), mu=None, assumptions=(_ASSUMED,), source=source)
 
 
 def _largest(counts: Sequence[GuessCount], confidence: float, rejects: Callable[[GuessCount, float, float], bool]) -> float:

@@ -23,7 +23,7 @@ from torch import nn
 from hubbub._util.checks import Array, integer, plain_numbers
 from hubbub.accounting.composition import delta
 from hubbub.accounting.statement import rounded_up
-from hubbub.audit.bounds import EveryThreshold, LowerBound, best_merit, clopper_pearson_epsilon, gdp_epsilon, significance
+from hubbub.audit.bounds import EveryThreshold, best_merit, clopper_pearson_epsilon, gdp_epsilon, significance
 from hubbub.audit.one_run import count_guesses, one_run_epsilon
 from hubbub.audit.verdict import CERTAIN, Audit, Comparison, compared
 from hubbub.audit.watching import Watched, plant, watch
@@ -238,19 +238,14 @@ class _Evidence:
 
     def _comparisons(self, known: tuple[Array, Array], blind: tuple[Array, Array]) -> tuple[Comparison, ...]:
         participation, stated = self._plan.participation, self._stated
-
-        def gaussian(confidence: float) -> LowerBound:
-            return gdp_epsilon(*known, delta=stated.delta, confidence=confidence)
-
-        def free(confidence: float) -> LowerBound:
-            if not isinstance(participation, _COMPETING):
-                return clopper_pearson_epsilon(*blind, delta=stated.delta, confidence=confidence)
+        gaussian = partial(gdp_epsilon, *known, delta=stated.delta)
+        free = partial(clopper_pearson_epsilon, *blind, delta=stated.delta)
+        if isinstance(participation, _COMPETING):
             # Canaries displace one another in a cohort: their scores are dependent.
             total = blind[0].size + blind[1].size
             sides = sorted({max(1, int(part * total)) for part in _GUESSED if 2 * max(1, int(part * total)) <= total})
             counts = [count_guesses(*blind, highest=side, lowest=side) for side in sides]
-            return one_run_epsilon(counts, delta=stated.delta, confidence=confidence)
-
+            free = partial(one_run_epsilon, counts, delta=stated.delta)
         if not isinstance(participation, RandomParticipation):
             return compared("distribution-free", stated.epsilon, free), compared("Gaussian", stated.epsilon, gaussian)
         return (
@@ -263,12 +258,9 @@ class _Evidence:
         first = self._plan.clip_norms.first
         largest = 1.0 if first is None else first / self._plan.clip_norms.bound(first)
         parts = self._whitener * (self._reach * largest / self._mechanism.stddev)
-        here, gone = [], []
-        for one in self._seen:
-            scores = likelihood_scores(self._whitened(one), parts, participation)
-            here.append(scores[one.canaries.present])
-            gone.append(scores[~one.canaries.present])
-        return np.concatenate(here), np.concatenate(gone)
+        scores = np.concatenate([likelihood_scores(self._whitened(one), parts, participation) for one in self._seen])
+        present = np.concatenate([one.canaries.present for one in self._seen])
+        return scores[present], scores[~present]
 
     def _whitened(self, one: Watched) -> Array:
         return np.asarray(self._whitener @ one.along / self._mechanism.stddev)

@@ -54,9 +54,9 @@ class Comparison:
         }
 
 
-def compared(what: str, stated: float, bound: Callable[[float], LowerBound]) -> Comparison:
-    """The comparison for a bound as a function of its confidence."""
-    return Comparison(what, stated, bound(SHOWN), bound(CERTAIN))
+def compared(what: str, stated: float, bound: Callable[..., LowerBound]) -> Comparison:
+    """The comparison for a bound as a function of its ``confidence``."""
+    return Comparison(what, stated, bound(confidence=SHOWN), bound(confidence=CERTAIN))
 
 
 @dataclass(frozen=True, eq=False)

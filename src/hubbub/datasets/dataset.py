@@ -60,11 +60,8 @@ class Dataset:
             train, test = (getattr(self, f"{split}_{part}").shape[1:] for split in ("train", "test"))
             if train != test:
                 raise DataError(f"train_{part}: have the shape {tuple(train)} each, test_{part} {tuple(test)}; they must agree")
-        known = (
-            "the public test data know"
-            if self.declared_classes is None
-            else f"declared_classes = {self.declared_classes} means"
-        )
+        declared = self.declared_classes
+        known = "the public test data know" if declared is None else f"declared_classes = {declared} means"
         for part in ("train", "test"):
             targets = getattr(self, f"{part}_targets")
             counted = targets[targets != IGNORED] if targets.ndim == 2 else targets
@@ -101,14 +98,9 @@ class Dataset:
         if held >= len(order):
             raise DataError(f"validation = {validation}: leaves 0 of {len(order)} examples to train on")
         rest, out = order[held:], order[:held]
-        return Dataset(
-            self.train_inputs[rest],
-            self.train_targets[rest],
-            self.train_inputs[out],
-            self.train_targets[out],
-            None if self.users is None else self.users[rest.numpy()],
-            self.classes,
-        )
+        inputs, targets = self.train_inputs, self.train_targets
+        users = None if self.users is None else self.users[rest.numpy()]
+        return Dataset(inputs[rest], targets[rest], inputs[out], targets[out], users, self.classes)
 
 
 def _require_users(users: np.ndarray, examples: int) -> None:
@@ -217,16 +209,14 @@ def _tensors(
         raise DataError(f"{name}: is a mapping of {', '.join(map(str, items))}; give one split, such as dataset['train']")
     if not hasattr(items, "__len__"):
         raise DataError(f"{name}: is a {type(items).__name__} without a length, such as a stream; give a list of its examples")
-    xs: torch.Tensor | None = None
-    ys: torch.Tensor | None = None
-    named: list[Any] = []
+    xs, ys, named = torch.empty(0), torch.empty(0), list[Any]()
     for index in range(count := len(items)):
         where = f"{name}[{index}]"
         x, y, user = _parts(items[index], where, columns)
         xs = _put(f"{name} inputs", xs, _input(x if transform is None else transform(x), where), index, count)
         ys = _put(f"{name} targets", ys, _target(y, where), index, count)
         named.append(user)
-    return (xs, ys, named) if xs is not None and ys is not None else (torch.empty(0), torch.empty(0), named)
+    return xs, ys, named
 
 
 def _parts(item: Any, where: str, columns: tuple[str, str, str | None]) -> tuple[Any, Any, Any]:
@@ -245,9 +235,9 @@ def _parts(item: Any, where: str, columns: tuple[str, str, str | None]) -> tuple
     raise DataError(f"{where}: is {shown(item)}; it must be a pair (input, target) or a mapping from column names")
 
 
-def _put(name: str, stack: torch.Tensor | None, tensor: torch.Tensor, index: int, count: int) -> torch.Tensor:
-    """The stack ``(count, *shape)`` of tensors of one shape and type, with one more tensor in place."""
-    if stack is None:
+def _put(name: str, stack: torch.Tensor, tensor: torch.Tensor, index: int, count: int) -> torch.Tensor:
+    """The stack ``(count, *shape)`` of tensors of one shape and type, that of the first one, with one more in place."""
+    if index == 0:
         stack = torch.empty((count, *tensor.shape), dtype=tensor.dtype)
     if (tensor.shape, tensor.dtype) != (stack.shape[1:], stack.dtype):
         raise DataError(
@@ -382,10 +372,7 @@ def dealt(dataset: Dataset, parts: Sequence[np.ndarray]) -> tuple[Dataset, list[
     if not np.array_equal(np.sort(order), each):
         raise DataError(f"parts: hold {len(order)} indices; together they must hold each of 0 to {len(each) - 1} once")
     if not np.array_equal(order, each):
-        dataset = replace(
-            dataset,
-            train_inputs=dataset.train_inputs[order],
-            train_targets=dataset.train_targets[order],
-            users=None if dataset.users is None else dataset.users[order],
-        )
+        users = None if dataset.users is None else dataset.users[order]
+        inputs, targets = dataset.train_inputs[order], dataset.train_targets[order]
+        dataset = replace(dataset, train_inputs=inputs, train_targets=targets, users=users)
     return dataset, list(zip(dataset.train_inputs.split(sizes), dataset.train_targets.split(sizes), strict=True))

@@ -13,8 +13,6 @@ Sehwag and Mittal 2023, https://arxiv.org/abs/2306.06076 (the same under differe
 
 import hashlib
 import math
-import zipfile
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +26,7 @@ from rich.progress import track
 
 from hubbub.datasets import published
 from hubbub.datasets.dataset import Dataset
+from hubbub.errors import DataError
 
 # Images ``(examples, channels, height, width)`` to normalized features ``(examples, K, rows, columns)``.
 Transform = Callable[[torch.Tensor], torch.Tensor]
@@ -37,6 +36,18 @@ _BATCH = 500
 _MANY = 10_000
 # Random images, and the ellipses on each.
 _LEAVES, _ELLIPSES = 2000, 30
+_LEAST_SIDE = 8
+
+
+def require_images(images: torch.Tensor, side_multiple: int = 1) -> None:
+    """Refuse what is no image large enough for a transform, or has a side that is no multiple of a number."""
+    sides = images.shape[2:]
+    if images.ndim != 4 or not images.is_floating_point() or any(s % side_multiple or s < _LEAST_SIDE for s in sides):
+        multiples = "" if side_multiple == 1 else f"multiples of {side_multiple}, "
+        raise DataError(
+            f"inputs: have the shape {tuple(images.shape)} and {images.dtype}; features are those of images (examples, "
+            f"channels, height, width) in floating point, height and width {multiples}at least {_LEAST_SIDE}"
+        )
 
 
 @cache
@@ -82,7 +93,7 @@ def _features(images: torch.Tensor, transform: Transform, power: float, kind: st
     file = None if folder is None else folder / f"{digest}.npz"
     if file is not None and file.is_file():
         # A damaged file, which its checksums tell, is computed anew.
-        with suppress(OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        with suppress(*published.DAMAGE):
             with file.open("rb") as opened, np.load(opened) as archive:
                 kept = archive["features"]
             if (len(kept), kept.ndim, kept.dtype) == (len(images), 4, np.float32):
@@ -104,15 +115,22 @@ def _features(images: torch.Tensor, transform: Transform, power: float, kind: st
     return found
 
 
-def with_features(dataset: Dataset, transform: Transform, power: float, kind: str, folder: Path | None) -> Dataset:
+def with_features(
+    dataset: Dataset, transform: Transform, power: float, kind: str, folder: Path | None, side_multiple: int = 1
+) -> Dataset:
     """A data set of images with their decorrelated features as inputs.
 
     Args:
-        dataset: Of images, ``(examples, channels, height, width)``.
+        dataset: Of images, ``(examples, channels, height, width)``; other inputs are refused.
         transform: A function of a module, of images alone.
         power: Of the covariance of channels, by which they are decorrelated: 0 leaves them, -1/2 whitens.
         kind: Its name and version, for the cache.
         folder: Where features are kept for the next run, if anywhere.
+        side_multiple: A divisor of height and width.
     """
-    train, test = (_features(images, transform, power, kind, folder) for images in (dataset.train_inputs, dataset.test_inputs))
+    both = (dataset.train_inputs, dataset.test_inputs)
+    # Before the first of them, which take minutes.
+    for images in both:
+        require_images(images, side_multiple)
+    train, test = (_features(images, transform, power, kind, folder) for images in both)
     return replace(dataset, train_inputs=train, test_inputs=test)

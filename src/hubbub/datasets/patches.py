@@ -19,8 +19,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub.datasets.dataset import Dataset
-from hubbub.datasets.features import random_images, with_features
-from hubbub.errors import DataError
+from hubbub.datasets.features import random_images, require_images, with_features
 
 # Patches that an image's are compared with, their side, and of how many they are drawn and the whitening is known.
 _PATCHES, _SIDE, _DRAWN = 384, 5, 200_000
@@ -67,14 +66,6 @@ def _pooled(images: torch.Tensor) -> torch.Tensor:
     return torch.cat([side[:, :_PATCHES] + side[:, _PATCHES:].flip(3) for side in averages], 1).sqrt()
 
 
-def _require_images(images: torch.Tensor) -> None:
-    if images.ndim != 4 or not images.is_floating_point() or min(images.shape[2:]) < 2 * _GRID:
-        raise DataError(
-            f"inputs: have the shape {tuple(images.shape)} and {images.dtype}; patches are those of images (examples, "
-            f"channels, height, width) in floating point, height and width at least {2 * _GRID}"
-        )
-
-
 def patches(images: torch.Tensor) -> torch.Tensor:
     """Of images ``(examples, channels, height, width)`` the likeness of their patches to 384 patches of random images.
 
@@ -85,7 +76,7 @@ def patches(images: torch.Tensor) -> torch.Tensor:
         >>> patches(torch.rand(2, 3, 32, 32)).shape
         torch.Size([2, 768, 4, 4])
     """
-    _require_images(images)
+    require_images(images)
     together = max(1, min(_BATCH, _BATCH * 32**2 // math.prod(images.shape[2:])))
     return F.group_norm(torch.cat([_pooled(part) for part in images.float().split(together)]), 1)
 
@@ -100,6 +91,4 @@ def with_patches(dataset: Dataset, folder: Path | None = None) -> Dataset:
         >>> with_patches(Dataset(images[:4], targets[:4], images[4:], targets[4:])).shape
         (768, 4, 4)
     """
-    for images in (dataset.train_inputs, dataset.test_inputs):
-        _require_images(images)
     return with_features(dataset, patches, _POWER, f"{_VERSION} patches", folder)

@@ -26,6 +26,8 @@ from hubbub.errors import DataError
 
 # More than any of these files holds: a server that sends without end fills no memory.
 _LARGEST = 400_000_000
+# What a damaged archive of NumPy raises; a RuntimeError for an encrypted member, or an unknown compression.
+DAMAGE = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 
 def named(path: str | None) -> Path | None:
@@ -134,8 +136,7 @@ def read_arrays(file: Path | IO[bytes], arrays: Mapping[str, Expected], name: st
     try:
         with zipfile.ZipFile(file) as archive:
             return {key: _member(archive, key, expected) for key, expected in arrays.items()}
-    # RuntimeError: an encrypted member, or an unknown compression.
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
+    except DAMAGE as error:
         raise DataError(f"{label or file}: is not {name} as .npz with {', '.join(arrays)} ({error})") from error
 
 

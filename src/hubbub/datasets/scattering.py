@@ -22,8 +22,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub._util.checks import Array
 from hubbub.datasets.dataset import Dataset
-from hubbub.datasets.features import with_features
-from hubbub.errors import DataError
+from hubbub.datasets.features import require_images, with_features
 
 # Of J scales and L angles there are 1 + J·L + L²·J·(J − 1)/2 channels for one of the image.
 _SCALES, _ANGLES = 2, 8
@@ -85,15 +84,6 @@ def _subsampled(x: torch.Tensor, step: int) -> torch.Tensor:
     return x.reshape(*x.shape[:-2], step, rows, step, columns).mean(dim=(-4, -2))
 
 
-def _require_images(images: torch.Tensor) -> None:
-    step, sides = 2**_SCALES, images.shape[2:]
-    if images.ndim != 4 or not images.is_floating_point() or any(side % step or side < 2 * step for side in sides):
-        raise DataError(
-            f"inputs: have the shape {tuple(images.shape)} and {images.dtype}; scattering takes images (examples, channels, "
-            f"height, width) in floating point, height and width multiples of {step}, at least {2 * step}"
-        )
-
-
 def scattering(images: torch.Tensor) -> torch.Tensor:
     """The scattering transform of second order with 2 scales and 8 angles of images ``(examples, channels, height, width)``.
 
@@ -104,9 +94,9 @@ def scattering(images: torch.Tensor) -> torch.Tensor:
         >>> scattering(torch.zeros(2, 1, 28, 28)).shape
         torch.Size([2, 81, 7, 7])
     """
-    _require_images(images)
-    step, sides = 2**_SCALES, images.shape[2:]
-    size = tuple(side + 2 * step for side in sides)
+    step = 2**_SCALES
+    require_images(images, step)
+    size = tuple(side + 2 * step for side in images.shape[2:])
     averages, wavelets = _filters((size[0], size[1]))
 
     def averaged(x: torch.Tensor, level: int) -> torch.Tensor:
@@ -152,7 +142,5 @@ def with_scattering(dataset: Dataset, folder: Path | None = None, *, mirrored: b
         >>> with_scattering(Dataset(images[:4], targets[:4], images[4:], targets[4:])).shape
         (81, 2, 2)
     """
-    for images in (dataset.train_inputs, dataset.test_inputs):
-        _require_images(images)
-    kind = f"{_VERSION} mirrored" if mirrored else f"{_VERSION}"
-    return with_features(dataset, _mirrored if mirrored else _normalized, _POWER, kind, folder)
+    transform, kind = (_mirrored, f"{_VERSION} mirrored") if mirrored else (_normalized, f"{_VERSION}")
+    return with_features(dataset, transform, _POWER, kind, folder, side_multiple=2**_SCALES)

@@ -134,7 +134,7 @@ class Ledger(Uncopied):
 
     def digest(self, name: str, content: bytes) -> str:
         """An HMAC under the run's secret: equal contents can be recognized, contents cannot be guessed."""
-        return hmac.digest(self._secret, name.encode() + b"\0" + content, "sha256").hex()
+        return keyed_digest(self._secret, name, content)
 
     def may_join(self, client: Hashable, round_index: int) -> bool:
         """Whether the promised pattern lets this client join this round, given the rounds that it joined.
@@ -461,9 +461,9 @@ class Ledger(Uncopied):
             )
 
 
-def key_digest(secret: bytes, key: bytes) -> str:
-    """The digest of a key in the ledger: an HMAC under the run's secret."""
-    return hmac.digest(secret, b"key\0" + key, "sha256").hex()
+def keyed_digest(secret: bytes, name: str, content: bytes) -> str:
+    """The HMAC under a run's secret by which its ledger knows a content of this name."""
+    return hmac.digest(secret, name.encode() + b"\0" + content, "sha256").hex()
 
 
 def end_run(path: Path, *, early: bool = False, release: bytes | None = None) -> None:
@@ -476,10 +476,8 @@ def end_run(path: Path, *, early: bool = False, release: bytes | None = None) ->
     history = History.of_chain(chain)
     if history.closed:
         return
-    try:
-        planned = integer("rounds", chain.records[0].get("rounds"), at_least=1)
-    except (ValueError, TypeError) as error:
-        raise LedgerError(f"{path}, line 1: {error}") from error
+    with files.refusing(Path(f"{path}, line 1"), "is no promise", kind=LedgerError):
+        planned = integer("rounds", chain.records[0]["rounds"], at_least=1)
     done = history.next_round + (history.pending is not None and release is not None)
     if done < planned and not early:
         raise LedgerError(

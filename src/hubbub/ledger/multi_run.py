@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from hubbub._util.checks import one_of, open_unit
 from hubbub.accounting.composition import ACCOUNTANTS
-from hubbub.accounting.events import RELATIONS, NeighboringRelation
+from hubbub.accounting.events import RELATIONS, NeighboringRelation, require_relation
 from hubbub.accounting.guarantee import together
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import PrivacyGuarantee
@@ -35,9 +36,8 @@ def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
     Raises:
         LedgerError: The same run twice, a copy, or a run that was rolled back behind the head that another one names.
     """
-    for number, run in enumerate(runs):
-        for other in runs[:number]:
-            _require_distinct(other, run)
+    for one, other in combinations(runs, 2):
+        _require_distinct(one, other)
     found = {run.chain.hashes[0]: cost_of_run(run.chain, run.promise, run.history) for run in runs}
     given = {run.chain.hashes[0]: run for run in runs}
     for run in runs:
@@ -111,7 +111,7 @@ def common_relations(runs: Sequence[RunCharge]) -> list[NeighboringRelation]:
 def _relation(runs: Sequence[RunCharge], wanted: str | None) -> NeighboringRelation:
     """The relation under which all runs are composed."""
     if wanted is not None:
-        return one_of("neighboring_relation", wanted, RELATIONS)  # type: ignore[return-value] # checked to be one of its words
+        return require_relation(wanted)
     stated = sorted({run.neighboring_relation for run in runs if run.events is not None}) or ["zero-out"]
     if len(stated) > 1:
         common = common_relations(runs)

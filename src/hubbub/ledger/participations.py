@@ -13,7 +13,6 @@ among ten million, would count as one that took part in the rounds of both: that
 
 import os
 import struct
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -193,13 +192,11 @@ class Participations:
 
     def sets(self) -> list[tuple[int, ...]]:
         """The sets of rounds that clients joined, each once, in order."""
-        if not self.clients:
-            return []
-        members = np.concatenate(list(self._cohorts.values()))
-        rounds = np.repeat(list(self._cohorts), [len(cohort) for cohort in self._cohorts.values()])
-        ordered = rounds[np.argsort(members, kind="stable")].tolist()
-        ends = np.concatenate([[0], np.cumsum(self.counts)]).tolist()
-        return sorted({tuple(ordered[start:end]) for start, end in pairwise(ends)})
+        joined: list[list[int]] = [[] for _ in range(self.clients)]
+        for round_index, cohort in self._cohorts.items():
+            for number in cohort.tolist():
+                joined[number].append(round_index)
+        return sorted({tuple(rounds) for rounds in joined})
 
     @property
     def total(self) -> int:

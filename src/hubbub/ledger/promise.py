@@ -4,28 +4,22 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from hubbub._util import strict_json
 from hubbub._util.checks import Array, boolean, digest, integer, lattice_bits, one_of, open_unit, plain_numbers, positive, table
+from hubbub._util.files import refusing
+from hubbub.accounting import wording
 from hubbub.accounting.composition import ACCOUNTANTS
 from hubbub.accounting.events import RELATIONS
 from hubbub.accounting.events_of_mechanism import default_relation
 from hubbub.accounting.guarantee import guarantee, unprotected
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import PrivacyGuarantee, RunFacts
-from hubbub.accounting.wording import (
-    DEVICES_KEEP,
-    HOLDERS_ADD,
-    UNITS,
-    Assumption,
-    require_text,
-    require_words,
-    words_from_record,
-)
-from hubbub.errors import ConfigError, LedgerError, ParticipationError
+from hubbub.errors import ConfigError, LedgerError
 from hubbub.mechanism import Mechanism, NoiseBy, NoiseShares
 from hubbub.mechanism.participation import MinSeparation, RandomParticipation, participation_of, participation_record
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
@@ -169,7 +163,7 @@ class Promise:
     simulation: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     earlier: tuple[RunCharge, ...] = ()
-    further: tuple[Assumption, ...] = ()
+    further: tuple[wording.Assumption, ...] = ()
     not_covered: tuple[str, ...] = ()
     noise_by: NoiseBy = "server"
     setting: str = ""
@@ -178,11 +172,11 @@ class Promise:
         plain_numbers(self, delta=open_unit)
         one_of("noise_by", self.noise_by, get_args(NoiseBy))
         if self.setting != "":
-            require_text("setting", self.setting)
+            wording.require_text("setting", self.setting)
         if self.noise_by == "holders":
             _require_holders(self.mechanism, self.setting)
-        require_words("further", self.further, Assumption)
-        require_words("not_covered", self.not_covered, str)
+        wording.require_words("further", self.further, wording.Assumption)
+        wording.require_words("not_covered", self.not_covered, str)
         if self.settings.get("evaluation") is not None and (self.mechanism is None or self.noise_in_sums or self.setting):
             raise ConfigError(
                 "evaluation: the server reads what clients measure and adds the noise, as it does not without a mechanism, "
@@ -236,10 +230,10 @@ class Promise:
         return measured.mechanism(max(1, measured.times(self.rounds))), measured.times(rounds)
 
     @property
-    def assumed(self) -> tuple[Assumption, ...]:
+    def assumed(self) -> tuple[wording.Assumption, ...]:
         """The assumptions in addition to the mechanism's own: those on key holders and devices, and further ones."""
-        devices = DEVICES_KEEP if self.terms.pattern_kept_by == "devices" else ()
-        return (*((HOLDERS_ADD,) if self.noise_by == "holders" else ()), *devices, *self.further)
+        devices = wording.DEVICES_KEEP if self.terms.pattern_kept_by == "devices" else ()
+        return (*((wording.HOLDERS_ADD,) if self.noise_by == "holders" else ()), *devices, *self.further)
 
     def after(self, rounds: int, delta: float) -> PrivacyGuarantee:
         """The guarantee of the first rounds, together with the earlier runs."""
@@ -330,16 +324,16 @@ class Promise:
                 f"ledger.jsonl, line 1: schema = {str(record.get('schema'))[:80]!r}: this run was begun with another version "
                 f"of hubbub, and this one reads schema {SCHEMA}; use the version that began it, or begin a new run"
             )
-        try:
+        with refusing(Path("ledger.jsonl, line 1"), "the promise cannot be read", kind=LedgerError):
             # Types and words: constructors check the numbers.
             one_of("kind", record["kind"], ("promise",))
             one_of("noise", record["noise"], ("secure", _NOT_FOR_RELEASE))
             one_of("accountant", record["accountant"], ACCOUNTANTS)
-            one_of("privacy_unit", record["privacy_unit"], UNITS)
+            one_of("privacy_unit", record["privacy_unit"], wording.UNITS)
             table("settings", record["settings"])
             stated = record["mechanism"]
             mechanism = None if stated is None else _mechanism(table("mechanism", stated), arrays)
-            further, not_covered = words_from_record(record)
+            further, not_covered = wording.words_from_record(record)
             Terms.of(record["settings"])
             return cls(
                 **{name: record[name] for name in _AS_IT_IS},
@@ -350,9 +344,6 @@ class Promise:
                 further=further,
                 not_covered=not_covered,
             )
-        except (KeyError, ValueError, TypeError, AttributeError, ParticipationError) as error:
-            what = f"has no {error}" if isinstance(error, KeyError) else str(error)
-            raise LedgerError(f"ledger.jsonl, line 1: the promise cannot be read ({what})") from error
 
 
 def _earlier(stated: object) -> tuple[RunCharge, ...]:
@@ -380,19 +371,16 @@ def _require_holders(mechanism: Mechanism | None, setting: str) -> None:
 
 def _mechanism(stated: Mapping[str, Any], arrays: Mapping[str, Array]) -> Mechanism:
     """The mechanism of a promise, with the arrays of its strategy where their digests stand."""
-    try:
-        one_of("neighboring_relation", stated["neighboring_relation"], RELATIONS)
-        participation = participation_of(table("participation", stated["participation"]))
-        described = dict(table("strategy", stated["strategy"]))
-        for name, value in described.items():
-            if isinstance(value, Mapping):
-                if name not in arrays or _sha256(arrays[name]) != value["sha256"]:
-                    raise ValueError(f"strategy: its {name} is not the one that was promised")
-                described[name] = arrays[name]
-        shares = None if stated["shares"] is None else NoiseShares(**table("shares", stated["shares"]))
-        return Mechanism(from_parts(described), participation, stated["noise_multiplier"], shares)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"mechanism: {f'has no {error}' if isinstance(error, KeyError) else error}") from error
+    one_of("neighboring_relation", stated["neighboring_relation"], RELATIONS)
+    participation = participation_of(table("participation", stated["participation"]))
+    described = dict(table("strategy", stated["strategy"]))
+    for name, value in described.items():
+        if isinstance(value, Mapping):
+            if name not in arrays or _sha256(arrays[name]) != value["sha256"]:
+                raise ValueError(f"strategy: its {name} is not the one that was promised")
+            described[name] = arrays[name]
+    shares = None if stated["shares"] is None else NoiseShares(**table("shares", stated["shares"]))
+    return Mechanism(from_parts(described), participation, stated["noise_multiplier"], shares)
 
 
 def _sha256(array: Array) -> str:

@@ -33,18 +33,9 @@ class Cnn(nn.Sequential):
             raise ConfigError(f"model.name = 'cnn': takes images of at least 16 × 16, these inputs are {shape}; use 'mlp'")
         channels, height, width = shape
         features = 20 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
-        super().__init__(
-            nn.Conv2d(channels, 10, 5),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Conv2d(10, 20, 5),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(features, 50),
-            nn.ReLU(),
-            nn.Linear(50, classes),
-        )
+        first = (nn.Conv2d(channels, 10, 5), nn.MaxPool2d(2), nn.ReLU())
+        second = (nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU())
+        super().__init__(*first, *second, nn.Flatten(), nn.Linear(features, 50), nn.ReLU(), nn.Linear(50, classes))
 
 
 class CifarCnn(nn.Sequential):

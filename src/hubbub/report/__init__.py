@@ -57,7 +57,7 @@ def markdown(run: RunSummary) -> str:
     return "\n".join([*lines, "## Settings", "", "```toml", run.config.strip(), "```", ""])
 
 
-@styled
+@styled()
 def draw(run: RunSummary) -> bytes:
     """A PNG of accuracy and epsilon over rounds, and of the clip norm if it is adaptive."""
     adaptive = any(row.get("clip_norm") is not None for row in run.rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from hubbub._util import rounded_down, strict_json
 from hubbub._util.checks import open_unit, shown
@@ -109,7 +109,7 @@ def _check(one: _Found) -> str:
     return f"| {one['name']} | {one['value']:.4g} | {allowed} | {'passed' if one['passed'] else '**FAILED**'} |"
 
 
-@styled
+@styled()
 def _picture(name: str, found: _Found) -> bytes:
     made = canvas(8, 6.5)
     above, below = made.subplots(2, 1, height_ratios=(2, 3))
@@ -163,17 +163,12 @@ def draw_scores(axes: Any, found: _Found) -> str:
     return "Scores of the canaries and their claimed distributions"
 
 
+# The fields of ``audit.json`` that a report reads; other fields are ignored.
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Epsilon = Annotated[_Finite, Field(ge=0)]
 
 
-class _Part(BaseModel):
-    """The fields of ``audit.json`` that a report reads; other fields are ignored."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class _Stated(_Part):
+class _Stated(BaseModel):
     epsilon: _Epsilon | None
     delta: float
     rounds: Annotated[int, Field(ge=1)]
@@ -182,11 +177,11 @@ class _Stated(_Part):
     neighboring_relation: str
 
 
-class _Bound(_Part):
+class _Bound(BaseModel):
     epsilon: _Epsilon
 
 
-class _Comparison(_Part):
+class _Comparison(BaseModel):
     what: str
     stated_epsilon: _Epsilon | None
     holds: bool
@@ -194,7 +189,7 @@ class _Comparison(_Part):
     certain: _Bound
 
 
-class _Checked(_Part):
+class _Checked(BaseModel):
     name: str
     value: _Finite
     passed: bool
@@ -203,13 +198,13 @@ class _Checked(_Part):
 _Scored = Annotated[list[_Finite], Field(min_length=1, max_length=_MANY)]
 
 
-class _Scores(_Part):
+class _Scores(BaseModel):
     present: _Scored
     absent: _Scored
     means: _Scored
 
 
-class _Audit(_Part):
+class _Audit(BaseModel):
     sentence: str
     verdict: str
     stated: _Stated
@@ -225,7 +220,7 @@ def read_audit(path: Path) -> _Found:
     file = path / "audit.json" if path.is_dir() else path
     try:
         found: _Found = strict_json.loads(read(file, at_most=_LARGEST))
-        open_unit("stated.delta", _Audit.model_validate(found).stated.delta)
+        open_unit("stated.delta", _Audit.model_validate(found, strict=True).stated.delta)
     except OSError as error:
         raise ConfigError(f"--audit {file}: cannot be read ({error.strerror}); name that of 'hubbub audit'") from error
     except (ValueError, TypeError, OverflowError) as error:

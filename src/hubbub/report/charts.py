@@ -76,7 +76,7 @@ def _private(runs: Sequence[RunSummary]) -> Iterator[Chart]:
             yield _chart(f"What an adversary sees{of}", partial(draw_scores, found=run.audit), about, private=True)
 
 
-@styled
+@styled()
 def _chart(title: str, draw: Callable[[Any], str], about: str, *, private: bool = False) -> Chart:
     """A chart from a function that draws on axes and returns in words what it drew."""
     made = canvas()

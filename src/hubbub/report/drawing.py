@@ -3,12 +3,9 @@
 import io
 import re
 import warnings
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 # The light theme. In an SVG each becomes the CSS variable of the page, so that a dark page and paper have their own.
 INK, GRID, QUIET = "#1c1f23", "#e3e6ea", "#5b6470"
@@ -36,17 +33,13 @@ _STYLE: Any = dict.fromkeys(_INKED, INK) | {
 }
 
 
-def styled(drawing: Callable[P, R]) -> Callable[P, R]:
-    """A drawing function with the fonts, colors and grid of all pictures."""
+@contextmanager
+def styled() -> Iterator[None]:
+    """A context, or a decorator of a drawing function: the fonts, colors and grid of all pictures."""
+    import matplotlib as mpl
 
-    @wraps(drawing)
-    def drawn(*args: P.args, **kwargs: P.kwargs) -> R:
-        import matplotlib as mpl
-
-        with mpl.rc_context(_STYLE):
-            return drawing(*args, **kwargs)
-
-    return drawn
+    with mpl.rc_context(_STYLE):
+        yield
 
 
 def canvas(width: float = 4.6, height: float = 2.7) -> Any:

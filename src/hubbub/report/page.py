@@ -112,11 +112,8 @@ def facts(run: RunSummary) -> Iterator[Fact]:
         yield Fact("noise multiplier", f"{guarantee.noise_multiplier:.6g} {over}", public=True)
     if guarantee.l2_sensitivity is not None:
         standing = "exact" if guarantee.sensitivity_exact else "an upper bound"
-        yield Fact(
-            f"sensitivity of {guarantee.sensitivity_of}",
-            f"{no_less(guarantee.l2_sensitivity)} × the clip norm, {standing}",
-            public=True,
-        )
+        value = f"{no_less(guarantee.l2_sensitivity)} × the clip norm, {standing}"
+        yield Fact(f"sensitivity of {guarantee.sensitivity_of}", value, public=True)
     if "adaptive_clipping" in settings:
         yield Fact("clip norm", "follows a quantile of the updates' norms, by a noised count in the same sum", public=True)
     elif isinstance(settings.get("clip_norm"), int | float):
@@ -133,15 +130,8 @@ def facts(run: RunSummary) -> Iterator[Fact]:
 
 def evaluations(run: RunSummary, most: int) -> list[tuple[str, str, str, str]]:
     """Some of the evaluated rounds: number, accuracy, loss, epsilon spent."""
-    return [
-        (
-            str(row["round_index"] + 1),
-            f"{row['accuracy']:.2%}",
-            _loss(row),
-            rounded_up(run.epsilon_after(row["round_index"] + 1)),
-        )
-        for row in some(run.evaluated, most)
-    ]
+    rows = [(row["round_index"] + 1, row) for row in some(run.evaluated, most)]
+    return [(str(after), f"{row['accuracy']:.2%}", _loss(row), rounded_up(run.epsilon_after(after))) for after, row in rows]
 
 
 def _loss(row: Any) -> str:

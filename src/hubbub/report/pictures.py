@@ -36,7 +36,7 @@ def _plain(axis: Any, subs: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-@styled
+@styled()
 def draw_errors(title: str, subtitle: str, curves: Mapping[str, Array]) -> bytes:
     """A PNG of the root squared error of each strategy over rounds, at sensitivity 1; the legend has the RMSE of each."""
     figure = canvas(9, 6)
@@ -54,7 +54,7 @@ def draw_errors(title: str, subtitle: str, curves: Mapping[str, Array]) -> bytes
     return png(figure, title)
 
 
-@styled
+@styled()
 def draw_matrices(title: str, answer: Optimized[Strategy], roots: Array) -> bytes:
     """A PNG of A, B, C and C⁻¹ above the error over rounds.
 
@@ -119,7 +119,7 @@ def signed_image(figure: Any, axes: Any, matrix: Array, most: int = _MOST_DOTS) 
     bar.ax.set_ylim(-top if shown.min() < 0 else 0, top)
 
 
-@styled
+@styled()
 def draw_calibrations(
     epsilon: float, delta: float, epsilons: Array, curves: Mapping[str, tuple[Array, npt.NDArray[np.bool_]]]
 ) -> bytes:
@@ -155,7 +155,7 @@ def draw_calibrations(
     return png(figure, "How much more noise than needed each calibration adds")
 
 
-@styled
+@styled()
 def draw_alternatives(
     title: str, marks: Sequence[tuple[str, float, str, bool, bool]], spent: Sequence[tuple[int, float]]
 ) -> bytes:
@@ -185,7 +185,7 @@ def draw_alternatives(
     return png(figure, f"{title}: its alternatives at the same privacy")
 
 
-@styled
+@styled()
 def draw_operation_times(
     title: str, subtitle: str, sizes: Sequence[int], panels: Mapping[tuple[str, str], Mapping[str, Array]]
 ) -> bytes:

@@ -5,6 +5,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -210,12 +211,10 @@ def _strength(folder: Path, recorded: Recorded) -> Strength | None:
         entry = recorded.history.rounds[t]
         if entry.release is None or entry.clip_norm is None:
             continue
-        try:
+        with suppress(RunFolderError):
             release = store.parse_release(t, store.release_content(t))
-        except RunFolderError:
-            continue
-        noise = mechanism.stddev * entry.clip_norm * row_norms[t] * math.sqrt(len(release))
-        found.append((t + 1, float(release.to("cpu").double().norm()), noise))
+            noise = mechanism.stddev * entry.clip_norm * row_norms[t] * math.sqrt(len(release))
+            found.append((t + 1, float(release.to("cpu").double().norm()), noise))
     return Strength(*np.array(found).T) if found else None
 
 

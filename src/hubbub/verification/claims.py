@@ -17,7 +17,7 @@ from hubbub.accounting.wording import count
 from hubbub.ledger.actual_cost import Breaches, Recorded, Spent, breaches
 from hubbub.ledger.chain import Chain, read_chain
 from hubbub.ledger.history import History
-from hubbub.ledger.ledger import key_digest
+from hubbub.ledger.ledger import keyed_digest
 from hubbub.ledger.participations import cohorts_path
 from hubbub.ledger.promise import Promise
 from hubbub.noise.lattice import Lattice
@@ -73,18 +73,12 @@ def _rounds(run: Run) -> Claim:
 
 def _traces(run: Run) -> Claim:
     """No file tells of more than the ledger."""
-    found = list(_beyond(run.store, run.promise, run.chain, run.history))
+    found = list(Traces.of(run.store, digests=False).unknown(run.promise, run.chain, run.history))
     if found:
         more = f"; and {len(found) - 3} more" if found[3:] else ""
-        step = "restore the newest state of the whole folder, and do not resume this one"
+        step = "the ledger was rolled back: restore the newest state of the whole folder, and do not resume this one"
         yield f"{'; '.join(found[:3])}{more}; {step}"
     return "no file of the folder tells of more rounds than the ledger"
-
-
-def _beyond(store: RunStore, promise: Promise, chain: Chain, history: History) -> Iterator[str]:
-    """What a ledger that was rolled back left behind, in words."""
-    for trace in Traces.of(store, digests=False).unknown(promise, chain, history):
-        yield f"{trace}: the ledger was rolled back"
 
 
 def _promise(run: Run) -> Claim:
@@ -201,7 +195,8 @@ def _evaluation(run: Run) -> Claim:
     if len(past.rounds) > counted[1]:
         yield f"{len(past.rounds)} evaluations were started, the {rounds} rounds allow {counted[1]}"
     yield from breaches(stated, past).words
-    yield from _beyond(RunStore(own), stated, found, past)
+    for trace in Traces.of(RunStore(own), digests=False).unknown(stated, found, past):
+        yield f"{trace}: the ledger was rolled back"
     yield from _releases(RunStore(own), stated, past)
     return f"{len(past.rounds)} of {expected.rounds} evaluations, each after its rounds and with its release as on record"
 
@@ -225,8 +220,7 @@ def _secrets(run: Run) -> Claim:
     """Keys are those of the ledger, readable by their owner only; a closed run has none."""
     store, history, ledger = run.store, run.history, run.store.ledger_path
     kept = store.secret_files()
-    of_operator = [*kept, ledger, *(path for path in [cohorts_path(ledger)] if os.path.lexists(path))]
-    for path in of_operator:
+    for path in filter(os.path.lexists, (*kept, ledger, cohorts_path(ledger))):
         if stat.S_IMODE(path.lstat().st_mode) & 0o077:
             yield f"{path.relative_to(store.folder)} is readable by others; change its mode to 0600"
             return None
@@ -249,11 +243,11 @@ def _secrets(run: Run) -> Claim:
 def _keys(store: RunStore, chain: Chain, history: History) -> Iterator[str]:
     """Keys that are not those of the ledger, in words."""
     secret = store.secret()
-    if key_digest(secret, secret) != chain.records[0].get("key"):
+    if keyed_digest(secret, "key", secret) != chain.records[0].get("key"):
         yield "state/keys/run is not the key of the ledger"
         return
     for number, epoch in enumerate(history.epochs):
-        if epoch.key is not None and key_digest(secret, store.noise_key(number)) != epoch.key:
+        if epoch.key is not None and keyed_digest(secret, "key", store.noise_key(number)) != epoch.key:
             yield f"state/keys/epoch-{number} is not the noise key of that incarnation"
     store.unseal_noise(secret, chain)
 
@@ -275,41 +269,31 @@ def _checkpoint(run: Run) -> Claim:
 def _epsilon(run: Run) -> Claim:
     """The cost of what happened is at most the promise, and guarantee and metrics state the costs of the ledger."""
     promise, begun, guarantee = run.promise, len(run.history.rounds), run.folder / "guarantee.json"
+    there = os.path.lexists(guarantee)
     promised = promise.after(promise.rounds, promise.delta)
     if run.cost.worse:
         yield from run.cost.warnings()[:1]
-    try:
-        stated = strict_json.loads(files.read(guarantee, at_most=2**20))
-        versions = stated.get("versions") if isinstance(stated, Mapping) else None
-        # Versions may be others than today's.
-        named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
-        computed = promised.as_json() | {"versions": versions if named else "names and versions of libraries"}
-        yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
-    except OSError as error:
-        # A run by ``train`` alone has no such file; others have it from the start.
-        stated_once = any(record.get("kind") == "files" for record in run.chain.records)
-        needed = stated_once or any(os.path.lexists(run.folder / name) for name in ("config.toml", _SERVER))
-        if needed or not isinstance(error, FileNotFoundError):
-            yield f"guarantee.json: cannot be read ({error.strerror})"
-    except (ValueError, TypeError) as error:
-        yield f"guarantee.json: {error}"
-    yield from _shown(run)
+    # A run by ``train`` alone has no such file; others have it from the start.
+    stated_once = any(record.get("kind") == "files" for record in run.chain.records)
+    if there or stated_once or any(os.path.lexists(run.folder / name) for name in ("config.toml", _SERVER)):
+        with refusing(guarantee, "is no guarantee"):
+            stated = strict_json.loads(files.read(guarantee, at_most=2**20))
+            versions = stated.get("versions") if isinstance(stated, Mapping) else None
+            # Versions may be others than today's.
+            named = isinstance(versions, Mapping) and all(isinstance(v, str) and v.isprintable() for v in versions.values())
+            computed = promised.as_json() | {"versions": versions if named else "names and versions of libraries"}
+            yield from (f"guarantee.json: {difference}" for difference in _differences(computed, stated))
+    rows, _ = read_metrics(run.folder / "metrics.jsonl")
+    for row in rows[-1:]:
+        shown, last = row["epsilon"], row["round_index"]
+        after = promise.after(min(last + 1, promise.rounds), promise.delta).epsilon
+        if not _equal(math.inf if shown is None else shown, after):
+            yield f"metrics.jsonl: epsilon = {shown!r} after round {last}, computed again it is {after!r}"
     so_far, whole = rounded_up(run.cost.guarantee.epsilon), rounded_up(promised.epsilon)
     together = f" and {count(len(promise.earlier), 'earlier run')}" if promise.earlier else ""
     spent_so_far = f"{so_far} for the {begun} recorded rounds{together}"
-    as_stated = "as stated" if guarantee.exists() else "and no guarantee.json states another"
+    as_stated = "as stated" if there else "and no guarantee.json states another"
     return f"{spent_so_far}, {whole} for all {promise.rounds}, at delta {no_less(promise.delta)}, {as_stated}"
-
-
-def _shown(run: Run) -> Iterator[str]:
-    """The difference between the last epsilon of the metrics and the cost of as many rounds, in words."""
-    promise, (rows, _) = run.promise, read_metrics(run.folder / "metrics.jsonl")
-    if not rows:
-        return
-    last, shown = rows[-1]["round_index"], rows[-1]["epsilon"]
-    after = promise.after(min(last + 1, promise.rounds), promise.delta).epsilon
-    if not _equal(math.inf if shown is None else shown, after):
-        yield f"metrics.jsonl: epsilon = {shown!r} after round {last}, computed again it is {after!r}"
 
 
 def _model(run: Run) -> Claim:

@@ -373,7 +373,7 @@ def page(sweep: SweepSummary) -> str:
     return rendered("sweep.html", sweep=sweep, table=sweep.table(), charts=charts)
 
 
-@styled
+@styled()
 def _accuracy_against_epsilon(sweep: SweepSummary) -> str:
     """A point of the picture for each point of the grid with a finite epsilon; empty without one."""
     from matplotlib.ticker import PercentFormatter
