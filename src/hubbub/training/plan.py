@@ -161,14 +161,11 @@ class RunPlan:
         positive("expected_cohort_size", self.expected_cohort_size)
         one_of("privacy_unit", self.privacy_unit, UNITS)
         _require_terms(self)
-        if self.mechanism is None:
-            # The promise checks its terms.
-            self.promise()
-            return
-        if self.mechanism.participation != self.participation:
-            raise ConfigError(f"participation = {self.participation}: the mechanism promises {self.mechanism.participation}")
-        if self.rounds > self.mechanism.rounds:
-            raise ConfigError(f"rounds = {self.rounds}: the mechanism has noise for {self.mechanism.rounds} rounds")
+        mechanism = self.mechanism
+        if mechanism and mechanism.participation != self.participation:
+            raise ConfigError(f"participation = {self.participation}: the mechanism promises {mechanism.participation}")
+        if mechanism and self.rounds > mechanism.rounds:
+            raise ConfigError(f"rounds = {self.rounds}: the mechanism has noise for {mechanism.rounds} rounds")
         if (shared := self.promise().lattice_bits) != self.lattice_bits:
             raise ConfigError(
                 f"lattice_bits = {self.lattice_bits}: mechanism.shares is for {shared}; the cost of noise "

@@ -92,7 +92,8 @@ class SimulatedPopulation(LocalPopulation):
         self._agreed: nn.Module | None = None
         self._trainer: Trainer
         self._single: tuple[nn.Module, OneByOne] | None = None
-        self._faults: list[tuple[int, str]] = []
+        # Clients that failed since the last call of failed().
+        self._failed = 0
 
     @property
     def clients(self) -> Sequence[int]:
@@ -226,21 +227,21 @@ class SimulatedPopulation(LocalPopulation):
         zero = torch.zeros(dim, dtype=torch.int64 if lattice else torch.float64, device=self._device)
         chunks = self._chunks(cohort, model)
 
-        def chunk(clients: Sequence[int], total: torch.Tensor) -> tuple[int, list[float], list[tuple[int, str]]]:
+        def chunk(clients: Sequence[int], total: torch.Tensor) -> tuple[int, list[float], int]:
             clipped, losses = 0, list[float]()
             for _, update, loss in self.updates(clients, model, round_index):
                 added, was_clipped = bounded(update, clip_norm, lattice, split)
                 total += added
                 clipped += was_clipped
                 losses.append(loss)
-            faults, self._faults = self._faults, []
-            return clipped, losses, faults
+            failed, self._failed = self._failed, 0
+            return clipped, losses, failed
 
         def terms() -> str:
             return fingerprint(chunks, clip_norm, round_index, sorted(self._adversaries), flat_parameters(model))
 
         whole, found = self._ranks.summed([partial(chunk, clients) for clients in chunks], zero, terms)
-        self._faults += [fault for _, _, faults in found for fault in faults]
+        self._failed = sum(failed for _, _, failed in found)
         losses = [loss for _, some, _ in found for loss in some]
         private = statistics(len(cohort), sum(clipped for clipped, _, _ in found), losses) | self.failed()
         return LatticeSum(whole, lattice, private) if lattice else PlainSum(whole, private)
@@ -266,14 +267,15 @@ class SimulatedPopulation(LocalPopulation):
             return list(self._trainer.train(model, [self._job(client, round_index) for client in some]))
 
         def nothing(client: int, error: Exception) -> list[Trained]:
-            return [Trained(client, torch.zeros_like(flat_parameters(model), device=self._device), math.nan, reason(error))]
+            self._failed += 1
+            note(f"client {client}", reason(error))
+            return [Trained(client, torch.zeros_like(flat_parameters(model), device=self._device), math.nan)]
 
         for chunk in chunks:
             own = [client for client in chunk if client not in self._adversaries]
             for first in range(0, len(own), at_once):
                 # One that fails changes nobody else's bits.
                 for trained in chain.from_iterable(isolated(together, own[first : first + at_once], nothing)):
-                    self._faults += [(trained.client, trained.fault)] if trained.fault else []
                     yield trained.client, trained.update, trained.loss
             for client in [client for client in chunk if client in self._adversaries]:
                 update = adversarial_update(self._adversaries[client], model, round_index)
@@ -287,10 +289,8 @@ class SimulatedPopulation(LocalPopulation):
 
     def failed(self) -> dict[str, float]:
         """How many clients failed since the last call, for the operator alone; empty if none did."""
-        faults, self._faults = self._faults, []
-        for client, why in faults:
-            note(f"client {client}", why)
-        return {"failed": float(len(faults))} if faults else {}
+        failed, self._failed = self._failed, 0
+        return {"failed": float(failed)} if failed else {}
 
     def train_client(self, client: int, model: nn.Module, round_index: int) -> tuple[torch.Tensor, float]:
         """One client's training in a round, as on a machine of its own.
