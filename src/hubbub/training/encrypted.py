@@ -16,7 +16,7 @@ What a holder keeps is a folder of its own::
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,7 @@ from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Holder, combined
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
-from hubbub.training.aggregate import Adversary, Population, lattice_of, statistics
+from hubbub.training.aggregate import Adversary, Cohort, Population, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.run_folder.store import secret_key
 from hubbub.training.simulation.simulate import SimulatedPopulation
@@ -198,12 +198,7 @@ class EncryptedPopulation(Population):
         self._population.inject(client, adversary)
 
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
+        self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None
     ) -> EncryptedSum:
         """The sum of the cohort's encrypted updates; with a ``split`` each client's indicator is one more number of it."""
         if self._noise is None:

@@ -29,7 +29,7 @@ from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.private_evaluation import Estimate, PrivateEvaluation
 from hubbub.noise.lattice import Lattice
-from hubbub.training.aggregate import LatticeSum, Population, Values
+from hubbub.training.aggregate import Cohort, LatticeSum, Population, Values
 from hubbub.training.cohorts import draw
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import EVALUATION, RunStore
@@ -211,7 +211,7 @@ class Evaluations:
         path, participation = self._path, self.measured.mechanism(1).participation
         return draw(participation, path.next_round, clients, 1, keys=path.cohort_keys, ledger=path.ledger)
 
-    def release(self, cohort: Sequence[Hashable], answers: Sequence[Values]) -> tuple[Estimate, ...]:
+    def release(self, cohort: Cohort, answers: Sequence[Values]) -> tuple[Estimate, ...]:
         """Sum the answers, each clipped, and release the sum with noise."""
         total = torch.zeros(self.measured.dim, dtype=torch.int64, device="cpu")
         for values in answers[: len(cohort)]:

@@ -6,7 +6,7 @@ an earlier run of those that train on normalized inputs: their guarantees count 
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from hubbub.ledger.promise import MOMENTS
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling, SingleParticipation
 from hubbub.mechanism.strategies import Identity
-from hubbub.training.aggregate import LatticeSum, LocalPopulation, lattice_of
+from hubbub.training.aggregate import Cohort, LatticeSum, LocalPopulation, lattice_of
 from hubbub.training.clipping import CountSplit
 from hubbub.training.plan import RunPlan
 from hubbub.training.rounds import train
@@ -187,12 +187,7 @@ class _Units(LocalPopulation):
         return range(len(self._clients))
 
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
+        self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None
     ) -> LatticeSum:
         if clip_norm is None:
             raise ConfigError("clip_norm: means and variances have one")

@@ -1,7 +1,7 @@
 """A population in this process: any unmodified module, clients in stacks or one by one, on one core or several."""
 
 import math
-from collections.abc import Hashable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from functools import partial
 from itertools import chain
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from hubbub._util.prf import seed_for
 from hubbub.errors import ConfigError, DataError
-from hubbub.training.aggregate import LatticeSum, LocalPopulation, PlainSum, Values, adversarial_update, lattice_of, statistics
+from hubbub.training.aggregate import Cohort, LatticeSum, LocalPopulation, PlainSum, Values, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
 from hubbub.training.ranks import Ranks, fingerprint, word
@@ -200,12 +200,7 @@ class SimulatedPopulation(LocalPopulation):
         return named
 
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
+        self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None
     ) -> LatticeSum | PlainSum:
         """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``.
 
@@ -246,9 +241,7 @@ class SimulatedPopulation(LocalPopulation):
         private = statistics(len(cohort), sum(clipped for clipped, _, _ in found), losses) | self.failed()
         return LatticeSum(whole, lattice, private) if lattice else PlainSum(whole, private)
 
-    def updates(
-        self, cohort: Sequence[Hashable], model: nn.Module, round_index: int
-    ) -> Iterator[tuple[int, torch.Tensor, float]]:
+    def updates(self, cohort: Cohort, model: nn.Module, round_index: int) -> Iterator[tuple[int, torch.Tensor, float]]:
         """Each client's number, its update ``(dim,)``, and its mean loss; in this process, in the order that suits the plan.
 
         The update of a client whose training raises is zero, and its loss NaN; see :meth:`failed`.
@@ -277,12 +270,10 @@ class SimulatedPopulation(LocalPopulation):
                 # One that fails changes nobody else's bits.
                 for trained in chain.from_iterable(isolated(together, own[first : first + at_once], nothing)):
                     yield trained.client, trained.update, trained.loss
-            for client in [client for client in chunk if client in self._adversaries]:
-                update = adversarial_update(self._adversaries[client], model, round_index)
-                if update is not None:
-                    yield client, update.to(self._device), math.nan
+            for client, update in self._injected(chunk, model, round_index):
+                yield client, update.to(self._device), math.nan
 
-    def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> list[Values]:
+    def measure(self, cohort: Cohort, model: nn.Module) -> list[Values]:
         """``accuracy``, mean ``loss`` and number of ``examples`` of each client; ``None`` if it has none, or fails."""
         numbers = [int(str(client)) for client in cohort]
         return [measured(model, partial(self._examples.__getitem__, n), self._loss, f"client {n}") for n in numbers]
@@ -307,7 +298,7 @@ class SimulatedPopulation(LocalPopulation):
             ConfigError: As for :meth:`choose`; also raised is whatever the client's own data or code raise.
         """
         if client in self._adversaries:
-            update = adversarial_update(self._adversaries[client], model, round_index)
+            update = dict(self._injected([client], model, round_index)).get(client)
             if update is None:
                 raise ConfigError(f"client {client}: the adversary does not answer in round {round_index}")
             start = flat_parameters(model).to(self._device)
@@ -317,7 +308,7 @@ class SimulatedPopulation(LocalPopulation):
             self._single = model, OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
         return self._single[1].trained(flat_parameters(model).to(self._device), self._job(client, round_index))
 
-    def _chunks(self, cohort: Sequence[Hashable], model: nn.Module) -> list[list[int]]:
+    def _chunks(self, cohort: Cohort, model: nn.Module) -> list[list[int]]:
         """The cohort in parts that are trained together: clients with similar numbers of examples."""
         # By the number of all clients, unless the plan is known: who takes part must not decide over a plan.
         if model is not self._agreed:
