@@ -194,13 +194,10 @@ class RunPlan:
         """The size of a release on disk: 4 bytes a number if its whole steps are expected to fit into 32 bits, else 8."""
         each, bound = 8, self.clip_norms.bound(self.clip_norms.first)
         if self.noise == "secure" and self.mechanism is not None and bound is not None:
-            far = self.mechanism.stddev
-            if type(self.mechanism.strategy) is not Identity:
-                from hubbub.mechanism.utility import largest_deviation
+            from hubbub.mechanism.utility import largest_deviation
 
-                far = largest_deviation(self.mechanism)
             # Of a million numbers none is likely to be six standard deviations off.
-            far += self.expected_cohort_size / math.sqrt(parameters)
+            far = largest_deviation(self.mechanism) + self.expected_cohort_size / math.sqrt(parameters)
             each = 4 if 6 * far * bound / step_of(bound, self.lattice_bits) < 2**31 else each
         return each * (parameters + self.clip_norms.further)
 

@@ -27,7 +27,7 @@ from hubbub.errors import ConfigError, LedgerError, ParticipationError, RankErro
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.strategies import OWN, Identity, strategy_arrays
+from hubbub.mechanism.strategies import OWN, strategy_arrays
 from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.noise import NoiseStream, SimulationSource, sampler
 from hubbub.noise.lattice import Lattice, Row
@@ -552,8 +552,6 @@ def _require_exact(mechanism: Mechanism, clients: int, *, holders: bool, new: bo
         return
     rows = _MOST_HOLDERS if holders else 1
     require_room(clients, rows * mechanism.stddev)
-    if type(mechanism.strategy) is Identity:
-        return
     from hubbub.mechanism.utility import largest_deviation, require_inverse, require_no_look_ahead
 
     if new:

@@ -189,12 +189,7 @@ class OneByOne:
     """Trains one client at a time, on a copy of the model."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        local: LocalTraining,
-        device: torch.device,
-        precision: Precision = "float32",
+        self, model: nn.Module, loss: Loss, local: LocalTraining, device: torch.device, precision: Precision = "float32"
     ) -> None:
         self._worker = FlatModel(deepcopy(model).to(device))
         self._constants = Constants(self._worker.module, loss)
