@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, Protocol
@@ -157,10 +157,15 @@ class LocalPopulation(Population):
 
     takes_split = True
 
-    def __init__(self, ranks: Ranks | None, unit: str, seed: int = 0) -> None:
-        self._ranks, self._unit = ranks or Ranks(), unit
+    def __init__(self, units: Sized, unit: str, ranks: Ranks | None = None, seed: int = 0) -> None:
+        self._units, self._unit, self._ranks = units, unit, ranks or Ranks()
         self.draw_under(seed_key(seed))
         self._adversaries: dict[int, Adversary] = {}
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """Every client's, or example's, number."""
+        return range(len(self._units))
 
     @property
     def ranks(self) -> Ranks:

@@ -171,7 +171,7 @@ class _Units(LocalPopulation):
     takes_split = False
 
     def __init__(self, clients: Sequence[torch.Tensor] | torch.Tensor) -> None:
-        super().__init__(None, "example" if isinstance(clients, torch.Tensor) else "client")
+        super().__init__(clients, "example" if isinstance(clients, torch.Tensor) else "client")
         first = clients if isinstance(clients, torch.Tensor) else clients[0]
         _require_channels(first)
         self._clients, self.channels = clients, first.shape[1]
@@ -181,10 +181,6 @@ class _Units(LocalPopulation):
                 raise DataError(
                     f"clients[{number}]: has {inputs.shape[1]} channels, clients[0] {self.channels}; give all the same"
                 )
-
-    @property
-    def clients(self) -> Sequence[int]:
-        return range(len(self._clients))
 
     def collect(
         self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None

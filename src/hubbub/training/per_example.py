@@ -326,7 +326,7 @@ class ExamplePopulation(LocalPopulation):
         batch: int | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        super().__init__(ranks, "example", seed)
+        super().__init__(inputs, "example", ranks, seed)
         require_loss(loss)
         _require_pairs(inputs, targets)
         if batch is not None:
@@ -337,11 +337,6 @@ class ExamplePopulation(LocalPopulation):
         self._lattice, self._batch = lattice, batch
         self._model: nn.Module | None = None
         self._gradients: ExampleGradients
-
-    @property
-    def clients(self) -> Sequence[int]:
-        """Every example's number."""
-        return range(len(self._inputs))
 
     def prepare(self, model: nn.Module, _: int) -> None:
         """Refuse, on a probe batch, a model that fails for every example, or depends on earlier ones.

@@ -78,7 +78,7 @@ class SimulatedPopulation(LocalPopulation):
         execution: Execution | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        super().__init__(ranks, "client", seed)
+        super().__init__(clients, "client", ranks, seed)
         self._execution = execution or Execution()
         require_loss(loss)
         _require_examples(clients, self._execution)
@@ -94,11 +94,6 @@ class SimulatedPopulation(LocalPopulation):
         self._single: tuple[nn.Module, OneByOne] | None = None
         # Clients that failed since the last call of failed().
         self._failed = 0
-
-    @property
-    def clients(self) -> Sequence[int]:
-        """Every client's number."""
-        return range(len(self._examples))
 
     @property
     def plan(self) -> str:
