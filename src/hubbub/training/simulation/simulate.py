@@ -292,12 +292,11 @@ class SimulatedPopulation(LocalPopulation):
         Raises:
             ConfigError: As for :meth:`choose`; also raised is whatever the client's own data or code raise.
         """
-        if client in self._adversaries:
-            update = dict(self._injected([client], model, round_index)).get(client)
-            if update is None:
-                raise ConfigError(f"client {client}: the adversary does not answer in round {round_index}")
+        for _, update in self._injected([client], model, round_index):
             start = flat_parameters(model).to(self._device)
             return (start.to(torch.float64) + update.to(self._device)).to(start.dtype), math.nan
+        if client in self._adversaries:
+            raise ConfigError(f"client {client}: the adversary does not answer in round {round_index}")
         if self._single is None or self._single[0] is not model:
             self._runnable(model, 1)
             self._single = model, OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
