@@ -37,12 +37,7 @@ class Timed(Population):
         return self._population.clients
 
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: object = None,
+        self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int, split: object = None
     ) -> Sum:
         begin = time.process_time()
         total = self._population.collect(cohort, model, clip_norm, round_index)

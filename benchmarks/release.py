@@ -157,12 +157,7 @@ class ReadySum(Population):
         self._total = total
 
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: object = None,
+        self, cohort: Sequence[Hashable], model: nn.Module, clip_norm: float | None, round_index: int, split: object = None
     ) -> Sum:
         return self._total
 

@@ -15,7 +15,7 @@ from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.training import SimulatedPopulation
-from hubbub.training.evaluation import QUANTILES, Spread, evaluate, per_client
+from hubbub.training.evaluation import QUANTILES, Spread, evaluate
 from hubbub.verification import verify
 from recorded_runs import invoke
 from refusals import refused
@@ -26,13 +26,13 @@ def test_each_client_is_measured_as_if_it_were_alone(batch_size: int) -> None:
     torch.manual_seed(0)
     people = [(torch.randn(n, 5), torch.randint(0, 3, (n,))) for n in (1, 4, 9, 2, 30)]
     judge = nn.Sequential(nn.SELU(inplace=True), nn.Linear(5, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
-    accuracies, losses = per_client(judge, people, F.cross_entropy, batch_size)
+    found = [evaluate(judge, examples, F.cross_entropy, batch_size) for examples in people]
     assert judge.training
     judge.eval()
-    for client, (inputs, targets) in enumerate(people):
+    for (inputs, targets), (loss, accuracy) in zip(people, found, strict=True):
         output = judge(inputs.clone()).detach()
-        assert accuracies[client] == float((output.argmax(dim=1) == targets).double().mean())
-        assert losses[client] == pytest.approx(float(F.cross_entropy(output, targets)), rel=1e-5)
+        assert accuracy == float((output.argmax(dim=1) == targets).double().mean())
+        assert loss == pytest.approx(float(F.cross_entropy(output, targets)), rel=1e-5)
 
 
 class Counted(nn.Module):

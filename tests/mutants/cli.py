@@ -61,7 +61,7 @@ a loss may carry one client's data to the next @ faults.require_steady
 + False
 ? test_units_that_fail.py::test_cli_15_a_model_or_a_loss_that_carries_one_unit_s_data_to_the_next_is_refused[model-one-by-one]
 
-what one client leaves in the model is there when the next one is measured @ evaluation.per_client
+what one client leaves in the model is there when the next one is measured @ evaluation.evaluate
 - deepcopy(model).eval()
 + model.eval()
 ? test_evaluation.py::test_cli_15_nothing_of_one_clients_examples_reaches_another_or_the_model_by_a_measurement

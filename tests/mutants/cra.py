@@ -359,7 +359,7 @@ ranks of another processor share a run @ Ranks.__init__
 ? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[other threads]
 
 each rank begins a round of its own cohort @ ReleasePath.begin
-- self._ranks.require_same('round, cohort, clip norm or sum', lambda: fingerprint(self.next_round, list(cohort), clip_norm, *known))
+- self._ranks.require_same('round, cohort, clip norm or sum', lambda: fingerprint(self.next_round, list(cohort), clip_norm, known))
 ? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[another cohort]
 
 ranks add up what they made of other examples @ Ranks.summed

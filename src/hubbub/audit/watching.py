@@ -18,7 +18,7 @@ from hubbub._util.checks import Array
 from hubbub.errors import ConfigError
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import MOST_BITS, share_stddev
-from hubbub.training.aggregate import Adversary, Population, Sum
+from hubbub.training.aggregate import Adversary, Cohort, Population, Sum
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.plan import RunPlan
 from hubbub.training.rounds import train
@@ -168,12 +168,7 @@ class _Observer(Population):
         return send
 
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
+        self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None
     ) -> Sum:
         self.clip_norm = clip_norm
         others = [client for client in cohort if str(client) not in self._number]
@@ -192,7 +187,7 @@ class _Observer(Population):
 
         return _WatchedSum(total, keep)
 
-    def _keep(self, cohort: Sequence[Hashable], row: Array, clip_norm: float, round_index: int, coarse: Lattice | None) -> None:
+    def _keep(self, cohort: Cohort, row: Array, clip_norm: float, round_index: int, coarse: Lattice | None) -> None:
         """Record a row without the contributions of the others, and the expected contribution of each canary."""
         canaries, dim = self.canaries, len(self.canaries.owner)
         bound = self.plan.clip_norms.bound(clip_norm)

@@ -19,7 +19,7 @@ from hubbub.training import RunPlan, RunStore
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from hubbub.training.run_folder.record import read_run
 from hubbub.training.run_folder.state import Start, parse
-from hubbub.training.warm_start import final_state, last_checkpoint, related, require_alike, rounds_after
+from hubbub.training.warm_start import final_state, last_checkpoint, related, require_alike
 from hubbub.verification import verify
 
 # Settings of the data, the people and the model.
@@ -82,9 +82,9 @@ def extension(folder: Path) -> configs.Layer:
 
 def _last_clip_norm(norms: ClipNorms, recorded: Recorded) -> float | None:
     """The adaptive clip norm after the last round, a function of the releases."""
-    store, checkpoint = RunStore(Path(recorded.name)), last_checkpoint(recorded)
+    store, (checkpoint, later) = RunStore(Path(recorded.name)), last_checkpoint(recorded)
     clip_norm = (checkpoint and checkpoint.clip_norm) or norms.first
-    for t in rounds_after(recorded, checkpoint):
+    for t in later:
         clip_norm = norms.following(clip_norm, store.parse_release(t, store.release_content(t)))
     return clip_norm
 

@@ -15,7 +15,7 @@ from hubbub.flower.arrays import Layout, difference, native
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.messages import CLIP_NORM, RoundMessages, addressed, single_arrays, stated_numbers
 from hubbub.flower.summing import TRAIN_LOSS, Streaming, Summing, train_loss
-from hubbub.training.aggregate import Adversary, LatticeSum, PlainSum, Population, adversarial_update, statistics
+from hubbub.training.aggregate import Adversary, Cohort, LatticeSum, PlainSum, Population, adversarial_update, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.simulation.local import flat_parameters
 
@@ -111,12 +111,7 @@ class GridPopulation(Population):
         self._grid.craft(self._nodes[str(client)], answer)
 
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
+        self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None
     ) -> LatticeSum | PlainSum:
         """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``.
 
@@ -148,7 +143,7 @@ class GridPopulation(Population):
 
     def ask(
         self,
-        cohort: Sequence[Hashable],
+        cohort: Cohort,
         model: nn.Module,
         clip_norm: float | None,
         round_index: int,
@@ -172,7 +167,7 @@ class GridPopulation(Population):
             settings[CLIP_NORM] = float(clip_norm)
         return self._sent(cohort, model, settings, MessageType.TRAIN)
 
-    def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> list[dict[str, float]]:
+    def measure(self, cohort: Cohort, model: nn.Module) -> list[dict[str, float]]:
         """The numbers that clients measure of the model, by name; one entry for each client that answers."""
         messages, replies = self._sent(cohort, model, {}, MessageType.EVALUATE)
         answers = stated_numbers(messages, replies)
@@ -180,7 +175,7 @@ class GridPopulation(Population):
         return answers
 
     def _sent(
-        self, cohort: Sequence[Hashable], model: nn.Module, settings: Mapping[str, float | str | bytes], message_type: str
+        self, cohort: Cohort, model: nn.Module, settings: Mapping[str, float | str | bytes], message_type: str
     ) -> tuple[RoundMessages, Iterable[Message]]:
         self._model = model
         content = RecordDict({"arrays": _arrays(model), "config": ConfigRecord({**settings})})

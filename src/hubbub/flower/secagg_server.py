@@ -41,7 +41,7 @@ from hubbub.secagg.key_holder import Opened, combined
 from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
-from hubbub.training.aggregate import Adversary, Population
+from hubbub.training.aggregate import Adversary, Cohort, Population
 from hubbub.training.clipping import CountSplit
 from hubbub.training.encrypted import EncryptedSum, Steps
 
@@ -291,12 +291,7 @@ class EncryptedGridPopulation(Population):
         self._population.inject(client, adversary)
 
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
+        self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None
     ) -> EncryptedSum:
         """The sum of the cohort's encrypted updates."""
         if clip_norm is None or split is not None:

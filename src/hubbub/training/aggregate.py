@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, Protocol
@@ -18,6 +18,8 @@ from hubbub.noise.lattice import Lattice, require_one_shape
 from hubbub.training.clipping import CountSplit
 from hubbub.training.ranks import Ranks
 
+# The clients of a round, by their ids.
+Cohort = Sequence[Hashable]
 # From the global model and the round's index, from 0, to the update that a client sends, before clipping, ``(dim,)`` of any
 # floating dtype; ``None`` for a client that does not answer.
 Adversary = Callable[[nn.Module, int], torch.Tensor | None]
@@ -86,12 +88,7 @@ class Population(ABC):
 
     @abstractmethod
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
+        self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None
     ) -> Sum:
         """The sum of the cohort's updates, each clipped as one flat vector to ``clip_norm``.
 
@@ -122,7 +119,7 @@ class Population(ABC):
         """Whether its sums contain their noise before anyone can read them; see :class:`.ReleasePath`."""
         return False
 
-    def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> Sequence[Values]:
+    def measure(self, cohort: Cohort, model: nn.Module) -> Sequence[Values]:
         """The measurements of each client of a cohort on its own data, for a private evaluation.
 
         Raises:
@@ -160,10 +157,15 @@ class LocalPopulation(Population):
 
     takes_split = True
 
-    def __init__(self, ranks: Ranks | None, unit: str, seed: int = 0) -> None:
-        self._ranks, self._unit = ranks or Ranks(), unit
+    def __init__(self, units: Sized, unit: str, ranks: Ranks | None = None, seed: int = 0) -> None:
+        self._units, self._unit, self._ranks = units, unit, ranks or Ranks()
         self.draw_under(seed_key(seed))
         self._adversaries: dict[int, Adversary] = {}
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """Every client's, or example's, number."""
+        return range(len(self._units))
 
     @property
     def ranks(self) -> Ranks:
@@ -187,6 +189,14 @@ class LocalPopulation(Population):
         if adversary is not None:
             self._adversaries[client] = adversary
 
+    def _injected(self, cohort: Sequence[int], model: nn.Module, round_index: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """Those of a cohort whose updates an adversary chooses, if it answers, with their updates."""
+        for client in cohort:
+            if client in self._adversaries:
+                update = adversarial_update(self._adversaries[client], model, round_index)
+                if update is not None:
+                    yield client, update
+
 
 def adversarial_update(adversary: Adversary, model: nn.Module, round_index: int) -> torch.Tensor | None:
     """An adversary's update of a round, ``(dim,)``; it may hold numbers that are not finite."""
@@ -196,9 +206,7 @@ def adversarial_update(adversary: Adversary, model: nn.Module, round_index: int)
         return None
     dim = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if not isinstance(update, torch.Tensor) or not update.is_floating_point() or update.shape != (dim,):
-        found = (
-            f"a tensor {tuple(update.shape)} of {update.dtype}" if isinstance(update, torch.Tensor) else type(update).__name__
-        )
+        found = f"{update.dtype} {tuple(update.shape)}" if isinstance(update, torch.Tensor) else type(update).__name__
         raise ConfigError(f"adversary: made {found} in round {round_index}; make a floating vector of {dim} numbers, or None")
     return update.detach()
 

@@ -98,16 +98,12 @@ def _sampled(coins: bytes, clients: int, probability: float) -> list[int]:
     return np.flatnonzero(bits(coins, clients) >> np.uint64(11) < limit).tolist()
 
 
-def _slot(key: bytes, client: Hashable, slots: int) -> int:
-    """The client's permanent bin, from the key and its name as text alone."""
-    # The remainder of 256 random bits: no slot is likelier than another by more than 2^-200.
-    return int.from_bytes(hmac.digest(key, str(client).encode(), "sha256")) % slots
-
-
 @lru_cache(maxsize=1)
 def _slots(key: bytes, clients: range | tuple[Hashable, ...], slots: int) -> npt.NDArray[np.int64]:
-    """``(clients,)``: the bin of each, cached."""
-    return np.array([_slot(key, client, slots) for client in clients], dtype=np.int64)
+    """``(clients,)``: the permanent bin of each, from the key and its name as text alone."""
+    numbers = (int.from_bytes(hmac.digest(key, str(client).encode(), "sha256")) for client in clients)
+    # The remainder of 256 random bits: no slot is likelier than another by more than 2^-200.
+    return np.array([number % slots for number in numbers], dtype=np.int64)
 
 
 def eligible(round_index: int, clients: Sequence[Hashable], size: int, *, keys: CohortKeys, ledger: Ledger) -> list[Hashable]:

@@ -16,7 +16,7 @@ What a holder keeps is a folder of its own::
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,7 @@ from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.key_holder import Holder, combined
 from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.threshold import ThresholdKey
-from hubbub.training.aggregate import Adversary, Population, lattice_of, statistics
+from hubbub.training.aggregate import Adversary, Cohort, Population, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.run_folder.store import secret_key
 from hubbub.training.simulation.simulate import SimulatedPopulation
@@ -186,32 +186,24 @@ class EncryptedPopulation(Population):
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
         """Open the holders' noise, and choose how clients are computed; see :meth:`.SimulatedPopulation.prepare`."""
-        self._open_noise()
+        self._noise = self._opens_noise() if self._opens_noise else ()
         self._population.prepare(model, len(self.clients))
 
     def draw_under(self, key: bytes) -> None:
         """Draw shuffles and dropout under this key from now on."""
         self._population.draw_under(key)
 
-    def _open_noise(self) -> Sequence[HolderNoise]:
-        self._noise = self._opens_noise() if self._opens_noise else ()
-        return self._noise
-
     def inject(self, client: int, adversary: Adversary | None) -> None:
         """Let an adversary choose what a client encrypts; without an answer there is no contribution."""
         self._population.inject(client, adversary)
 
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
+        self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None
     ) -> EncryptedSum:
         """The sum of the cohort's encrypted updates; with a ``split`` each client's indicator is one more number of it."""
-        # Before the round costs anything.
-        noise = self._open_noise() if self._noise is None else self._noise
+        if self._noise is None:
+            # Before the round costs anything.
+            self.prepare(model, len(cohort))
         aggregator = Aggregator(self._agreement, round_index)
         lattice = None if clip_norm is None else lattice_of(clip_norm, split, self._lattice_bits)
         spent: dict[str, float] = defaultdict(float)
@@ -236,7 +228,7 @@ class EncryptedPopulation(Population):
         # Refuses a sum of nothing, which has no digest.
         _ = aggregator.total
         private = {**statistics(len(cohort), clipped, losses), **spent, **self._population.failed()}
-        return EncryptedSum(aggregator, lattice, lambda total: self._opened(total, lattice, noise), private)
+        return EncryptedSum(aggregator, lattice, lambda total: self._opened(total, lattice), private)
 
     def _share(self, size: int, lattice: Lattice | None) -> Steps | None:
         """A client's share of the noise, ``(size,)``, where clients bring it along."""
@@ -246,9 +238,9 @@ class EncryptedPopulation(Population):
         stddev = share_stddev(mechanism.noise_multiplier, lattice.clip_norm, mechanism.shares.clients, lattice.bits)
         return discrete_gaussian(fresh_key(), stddev, size)
 
-    def _opened(self, aggregator: Aggregator, lattice: Lattice | None, noise: Sequence[HolderNoise]) -> Steps:
+    def _opened(self, aggregator: Aggregator, lattice: Lattice | None) -> Steps:
         """What the holders open, each after it added its row of noise where holders do, ``(size,)``."""
-        for holder, stream in zip(self._holders, noise, strict=False):
+        for holder, stream in zip(self._holders, self._noise or (), strict=False):
             if lattice is not None:
                 row = noise_steps(stream.row(aggregator.round_index) * lattice.clip_norm, lattice.step)
                 aggregator.add_noise(holder.name, holder.noise(aggregator.round_index, row))

@@ -29,7 +29,7 @@ from hubbub.ledger.ledger import Ledger
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.private_evaluation import Estimate, PrivateEvaluation
 from hubbub.noise.lattice import Lattice
-from hubbub.training.aggregate import LatticeSum, Population, Values
+from hubbub.training.aggregate import Cohort, LatticeSum, Population, Values
 from hubbub.training.cohorts import draw
 from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import EVALUATION, RunStore
@@ -57,16 +57,12 @@ class Spread:
     @classmethod
     def of(cls, values: Array, *, higher_is_better: bool) -> "Spread":
         """The summary of ``(clients,)`` values; one that is not finite is worse than any other."""
-        worst_first = np.where(np.isfinite(values), values, -np.inf if higher_is_better else np.inf)
-        worst_first = np.sort(worst_first) if higher_is_better else -np.sort(-worst_first)
+        upwards = np.sort(np.where(np.isfinite(values), values, -np.inf if higher_is_better else np.inf))
         tenth = math.ceil(len(values) / 10)
-        upwards = worst_first if higher_is_better else worst_first[::-1]
-        return cls(
-            mean=float(worst_first.mean()),
-            worst_tenth=float(worst_first[:tenth].mean()),
-            best_tenth=float(worst_first[-tenth:].mean()),
-            quantiles={f"{p:g}": _quantile(upwards, p) for p in QUANTILES},
-        )
+        lowest, highest = float(upwards[:tenth].mean()), float(upwards[-tenth:].mean())
+        worst, best = (lowest, highest) if higher_is_better else (highest, lowest)
+        between = np.interp(np.multiply(QUANTILES, len(values) - 1), np.arange(len(values)), upwards).tolist()
+        return cls(float(upwards.mean()), worst, best, {f"{p:g}": at for p, at in zip(QUANTILES, between, strict=True)})
 
 
 @dataclass(frozen=True)
@@ -96,8 +92,24 @@ def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int =
         >>> round(evaluate(nn.Identity(), (inputs, targets), nn.functional.cross_entropy)[1], 2)
         0.75
     """
-    accuracies, losses = per_client(model, [examples], loss, batch_size)
-    return float(losses[0]), float(accuracies[0])
+    integer("batch_size", batch_size, at_least=1)
+    right, counted, lost = 0, 0, 0.0
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    # A module may write into itself when it is called: into its buffers, its weights or what it counts. Nothing of one client's
+    # examples may reach the next client through it, nor the model.
+    asked, own_loss = deepcopy(model).eval(), deepcopy(loss) if isinstance(loss, torch.nn.Module) else loss
+    with torch.no_grad(), in_range(device):
+        for first in range(0, len(examples[0]), batch_size):
+            # Copies: it may write into what it gets, too.
+            inputs, wanted = (whole[first : first + batch_size].to(device, copy=True) for whole in examples)
+            output = asked(inputs)
+            known = wanted != _PADDED
+            number = int(known.sum())
+            if output.ndim > 1 and (likeliest := output.argmax(dim=1)).shape == wanted.shape:
+                right += int(((likeliest == wanted) & known).sum())
+            counted += number
+            lost += float(own_loss(output, wanted)) * number if number else 0.0
+    return lost / max(1, counted), right / max(1, counted)
 
 
 def fairness(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_size: int = 2000) -> Fairness:
@@ -109,7 +121,7 @@ def fairness(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_si
     with_examples = [examples for examples in clients if bool((examples[1] != _PADDED).any())]
     if not with_examples:
         raise DataError("clients: none has an example, so that nothing can be said of how evenly the model serves them")
-    accuracies, losses = per_client(model, with_examples, loss, batch_size)
+    losses, accuracies = np.array([evaluate(model, examples, loss, batch_size) for examples in with_examples]).T
     return Fairness(
         clients=len(with_examples),
         accuracy=Spread.of(accuracies, higher_is_better=True),
@@ -127,47 +139,12 @@ def measured(model: nn.Module, examples: Callable[[], Examples], loss: Loss, who
             own = examples()
             if not bool((own[1] != _PADDED).any()):
                 return None
-            accuracies, losses = per_client(model, [own], loss)
-        return {"accuracy": float(accuracies[0]), "loss": float(losses[0]), "examples": float(len(own[0]))}
+            mean_loss, accuracy = evaluate(model, own, loss)
+        return {"accuracy": accuracy, "loss": mean_loss, "examples": float(len(own[0]))}
     except Exception as error:  # noqa: BLE001 # whatever it is that this client's examples raise
         require_own(error)
         note(who, reason(error))
         return None
-
-
-def per_client(model: nn.Module, clients: Sequence[Examples], loss: Loss, batch_size: int = 2000) -> tuple[Array, Array]:
-    """Accuracies and mean losses, ``(clients,)`` each, on each client's own examples, one or more.
-
-    Accuracies are 0 where the output does not score a class for each target, as of a regression.
-    """
-    integer("batch_size", batch_size, at_least=1)
-    right, counted, lost = (np.zeros(len(clients)) for _ in range(3))
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    for client, (inputs, targets) in enumerate(clients):
-        # A module may write into itself when it is called: into its buffers, its weights or what it counts. Nothing of one
-        # client's examples may reach the next client through it, nor the model.
-        asked, own_loss = deepcopy(model).eval(), deepcopy(loss) if isinstance(loss, torch.nn.Module) else loss
-        with torch.no_grad(), in_range(device):
-            for first in range(0, len(inputs), batch_size):
-                part = slice(first, first + batch_size)
-                # Copies: it may write into what it gets, too.
-                own, wanted = (whole[part].to(device, copy=True) for whole in (inputs, targets))
-                output = asked(own)
-                known = wanted != _PADDED
-                number = int(known.sum())
-                if output.ndim > 1 and (likeliest := output.argmax(dim=1)).shape == wanted.shape:
-                    right[client] += int(((likeliest == wanted) & known).sum())
-                counted[client] += number
-                lost[client] += float(own_loss(output, wanted)) * number if number else 0.0
-    counted = np.maximum(counted, 1)
-    return right / counted, lost / counted
-
-
-def _quantile(upwards: Array, probability: float) -> float:
-    """Of sorted values, linear between adjacent ones; also where some are infinite."""
-    place = probability * (len(upwards) - 1)
-    low, high = float(upwards[math.floor(place)]), float(upwards[math.ceil(place)])
-    return low if low == high else low + (place - math.floor(place)) * (high - low)
 
 
 def evaluation_promise(promise: Promise, first: str) -> Promise | None:
@@ -234,7 +211,7 @@ class Evaluations:
         path, participation = self._path, self.measured.mechanism(1).participation
         return draw(participation, path.next_round, clients, 1, keys=path.cohort_keys, ledger=path.ledger)
 
-    def release(self, cohort: Sequence[Hashable], answers: Sequence[Values]) -> tuple[Estimate, ...]:
+    def release(self, cohort: Cohort, answers: Sequence[Values]) -> tuple[Estimate, ...]:
         """Sum the answers, each clipped, and release the sum with noise."""
         total = torch.zeros(self.measured.dim, dtype=torch.int64, device="cpu")
         for values in answers[: len(cohort)]:

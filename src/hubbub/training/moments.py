@@ -6,7 +6,7 @@ an earlier run of those that train on normalized inputs: their guarantees count 
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from hubbub.ledger.promise import MOMENTS
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import PoissonSampling, SingleParticipation
 from hubbub.mechanism.strategies import Identity
-from hubbub.training.aggregate import LatticeSum, LocalPopulation, lattice_of
+from hubbub.training.aggregate import Cohort, LatticeSum, LocalPopulation, lattice_of
 from hubbub.training.clipping import CountSplit
 from hubbub.training.plan import RunPlan
 from hubbub.training.rounds import train
@@ -171,7 +171,7 @@ class _Units(LocalPopulation):
     takes_split = False
 
     def __init__(self, clients: Sequence[torch.Tensor] | torch.Tensor) -> None:
-        super().__init__(None, "example" if isinstance(clients, torch.Tensor) else "client")
+        super().__init__(clients, "example" if isinstance(clients, torch.Tensor) else "client")
         first = clients if isinstance(clients, torch.Tensor) else clients[0]
         _require_channels(first)
         self._clients, self.channels = clients, first.shape[1]
@@ -182,17 +182,8 @@ class _Units(LocalPopulation):
                     f"clients[{number}]: has {inputs.shape[1]} channels, clients[0] {self.channels}; give all the same"
                 )
 
-    @property
-    def clients(self) -> Sequence[int]:
-        return range(len(self._clients))
-
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
+        self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None
     ) -> LatticeSum:
         if clip_norm is None:
             raise ConfigError("clip_norm: means and variances have one")

@@ -7,7 +7,7 @@ change, examples are taken one by one.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from hubbub._util.checks import integer
 from hubbub._util.prf import fresh_key, seed_for
 from hubbub.errors import ConfigError, DataError
 from hubbub.noise.lattice import Lattice
-from hubbub.training.aggregate import LatticeSum, LocalPopulation, PlainSum, Values, adversarial_update, lattice_of, statistics
+from hubbub.training.aggregate import Cohort, LatticeSum, LocalPopulation, PlainSum, Values, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
 from hubbub.training.ranks import Ranks, fingerprint, word
@@ -141,8 +141,7 @@ class ExampleGradients:
             rows, losses = first.new_empty(len(part), self.dim), first.new_empty(len(part))
             with own_generators(device):
                 for place, number in enumerate(part):
-                    row, loss = alone(number)
-                    rows[place], losses[place] = row[0], loss[0]
+                    rows[place : place + 1], losses[place : place + 1] = alone(number)
             yield rows, losses
 
     def require_steady(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
@@ -244,13 +243,9 @@ class ExampleGradients:
             if not bool(finite.float().mean() >= 0.5):
                 # What is not finite is alike whatever it depends on.
                 return False
-            for moved in (numbers.roll(1), numbers.flip(0)):
+            # The same example at each place, too; several, since not all numbers reveal the order of a sum.
+            for moved in (numbers.roll(1), numbers.flip(0), *(one.expand_as(numbers) for one in numbers[:8])):
                 if not torch.equal(self._bits(inputs[moved], targets[moved]), as_is[moved]):
-                    return False
-            # The same example at each place; several, since not all numbers reveal the order of a sum.
-            for one in numbers[:8]:
-                copies = self._bits(inputs[one.expand_as(numbers)], targets[one.expand_as(numbers)])
-                if not torch.equal(copies, as_is[one].expand_as(copies)):
                     return False
             if not inputs.is_floating_point():
                 return True
@@ -332,7 +327,7 @@ class ExamplePopulation(LocalPopulation):
         batch: int | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        super().__init__(ranks, "example", seed)
+        super().__init__(inputs, "example", ranks, seed)
         require_loss(loss)
         _require_pairs(inputs, targets)
         if batch is not None:
@@ -343,11 +338,6 @@ class ExamplePopulation(LocalPopulation):
         self._lattice, self._batch = lattice, batch
         self._model: nn.Module | None = None
         self._gradients: ExampleGradients
-
-    @property
-    def clients(self) -> Sequence[int]:
-        """Every example's number."""
-        return range(len(self._inputs))
 
     def prepare(self, model: nn.Module, _: int) -> None:
         """Refuse, on a probe batch, a model that fails for every example, or depends on earlier ones.
@@ -368,12 +358,7 @@ class ExamplePopulation(LocalPopulation):
             )
 
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
+        self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None
     ) -> LatticeSum | PlainSum:
         """The sum of minus the gradients of a cohort, clipped unless ``clip_norm`` is ``None``, ``(dim,)``.
 
@@ -388,12 +373,8 @@ class ExamplePopulation(LocalPopulation):
         own = [number for number in chosen if number not in self._adversaries]
         examples = Chosen(self._inputs, self._targets, own, lambda number: seed_for(self._key, number, round_index))
         # Injected contributions, as gradients and losses.
-        further = (
-            (-update[None].to(self._inputs.device), torch.tensor([math.nan]))
-            for number in chosen
-            if number in self._adversaries
-            and (update := adversarial_update(self._adversaries[number], model, round_index)) is not None
-        )
+        injected = self._injected(chosen, model, round_index)
+        further = ((-update[None].to(self._inputs.device), torch.tensor([math.nan])) for _, update in injected)
         lattice = lattice_of(clip_norm, split) if self._lattice and clip_norm is not None else None
         total, private = _clipped_sum(
             gradients, examples, clip_norm, lattice, split, further, self._ranks, partial(fingerprint, round_index)
@@ -401,7 +382,7 @@ class ExamplePopulation(LocalPopulation):
         total[: gradients.dim].neg_()
         return LatticeSum(total, lattice, private) if lattice else PlainSum(total, private)
 
-    def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> list[Values]:
+    def measure(self, cohort: Cohort, model: nn.Module) -> list[Values]:
         """``accuracy`` and ``loss`` of each example; ``None`` of one that fails."""
         numbers = [int(str(number)) for number in cohort]
         return [measured(model, partial(self._one, n), self._loss, f"example {n}") for n in numbers]

@@ -161,14 +161,11 @@ class RunPlan:
         positive("expected_cohort_size", self.expected_cohort_size)
         one_of("privacy_unit", self.privacy_unit, UNITS)
         _require_terms(self)
-        if self.mechanism is None:
-            # The promise checks its terms.
-            self.promise()
-            return
-        if self.mechanism.participation != self.participation:
-            raise ConfigError(f"participation = {self.participation}: the mechanism promises {self.mechanism.participation}")
-        if self.rounds > self.mechanism.rounds:
-            raise ConfigError(f"rounds = {self.rounds}: the mechanism has noise for {self.mechanism.rounds} rounds")
+        mechanism = self.mechanism
+        if mechanism and mechanism.participation != self.participation:
+            raise ConfigError(f"participation = {self.participation}: the mechanism promises {mechanism.participation}")
+        if mechanism and self.rounds > mechanism.rounds:
+            raise ConfigError(f"rounds = {self.rounds}: the mechanism has noise for {mechanism.rounds} rounds")
         if (shared := self.promise().lattice_bits) != self.lattice_bits:
             raise ConfigError(
                 f"lattice_bits = {self.lattice_bits}: mechanism.shares is for {shared}; the cost of noise "
@@ -197,13 +194,10 @@ class RunPlan:
         """The size of a release on disk: 4 bytes a number if its whole steps are expected to fit into 32 bits, else 8."""
         each, bound = 8, self.clip_norms.bound(self.clip_norms.first)
         if self.noise == "secure" and self.mechanism is not None and bound is not None:
-            far = self.mechanism.stddev
-            if type(self.mechanism.strategy) is not Identity:
-                from hubbub.mechanism.utility import largest_deviation
+            from hubbub.mechanism.utility import largest_deviation
 
-                far = largest_deviation(self.mechanism)
             # Of a million numbers none is likely to be six standard deviations off.
-            far += self.expected_cohort_size / math.sqrt(parameters)
+            far = largest_deviation(self.mechanism) + self.expected_cohort_size / math.sqrt(parameters)
             each = 4 if 6 * far * bound / step_of(bound, self.lattice_bits) < 2**31 else each
         return each * (parameters + self.clip_norms.further)
 

@@ -27,14 +27,14 @@ from hubbub.errors import ConfigError, LedgerError, ParticipationError, RankErro
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
-from hubbub.mechanism.strategies import OWN, Identity, strategy_arrays
+from hubbub.mechanism.strategies import OWN, strategy_arrays
 from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.noise import NoiseStream, SimulationSource, sampler
 from hubbub.noise.lattice import Lattice, Row
 from hubbub.noise.sources import IncarnationSource
 from hubbub.noise.steps import require_room
 from hubbub.noise.stream import require_memory
-from hubbub.training.aggregate import LatticeSum, PlainSum, Sum, require_sum
+from hubbub.training.aggregate import Cohort, LatticeSum, PlainSum, Sum, require_sum
 from hubbub.training.cohorts import CohortKeys
 from hubbub.training.ranks import Ranks, fingerprint, segments
 from hubbub.training.run_folder import RunStore
@@ -151,13 +151,9 @@ class ReleasePath(Uncopied):
         self._cohort_keys: CohortKeys | None = None
         self._next, epochs = self._ranks.lead(lambda: self._open(promise, clients, seed, head, remembered))
         self._source = IncarnationSource(epochs) if self._secure else SimulationSource(seed)
-        whole = self._ranks.size == 1
-        self._noise = (
-            NoiseStream(here, dim, source=self._source, part=None if whole else (first, stop))
-            if here and stop > first
-            else None
-        )
-        if self._noise and store and whole and self._next < self._rounds:
+        part = None if self._ranks.size == 1 else (first, stop)
+        self._noise = NoiseStream(here, dim, source=self._source, part=part) if here and stop > first else None
+        if self._noise and store and part is None and self._next < self._rounds:
             store.unseal_noise(self._secret, self.ledger.chain, self._noise)
         self._foreign = _Unchanged(mechanism) if mechanism and type(mechanism.strategy) not in OWN else None
         self._started = False
@@ -207,7 +203,7 @@ class ReleasePath(Uncopied):
             if self._noise and not self._foreign and self._noise.round_index == self._next < self._rounds:
                 self._noise.prepare()
 
-    def begin(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
+    def begin(self, cohort: Cohort, total: Sum, clip_norm: float | None) -> Ticket:
         """Record the cost of the next round. On return it is on disk and the row of noise is spent.
 
         A sum that is longer than clip norm × clients was not clipped, and is refused before anything is recorded. That cannot
@@ -224,17 +220,16 @@ class ReleasePath(Uncopied):
         require_sum(total, "total")
         with self._one_at_a_time:
             self._require_started()
-            known = [total.total] if isinstance(total, LatticeSum | PlainSum) else []
+            known = total.total if isinstance(total, LatticeSum | PlainSum) else None
             # One row would hide two sums, whose releases show their difference.
             self._ranks.require_same(
-                "round, cohort, clip norm or sum", lambda: fingerprint(self.next_round, list(cohort), clip_norm, *known)
+                "round, cohort, clip norm or sum", lambda: fingerprint(self.next_round, list(cohort), clip_norm, known)
             )
             ticket = self._ranks.lead(lambda: self._recorded(cohort, total, clip_norm))
-            own = total.total.clone() if isinstance(total, LatticeSum | PlainSum) and self._draws else None
-            self._begun = ticket, total, own
+            self._begun = ticket, total, known.clone() if known is not None and self._draws else None
             return ticket
 
-    def _recorded(self, cohort: Sequence[Hashable], total: Sum, clip_norm: float | None) -> Ticket:
+    def _recorded(self, cohort: Cohort, total: Sum, clip_norm: float | None) -> Ticket:
         if self._foreign:
             self._foreign.require(self.next_round)
         lattice = total.lattice
@@ -559,8 +554,6 @@ def _require_exact(mechanism: Mechanism, clients: int, *, holders: bool, new: bo
         return
     rows = _MOST_HOLDERS if holders else 1
     require_room(clients, rows * mechanism.stddev)
-    if type(mechanism.strategy) is Identity:
-        return
     from hubbub.mechanism.utility import largest_deviation, require_inverse, require_no_look_ahead
 
     if new:

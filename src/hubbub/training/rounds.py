@@ -23,7 +23,7 @@ from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNo
 from hubbub.ledger.promise import Extends
 from hubbub.mechanism.private_evaluation import Estimate
 from hubbub.noise.lattice import Lattice
-from hubbub.training.aggregate import NoSum, Population, Sum, require_sum
+from hubbub.training.aggregate import Cohort, NoSum, Population, Sum, require_sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
 from hubbub.training.evaluation import Evaluations
 from hubbub.training.plan import Plan, RunPlan
@@ -308,7 +308,7 @@ class RunState:
         size, drawn, path = self.plan.expected_cohort_size, self.plan.participation, self.path
         return self.ranks.lead(lambda: draw(drawn, round_index, clients, size, keys=path.cohort_keys, ledger=path.ledger))
 
-    def collect(self, population: Population, cohort: Sequence[Hashable], round_index: int) -> Sum:
+    def collect(self, population: Population, cohort: Cohort, round_index: int) -> Sum:
         """The sum of a round, or a ``NoSum`` if none could be formed: clients took part all the same."""
         norms = self.plan.clip_norms
         try:

@@ -45,13 +45,13 @@ from hubbub.training.simulation.functional import FlatModel
 _LEARNING = ("expected_cohort_size", "clip_norm", "adaptive_clipping", "server", "cooldown")
 
 
-def last_checkpoint(recorded: Recorded) -> Checkpoint | None:
-    """The checkpoint that replaces the releases that a finished run did not keep; ``None`` if all are there."""
+def last_checkpoint(recorded: Recorded) -> tuple[Checkpoint | None, list[int]]:
+    """The checkpoint that replaces releases that a finished run did not keep, if any, and the released rounds after it."""
     store = RunStore(Path(recorded.name))
-    kept = set(store.released())
-    missing = [t for t in rounds_after(recorded, None) if t not in kept]
+    released = [t for t, entry in enumerate(recorded.history.rounds) if entry.release is not None]
+    missing = sorted(set(released).difference(store.released()))
     if not missing:
-        return None
+        return None, released
     forgets = recorded.history.forgets or not recorded.promise.terms.keep_releases
     if forgets and os.path.lexists(store.folder / CHECKPOINT):
         if (recorded.history.files or {}).get(CHECKPOINT) != store.digest(CHECKPOINT):
@@ -63,18 +63,12 @@ def last_checkpoint(recorded: Recorded) -> Checkpoint | None:
             )
         checkpoint = Checkpoint(store.folder / CHECKPOINT, again=False)
         if missing[-1] < checkpoint.rounds == recorded.chain.rounds_at(checkpoint.head):
-            return checkpoint
+            return checkpoint, [t for t in released if t >= checkpoint.rounds]
     raise RunFolderError(
         f"{recorded.name}: the release of round {missing[-1]} is not there, so that nobody can show that the model is made of "
         "releases whose cost is recorded; restore it, or begin with a new model in a run that names this one in "
         "privacy.earlier_runs"
     )
-
-
-def rounds_after(recorded: Recorded, checkpoint: Checkpoint | None) -> list[int]:
-    """The rounds with a release that a checkpoint does not contain; all of them without one."""
-    done = checkpoint.rounds if checkpoint else 0
-    return [t for t, entry in enumerate(recorded.history.rounds) if entry.release is not None and t >= done]
 
 
 def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: nn.Module) -> tuple[Extends, Start, RunPlan]:
@@ -111,11 +105,11 @@ def final_state(recorded: Recorded, plan: RunPlan, following: RunPlan, module: n
     optimizer = plan.server.build(model.vector)
     with refusing(store.folder / START, "is of another model", "extend the run with the model that it had"):
         start.restore(model.vector, optimizer)
-    clip_norm, checkpoint = plan.clip_norms.first, last_checkpoint(recorded)
+    clip_norm, (checkpoint, later) = plan.clip_norms.first, last_checkpoint(recorded)
     if checkpoint:
         checkpoint.restore(model.vector, optimizer)
         clip_norm = checkpoint.clip_norm or clip_norm
-    for t in rounds_after(recorded, checkpoint):
+    for t in later:
         release = store.load_release(t, str(recorded.history.rounds[t].release), model.dim + plan.clip_norms.further)
         clip_norm = server_step(plan, model, optimizer, clip_norm, release, t)
     vector = model.vector.detach().clone()

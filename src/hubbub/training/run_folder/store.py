@@ -58,6 +58,7 @@ class RunStore:
         head_hook: Receives the head of each round and of each private evaluation, before its release leaves.
 
     Attributes:
+        ledger_path: The ledger's file.
         keep_releases: As given; false once the ledger records that releases were removed.
         heads_waiting: How many heads the hook has not taken; ``None`` without a hook.
 
@@ -84,6 +85,7 @@ class RunStore:
         self._hook = head_hook
         self.heads_waiting: int | None = None
         self.keep_releases = keep_releases
+        self.ledger_path = self.folder / "ledger.jsonl"
         self._state = self.folder / "state"
         self._keys = self._state / "keys"
         self._releases = self._state / "releases"
@@ -119,11 +121,6 @@ class RunStore:
     def evaluation(self) -> "RunStore":
         """The folder of the run's private evaluations, whose heads the same hook receives."""
         return RunStore(self.folder / EVALUATION, head_hook=self._hook)
-
-    @property
-    def ledger_path(self) -> Path:
-        """The ledger's file."""
-        return self.folder / "ledger.jsonl"
 
     def _make_folders(self) -> None:
         for part in (self.folder, self._state, self._keys, self._releases):

@@ -36,11 +36,8 @@ class UnsteadyError(ConfigError):
 
 def require_own(error: Exception) -> None:
     """Raise an error again if it is no unit's own: a fault of the machine, or of the settings."""
-    if (
-        isinstance(error, (ConfigError, *_MACHINE))
-        or lacks_memory(error)
-        or reason(error).startswith("RuntimeError: CUDA error")
-    ):
+    of_machine = lacks_memory(error) or reason(error).startswith("RuntimeError: CUDA error")
+    if of_machine or isinstance(error, (ConfigError, *_MACHINE)):
         raise error
 
 

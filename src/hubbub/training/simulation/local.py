@@ -126,15 +126,11 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A client's update, ``(dim,)``, trained minus sent parameters, and its mean loss over batches; NaN if it had none.
-
-    ``fault`` is the error in one line if its training raised; the update then is zero.
-    """
+    """A client's update, ``(dim,)``, trained minus sent parameters, and its mean loss over batches; NaN if it had none."""
 
     client: int
     update: torch.Tensor
     loss: float
-    fault: str = ""
 
 
 def require_loss(loss: object) -> None:
@@ -193,12 +189,7 @@ class OneByOne:
     """Trains one client at a time, on a copy of the model."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        local: LocalTraining,
-        device: torch.device,
-        precision: Precision = "float32",
+        self, model: nn.Module, loss: Loss, local: LocalTraining, device: torch.device, precision: Precision = "float32"
     ) -> None:
         self._worker = FlatModel(deepcopy(model).to(device))
         self._constants = Constants(self._worker.module, loss)

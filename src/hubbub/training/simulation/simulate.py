@@ -1,7 +1,7 @@
 """A population in this process: any unmodified module, clients in stacks or one by one, on one core or several."""
 
 import math
-from collections.abc import Hashable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from functools import partial
 from itertools import chain
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from hubbub._util.prf import seed_for
 from hubbub.errors import ConfigError, DataError
-from hubbub.training.aggregate import LatticeSum, LocalPopulation, PlainSum, Values, adversarial_update, lattice_of, statistics
+from hubbub.training.aggregate import Cohort, LatticeSum, LocalPopulation, PlainSum, Values, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.evaluation import measured
 from hubbub.training.ranks import Ranks, fingerprint, word
@@ -78,7 +78,7 @@ class SimulatedPopulation(LocalPopulation):
         execution: Execution | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        super().__init__(ranks, "client", seed)
+        super().__init__(clients, "client", ranks, seed)
         self._execution = execution or Execution()
         require_loss(loss)
         _require_examples(clients, self._execution)
@@ -92,12 +92,8 @@ class SimulatedPopulation(LocalPopulation):
         self._agreed: nn.Module | None = None
         self._trainer: Trainer
         self._single: tuple[nn.Module, OneByOne] | None = None
-        self._faults: list[tuple[int, str]] = []
-
-    @property
-    def clients(self) -> Sequence[int]:
-        """Every client's number."""
-        return range(len(self._examples))
+        # Clients that failed since the last call of failed().
+        self._failed = 0
 
     @property
     def plan(self) -> str:
@@ -199,12 +195,7 @@ class SimulatedPopulation(LocalPopulation):
         return named
 
     def collect(
-        self,
-        cohort: Sequence[Hashable],
-        model: nn.Module,
-        clip_norm: float | None,
-        round_index: int,
-        split: CountSplit | None = None,
+        self, cohort: Cohort, model: nn.Module, clip_norm: float | None, round_index: int, split: CountSplit | None = None
     ) -> LatticeSum | PlainSum:
         """The sum of the cohort's updates, clipped unless ``clip_norm`` is ``None``, ``(dim,)``.
 
@@ -226,28 +217,26 @@ class SimulatedPopulation(LocalPopulation):
         zero = torch.zeros(dim, dtype=torch.int64 if lattice else torch.float64, device=self._device)
         chunks = self._chunks(cohort, model)
 
-        def chunk(clients: Sequence[int], total: torch.Tensor) -> tuple[int, list[float], list[tuple[int, str]]]:
+        def chunk(clients: Sequence[int], total: torch.Tensor) -> tuple[int, list[float], int]:
             clipped, losses = 0, list[float]()
             for _, update, loss in self.updates(clients, model, round_index):
                 added, was_clipped = bounded(update, clip_norm, lattice, split)
                 total += added
                 clipped += was_clipped
                 losses.append(loss)
-            faults, self._faults = self._faults, []
-            return clipped, losses, faults
+            failed, self._failed = self._failed, 0
+            return clipped, losses, failed
 
         def terms() -> str:
             return fingerprint(chunks, clip_norm, round_index, sorted(self._adversaries), flat_parameters(model))
 
         whole, found = self._ranks.summed([partial(chunk, clients) for clients in chunks], zero, terms)
-        self._faults += [fault for _, _, faults in found for fault in faults]
+        self._failed = sum(failed for _, _, failed in found)
         losses = [loss for _, some, _ in found for loss in some]
         private = statistics(len(cohort), sum(clipped for clipped, _, _ in found), losses) | self.failed()
         return LatticeSum(whole, lattice, private) if lattice else PlainSum(whole, private)
 
-    def updates(
-        self, cohort: Sequence[Hashable], model: nn.Module, round_index: int
-    ) -> Iterator[tuple[int, torch.Tensor, float]]:
+    def updates(self, cohort: Cohort, model: nn.Module, round_index: int) -> Iterator[tuple[int, torch.Tensor, float]]:
         """Each client's number, its update ``(dim,)``, and its mean loss; in this process, in the order that suits the plan.
 
         The update of a client whose training raises is zero, and its loss NaN; see :meth:`failed`.
@@ -266,31 +255,28 @@ class SimulatedPopulation(LocalPopulation):
             return list(self._trainer.train(model, [self._job(client, round_index) for client in some]))
 
         def nothing(client: int, error: Exception) -> list[Trained]:
-            return [Trained(client, torch.zeros_like(flat_parameters(model), device=self._device), math.nan, reason(error))]
+            self._failed += 1
+            note(f"client {client}", reason(error))
+            return [Trained(client, torch.zeros_like(flat_parameters(model), device=self._device), math.nan)]
 
         for chunk in chunks:
             own = [client for client in chunk if client not in self._adversaries]
             for first in range(0, len(own), at_once):
                 # One that fails changes nobody else's bits.
                 for trained in chain.from_iterable(isolated(together, own[first : first + at_once], nothing)):
-                    self._faults += [(trained.client, trained.fault)] if trained.fault else []
                     yield trained.client, trained.update, trained.loss
-            for client in [client for client in chunk if client in self._adversaries]:
-                update = adversarial_update(self._adversaries[client], model, round_index)
-                if update is not None:
-                    yield client, update.to(self._device), math.nan
+            for client, update in self._injected(chunk, model, round_index):
+                yield client, update.to(self._device), math.nan
 
-    def measure(self, cohort: Sequence[Hashable], model: nn.Module) -> list[Values]:
+    def measure(self, cohort: Cohort, model: nn.Module) -> list[Values]:
         """``accuracy``, mean ``loss`` and number of ``examples`` of each client; ``None`` if it has none, or fails."""
         numbers = [int(str(client)) for client in cohort]
         return [measured(model, partial(self._examples.__getitem__, n), self._loss, f"client {n}") for n in numbers]
 
     def failed(self) -> dict[str, float]:
         """How many clients failed since the last call, for the operator alone; empty if none did."""
-        faults, self._faults = self._faults, []
-        for client, why in faults:
-            note(f"client {client}", why)
-        return {"failed": float(len(faults))} if faults else {}
+        failed, self._failed = self._failed, 0
+        return {"failed": float(failed)} if failed else {}
 
     def train_client(self, client: int, model: nn.Module, round_index: int) -> tuple[torch.Tensor, float]:
         """One client's training in a round, as on a machine of its own.
@@ -306,18 +292,17 @@ class SimulatedPopulation(LocalPopulation):
         Raises:
             ConfigError: As for :meth:`choose`; also raised is whatever the client's own data or code raise.
         """
-        if client in self._adversaries:
-            update = adversarial_update(self._adversaries[client], model, round_index)
-            if update is None:
-                raise ConfigError(f"client {client}: the adversary does not answer in round {round_index}")
+        for _, update in self._injected([client], model, round_index):
             start = flat_parameters(model).to(self._device)
             return (start.to(torch.float64) + update.to(self._device)).to(start.dtype), math.nan
+        if client in self._adversaries:
+            raise ConfigError(f"client {client}: the adversary does not answer in round {round_index}")
         if self._single is None or self._single[0] is not model:
             self._runnable(model, 1)
             self._single = model, OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
         return self._single[1].trained(flat_parameters(model).to(self._device), self._job(client, round_index))
 
-    def _chunks(self, cohort: Sequence[Hashable], model: nn.Module) -> list[list[int]]:
+    def _chunks(self, cohort: Cohort, model: nn.Module) -> list[list[int]]:
         """The cohort in parts that are trained together: clients with similar numbers of examples."""
         # By the number of all clients, unless the plan is known: who takes part must not decide over a plan.
         if model is not self._agreed:

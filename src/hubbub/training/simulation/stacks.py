@@ -102,12 +102,8 @@ class Stacks:
             each = F.cross_entropy(output.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=_IGNORED)
             return each.reshape(self.clients, -1).sum(dim=1) / (targets != _IGNORED).flatten(1).sum(dim=1)
         none = output.new_zeros(())
-        return torch.stack(
-            [
-                self._loss(out[:count], target[:count]) if count else none
-                for out, target, count in zip(output, targets, counts, strict=True)
-            ]
-        )
+        own = zip(output, targets, counts, strict=True)
+        return torch.stack([self._loss(out[:count], target[:count]) if count else none for out, target, count in own])
 
 
 class _Feed:
