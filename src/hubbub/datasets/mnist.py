@@ -25,7 +25,7 @@ class _Kind:
     title: str
     name: str
     folder: str
-    digests: str
+    digests: tuple[str, ...]
     mean: float
     deviation: float
 
@@ -35,8 +35,12 @@ _MNIST = _Kind(
     "mnist",
     # A mirror: the original site no longer serves them.
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "f68b3c2dcbeaaa9fbdd348bbdeb94873 d53e105ee54ea40749a09fcbcd1e9432 "
-    "9fb629c4189551a2d022fa330f9573f3 ec29112dd5afa0611ce80d1b7f02629c",
+    (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
     0.1307,
     0.3081,
 )
@@ -44,8 +48,12 @@ _FASHION = _Kind(
     "Fashion-MNIST",
     "fashion-mnist",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-    "8d4fb7e6c68d591d4c3dfef9ec88bf0d 25c81989df183df01b3e8a0aad5dffbe "
-    "bef4ecab320f06d8554ea6380940ec79 bb300cfdad3c16e7a12a480ee83cd310",
+    (
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
     0.2860,
     0.3530,
 )
@@ -80,8 +88,8 @@ def load_fashion(path: str | None = None) -> Dataset:
 
 def _arrays(kind: _Kind, path: str | None) -> dict[str, Numbers]:
     place, archive = named(path), f"{kind.name}.npz"
-    published = zip(_SHAPES, _NAMES, kind.digests.split(), strict=True)
-    files = {key: PublishedFile(kind.folder + name, digest) for key, name, digest in published}
+    addresses = [kind.folder + name for name in _NAMES]
+    files = dict(zip(_SHAPES, map(PublishedFile, addresses, kind.digests), strict=True))
     if place is not None and place.is_dir() and (place / archive).exists():
         place = place / archive
     if place is not None and place.is_file():
