@@ -44,8 +44,7 @@ class Workload:
     learning_rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        rounds_count(self.rounds)
+        plain_numbers(self, rounds=rounds_count)
         if not 0 <= finite("momentum", self.momentum) < 1:
             raise ValueError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
         if self.learning_rates is None:

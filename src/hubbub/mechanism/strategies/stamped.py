@@ -59,8 +59,7 @@ class Stamped(Rebuilt):
     rounds: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        rounds_count(self.rounds)
+        plain_numbers(self, rounds=rounds_count)
         C = checked_triangular(self.C)
         object.__setattr__(self, "C", real_array("C", C[: self.rounds, : self.rounds], ndim=2))
 

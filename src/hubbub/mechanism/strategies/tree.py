@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, integer, one_of, plain_numbers, rounds_count
+from hubbub._util.checks import Array, boolean, one_of, plain_numbers, rounds_count
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, covering
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
@@ -70,13 +70,8 @@ class BinaryTree:
     completed: bool = False
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        rounds_count(self.rounds)
+        plain_numbers(self, rounds=rounds_count, rounds_per_tree=rounds_count, completed=boolean)
         one_of("decoder", self.decoder, DECODERS)
-        if self.rounds_per_tree is not None:
-            integer("rounds_per_tree", self.rounds_per_tree, at_least=1, at_most=10**7)
-        if not isinstance(self.completed, bool):
-            raise TypeError(f"completed = {self.completed!r}: must be True or False")
 
     @property
     def description(self) -> Description:
