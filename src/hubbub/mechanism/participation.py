@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -60,8 +60,18 @@ class _Participation:
 
     @cached_property
     def _law(self) -> _Law:
-        """Everything is allowed by default: a random draw excludes no set of rounds."""
-        return _Law()
+        """Which rounds one client may join; a random draw without groups or bins excludes none."""
+        match cast("Participation", self):
+            case SingleParticipation():
+                return _Law(most=1)
+            case FixedEpochs(epochs, b):
+                return _Law(b, multiples=True, end=epochs * b)
+            case MinSeparation(b, k):
+                return _Law(b, most=k)
+            case CyclicPoissonSampling(cycle_length=b) | BallsInBinsSampling(bins=b):
+                return _Law(b, multiples=True)
+            case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling():
+                return _Law()
 
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds, given in any order."""
@@ -99,10 +109,6 @@ class SingleParticipation(_Participation):
         (True, False)
     """
 
-    @cached_property
-    def _law(self) -> _Law:
-        return _Law(most=1)
-
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """The cohort size that leaves enough of ``clients`` clients for each of ``rounds`` rounds."""
         return float(clients // rounds)
@@ -131,10 +137,6 @@ class FixedEpochs(_Participation):
     def __post_init__(self) -> None:
         plain_numbers(self, epochs=positive_integer, rounds_per_epoch=positive_integer)
 
-    @cached_property
-    def _law(self) -> _Law:
-        return _Law(self.rounds_per_epoch, multiples=True, end=self.epochs * self.rounds_per_epoch)
-
 
 @dataclass(frozen=True)
 class MinSeparation(_Participation):
@@ -159,10 +161,6 @@ class MinSeparation(_Participation):
 
     def __post_init__(self) -> None:
         plain_numbers(self, min_separation=positive_integer, max_participations=positive_integer)
-
-    @cached_property
-    def _law(self) -> _Law:
-        return _Law(self.min_separation, most=self.max_participations)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """The cohort size at which enough of ``clients`` clients are free in each round."""
@@ -265,10 +263,6 @@ class CyclicPoissonSampling(_Participation):
     def __post_init__(self) -> None:
         plain_numbers(self, sampling_probability=probability, cycle_length=positive_integer)
 
-    @cached_property
-    def _law(self) -> _Law:
-        return _Law(self.cycle_length, multiples=True)
-
 
 @dataclass(frozen=True)
 class BallsInBinsSampling(_Participation):
@@ -292,10 +286,6 @@ class BallsInBinsSampling(_Participation):
     def __post_init__(self) -> None:
         # No strategy has more rounds, and a bin without a round is useless.
         plain_numbers(self, bins=rounds_count)
-
-    @cached_property
-    def _law(self) -> _Law:
-        return _Law(self.bins, multiples=True)
 
 
 Pattern = SingleParticipation | FixedEpochs | MinSeparation
