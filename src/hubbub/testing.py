@@ -14,7 +14,7 @@ from hubbub.errors import HubbubError
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Pattern, SingleParticipation, every_round
 from hubbub.mechanism.sensitivity import is_balanced
 from hubbub.mechanism.strategies import Strategy
-from hubbub.mechanism.strategies.strategy import memory_rows, progress
+from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.mechanism.utility import require_inverse, require_no_look_ahead
 from hubbub.training import Population
 from hubbub.training.clipping import AdaptiveClipping
@@ -69,9 +69,10 @@ def _check_stream(strategy: Strategy) -> None:
         drawn.append(row)
         return np.ones(1)
 
+    most, stated = 0, memory_rows(strategy)
     for t in range(strategy.rounds):
         _, memory = strategy.step(t, draw, memory)
-    most, stated = progress(strategy, strategy.rounds).most_remembered, memory_rows(strategy)
+        most = max(most, len(memory))
     if stated is not None and stated < most:
         raise ContractError(f"memory_rows = {stated}: its steps carry {most} rows")
     if drawn != sorted(set(drawn)):
