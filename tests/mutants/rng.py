@@ -14,8 +14,8 @@ noise comes from torch's generator @ sources._box_muller
 ? test_secure_noise.py::test_rng_1_noise_neither_reads_nor_moves_a_global_generator
 
 a fork may draw rows @ SecureSource.segments
-- os.getpid() != self._process
-+ not self._process
+- require_own_process(self._process, f'row {index} of z', 'whose rows these are')
++ pass
 ? test_secure_noise.py::test_rng_2_a_fork_cannot_draw_the_rows_of_its_parent
 
 a row is given out as often as it is asked for @ ReleasePath.row

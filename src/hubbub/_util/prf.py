@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from hubbub.errors import NoiseExhaustedError
+
 KEY_BYTES = 32
 
 
@@ -26,6 +28,14 @@ class Uncopied:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: it holds a secret, and is used in one place")
+
+
+def require_own_process(process: int, what: str, whose: str) -> None:
+    """Refuse what a secret key draws in a process that was forked from the one that it belongs to."""
+    if process != os.getpid():
+        raise NoiseExhaustedError(
+            f"{what}: process {os.getpid()} was forked from {process}, {whose}; open the run in the process that releases it"
+        )
 
 
 def fresh_key() -> bytes:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hubbub._util.prf import Uncopied, derive, seed_key, word_stream
+from hubbub._util.prf import Uncopied, derive, require_own_process, seed_key, word_stream
 from hubbub.errors import NoiseExhaustedError
 
 # Numbers in a segment: few enough for the cache, many enough that calls do not count. Changing it changes rows.
@@ -117,11 +117,7 @@ class SecureSource(_OfOneStream):
 
     def segments(self, index: int, first: int) -> Segments:
         """The segments of row ``index`` of z, made in float64 and rounded to the dtype of the tensors that are given."""
-        if os.getpid() != self._process:
-            raise NoiseExhaustedError(
-                f"row {index} of z: process {os.getpid()} was forked from {self._process}, whose rows these are; open the run "
-                "in the process that releases it"
-            )
+        require_own_process(self._process, f"row {index} of z", "whose rows these are")
         words = word_stream(derive(self._key, index), first * _WORDS)
         return lambda out: _fill(words, out)
 
