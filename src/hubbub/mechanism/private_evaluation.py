@@ -160,8 +160,7 @@ class Estimate:
         """
         if not self.parts:
             raise ValueError(f"{self.name}: has no quantiles; measure a Histogram")
-        if not 0 <= finite("at", at) <= 1:
-            raise ValueError(f"at = {at!r}: must be from 0 to 1")
+        number("at", at, lambda x: 0 <= x <= 1, "be from 0 to 1")
         below = np.concatenate([[0.0], np.cumsum(self.parts)])
         # All bins are empty: take them as equally likely.
         below = below / below[-1] if below[-1] > 0 else np.linspace(0, 1, len(below))
