@@ -143,7 +143,7 @@ class IncarnationSource(_OfOneStream):
         return next(source for first_row, source in reversed(self._incarnations) if first_row <= index).segments(index, first)
 
 
-def _fill(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
+def _fill(words: Callable[[int], npt.NDArray[np.uint64]], out: torch.Tensor) -> None:
     """Fill ``out`` with numbers that are made in float64."""
     in_place = out.dtype == torch.float64 and len(out) % 2 == 0
     made = out.view(2, -1) if in_place else torch.empty(2, (len(out) + 1) // 2, dtype=torch.float64, device="cpu")
@@ -152,11 +152,11 @@ def _fill(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> N
         out.copy_(made.view(-1)[: len(out)])
 
 
-def _box_muller(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
+def _box_muller(words: Callable[[int], npt.NDArray[np.uint64]], out: torch.Tensor) -> None:
     """Fill ``out``, ``(2, pairs)``, with pairs of normal numbers; the same work whatever the words are."""
     pairs = out.shape[1]
     # 53 of 64 random bits each, shifted in place; the mask makes them non-negative.
-    bits = torch.from_numpy(words(_WORDS_PER_PAIR * pairs)).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
+    bits = torch.from_numpy(words(_WORDS_PER_PAIR * pairs).view(np.int64)).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
     coarse, fine, turn = bits.to(torch.float64).view(3, pairs)
     # A uniform number in (0, 1) of 106 bits: where the first 53 are all 0, the second 53 still differ.
     uniform = fine.add_(0.5).mul_(2.0**-106).add_(coarse.mul_(2.0**-53))
