@@ -119,12 +119,8 @@ def brute_force_sensitivity(C: Array, pattern: Pattern, *, most_sets: int | None
         >>> round(brute_force_sensitivity(BinaryTree(4).matrix(), pattern) ** 2, 6)
         8.0
     """
-    rounds = C.shape[1]
-    sets = _sets(rounds, pattern)
-    tried = list(itertools.islice(sets, most_sets)) if most_sets else list(sets)
-    generator = np.random.default_rng(0)
-    best = 0.0
-    for chosen in tried:
+    best, generator = 0.0, np.random.default_rng(0)
+    for chosen in itertools.islice(_sets(C.shape[1], pattern), most_sets or None):
         if len(chosen) <= _MOST_SIGNS:
             rest = itertools.product([1.0, -1.0], repeat=len(chosen) - 1)
             signs = np.array([(1.0, *others) for others in rest])
