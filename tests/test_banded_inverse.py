@@ -16,6 +16,7 @@ from hubbub.factorization import toeplitz as search
 from hubbub.mechanism import utility, workloads
 from hubbub.mechanism.strategies import banded_inverse, matrices
 from hubbub.mechanism.strategies.banded_inverse import BandedInverse
+from hubbub.mechanism.strategies.strategy import progress
 from hubbub.testing import check_strategy
 from matrix_oracles import unit_error
 
@@ -37,12 +38,7 @@ STRATEGIES = [
 def test_the_inverse_of_c_is_banded_and_memory_is_what_a_step_carries(strategy: BandedInverse) -> None:
     inverse = np.linalg.inv(strategy.matrix())
     assert np.abs(np.tril(inverse, -strategy.bands)).max() < 1e-12
-    memory: tuple = ()
-    most = 0
-    for t in range(strategy.rounds):
-        _, memory = strategy.step(t, lambda i: np.ones(2), memory)
-        most = max(most, len(memory))
-    assert strategy.memory_rows == most
+    assert strategy.memory_rows == progress(strategy, strategy.rounds).most_remembered
     np.testing.assert_array_equal(strategy.leading(1).matrix(), strategy.matrix()[:1, :1])
 
 

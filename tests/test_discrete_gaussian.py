@@ -290,8 +290,8 @@ def test_lines_words_and_shapes_are_the_same_for_every_key(stddev: int, count: i
         def words(number: int) -> np.ndarray:
             asked.append(number)
             if key == b"\0" * 32:
-                return np.zeros(number, dtype="<i8")
-            return np.full(number, -1, dtype="<i8") if key == b"\xff" * 32 else following(number)
+                return np.zeros(number, dtype=np.uint64)
+            return np.full(number, 2**64 - 1, dtype=np.uint64) if key == b"\xff" * 32 else following(number)
 
         return words
 

@@ -232,7 +232,7 @@ def test_fpt_2_every_whole_number_within_eight_deviations_can_be_released(
     uniform = [Fraction(math.exp(-(number**2) / 2)) * 2**106 for number in z]
     coarse, fine = zip(*(divmod(min(int(number), 2**106 - 1), 2**53) for number in uniform), strict=True)
     turn = [0 if number >= 0 else 2**52 for number in z]
-    words = np.array([*coarse, *fine, *turn], dtype=np.uint64).view(np.int64) << 11
+    words = np.array([*coarse, *fine, *turn], dtype=np.uint64) << np.uint64(11)
     monkeypatch.setattr(sources, "word_stream", lambda key, start: lambda count: words.copy())
     z = SecureSource(bytes(32)).row(0, 2 * len(wanted))[: len(wanted)]
     for total in (0, 12345, -lattice.radius):

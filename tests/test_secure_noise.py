@@ -195,23 +195,23 @@ class Work(TorchDispatchMode):
         self.done.append((str(operation), shapes))
         return operation(*args, **(kwargs or {}))  # type: ignore[operator]
 
-    def asked(self, words: Callable[[int], npt.NDArray[np.int64]]) -> Callable[[int], npt.NDArray[np.int64]]:
-        def following(count: int) -> npt.NDArray[np.int64]:
+    def asked(self, words: Callable[[int], npt.NDArray[np.uint64]]) -> Callable[[int], npt.NDArray[np.uint64]]:
+        def following(count: int) -> npt.NDArray[np.uint64]:
             self.done.append(count)
             return words(count)
 
         return following
 
 
-SOME_WORDS: dict[str, Callable[[int], npt.NDArray[np.int64]]] = {
-    "zeros, the largest noise that there is": lambda count: np.zeros(count, dtype=np.int64),
-    "ones, the smallest": lambda count: np.full(count, -1, dtype=np.int64),
+SOME_WORDS: dict[str, Callable[[int], npt.NDArray[np.uint64]]] = {
+    "zeros, the largest noise that there is": lambda count: np.zeros(count, dtype=np.uint64),
+    "ones, the smallest": lambda count: np.full(count, 2**64 - 1, dtype=np.uint64),
     "one key's": lambda count: word_stream(KEY)(count),
     "another's": lambda count: word_stream(OTHER)(count),
 }
 
 
-def work_of(words: Callable[[int], npt.NDArray[np.int64]], dim: int, total: int) -> list[object]:
+def work_of(words: Callable[[int], npt.NDArray[np.uint64]], dim: int, total: int) -> list[object]:
     """What is done for a release: from random words to the sum with its noise."""
     with pytest.MonkeyPatch.context() as patch, Work() as work:
         patch.setattr("hubbub.noise.sources.word_stream", lambda key, start: work.asked(words))
@@ -231,7 +231,7 @@ def test_fpt_7_the_work_of_a_release_hangs_neither_on_its_noise_nor_on_its_sum(d
 def test_fpt_7_a_sampler_by_rejection_is_told_by_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     right = sources._box_muller
 
-    def again(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
+    def again(words: Callable[[int], npt.NDArray[np.uint64]], out: torch.Tensor) -> None:
         right(words, out)
         # The tails are cut off at 4.5 deviations.
         while bool((out.abs() > 4.5).any()):

@@ -249,7 +249,7 @@ def test_rng_1_a_global_seed_does_not_reach_the_noise() -> None:
 
 
 def test_fpt_6_the_secure_radius_reaches_beyond_what_53_bits_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubbub.noise.sources.word_stream", lambda key, start: lambda count: np.zeros(count, dtype=np.int64))
+    monkeypatch.setattr("hubbub.noise.sources.word_stream", lambda key, start: lambda count: np.zeros(count, dtype=np.uint64))
     # With the smallest uniform number of 53 bits the radius would end at 8.6.
     assert SecureSource(bytes(32)).row(0, 2)[0] > 11
 

@@ -14,7 +14,7 @@ from hubbub.errors import HubbubError
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Pattern, SingleParticipation, every_round
 from hubbub.mechanism.sensitivity import is_balanced
 from hubbub.mechanism.strategies import Strategy
-from hubbub.mechanism.strategies.strategy import memory_rows, progress
+from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.mechanism.utility import require_inverse, require_no_look_ahead
 from hubbub.training import Population
 from hubbub.training.clipping import AdaptiveClipping
@@ -69,9 +69,10 @@ def _check_stream(strategy: Strategy) -> None:
         drawn.append(row)
         return np.ones(1)
 
+    most, stated = 0, memory_rows(strategy)
     for t in range(strategy.rounds):
         _, memory = strategy.step(t, draw, memory)
-    most, stated = progress(strategy, strategy.rounds).most_remembered, memory_rows(strategy)
+        most = max(most, len(memory))
     if stated is not None and stated < most:
         raise ContractError(f"memory_rows = {stated}: its steps carry {most} rows")
     if drawn != sorted(set(drawn)):
@@ -118,12 +119,8 @@ def brute_force_sensitivity(C: Array, pattern: Pattern, *, most_sets: int | None
         >>> round(brute_force_sensitivity(BinaryTree(4).matrix(), pattern) ** 2, 6)
         8.0
     """
-    rounds = C.shape[1]
-    sets = _sets(rounds, pattern)
-    tried = list(itertools.islice(sets, most_sets)) if most_sets else list(sets)
-    generator = np.random.default_rng(0)
-    best = 0.0
-    for chosen in tried:
+    best, generator = 0.0, np.random.default_rng(0)
+    for chosen in itertools.islice(_sets(C.shape[1], pattern), most_sets or None):
         if len(chosen) <= _MOST_SIGNS:
             rest = itertools.product([1.0, -1.0], repeat=len(chosen) - 1)
             signs = np.array([(1.0, *others) for others in rest])

@@ -24,7 +24,7 @@ FIL-2: columns are taken to have norm 1 @ Mechanism.stddev
 ? test_wrong_matrices.py::test_fil_2_columns_of_any_norm_have_the_sensitivity_that_they_have[3.0]
 
 FIL-3: NumPy reads matrices, pickles and all @ tensor_proto.read_tensor_proto
-- _from_npy(file, content)
+- _from_npy(content)
 + np.load(io.BytesIO(content), allow_pickle=True)
 ? test_wrong_code.py::test_fil_3_no_loader_runs_what_a_pickle_holds[npy of objects-a matrix]
 

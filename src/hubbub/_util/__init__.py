@@ -26,17 +26,16 @@ def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable
         >>> get("JSONDecoder").__name__, get("scanner").__name__
         ('JSONDecoder', 'json.scanner')
     """
-    home_of = {name: home for home, names in homes.items() for name in names or (home,)}
+    home_of = {name: home for home, names in homes.items() for name in names}
 
     def get(name: str) -> Any:
-        if name in homes and name not in home_of:
+        if name in home_of:
+            return getattr(import_module(f"{package}.{home_of[name]}"), name)
+        if name in homes:
             return import_module(f"{package}.{name}")
-        if name not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(f"{package}.{home_of[name]}")
-        return getattr(module, name) if homes[home_of[name]] else module
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return get, lambda: sorted({*vars(sys.modules[package]), *home_of})
+    return get, lambda: sorted({*vars(sys.modules[package]), *home_of, *(home for home, names in homes.items() if not names)})
 
 
 def no_lower(number: float) -> float:

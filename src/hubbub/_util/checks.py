@@ -117,9 +117,14 @@ def integer(name: str, value: object, *, at_least: int, at_most: int | None = No
     return number
 
 
-def rounds_count(value: object) -> int:
+def positive_integer(name: str, value: object) -> int:
+    """A whole number of at least 1."""
+    return integer(name, value, at_least=1)
+
+
+def rounds_count(name: str, value: object) -> int:
     """A number of rounds that fits in memory."""
-    return integer("rounds", value, at_least=1, at_most=10**7)
+    return integer(name, value, at_least=1, at_most=10**7)
 
 
 def lattice_bits(name: str, value: object) -> int:
@@ -176,10 +181,7 @@ def numbers_within(name: str, values: npt.ArrayLike, rule: str, holds: Callable[
         raise TypeError(f"{name} = {shown(values)}: must be a sequence of numbers {rule}")
     if not len(values):
         raise ValueError(f"{name} is empty: give at least one number {rule}")
-    for i, value in enumerate(values):
-        if not holds(finite(f"{name}[{i}]", value)):
-            raise ValueError(f"{name}[{i}] = {shown(value)}: must be {rule}")
-    return np.array(values, dtype=np.float64)
+    return np.array([number(f"{name}[{i}]", value, holds, f"be {rule}") for i, value in enumerate(values)])
 
 
 def as_array(name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:

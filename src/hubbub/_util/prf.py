@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from hubbub.errors import NoiseExhaustedError
+
 KEY_BYTES = 32
 
 
@@ -26,6 +28,14 @@ class Uncopied:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: it holds a secret, and is used in one place")
+
+
+def require_own_process(process: int, what: str, whose: str) -> None:
+    """Refuse what a secret key draws in a process that was forked from the one that it belongs to."""
+    if process != os.getpid():
+        raise NoiseExhaustedError(
+            f"{what}: process {os.getpid()} was forked from {process}, {whose}; open the run in the process that releases it"
+        )
 
 
 def fresh_key() -> bytes:
@@ -58,19 +68,18 @@ def seed_for(key: bytes, *name: str | int) -> int:
 
 def bits(key: bytes, count: int) -> npt.NDArray[np.uint64]:
     """``(count,)`` uniform 64-bit numbers. A key is used for one call: a second call would give the same numbers."""
-    encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    return np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8").astype(np.uint64, copy=False)
+    return word_stream(key)(count)
 
 
-def word_stream(key: bytes, start: int = 0) -> Callable[[int], npt.NDArray[np.int64]]:
-    """A function that gives the next ``(count,)`` 64-bit numbers of a key; together they are those of :func:`bits`.
+def word_stream(key: bytes, start: int = 0) -> Callable[[int], npt.NDArray[np.uint64]]:
+    """A function that gives the next ``(count,)`` numbers of :func:`bits`.
 
     ``start``: how many numbers to leave out first, an even one, since the cipher makes two at a time.
     """
     encryptor = Cipher(algorithms.AES(key), modes.CTR((start // 2).to_bytes(16, "big"))).encryptor()
 
-    def following(count: int) -> npt.NDArray[np.int64]:
-        words = np.empty(count + 2, dtype="<i8")
+    def following(count: int) -> npt.NDArray[np.uint64]:
+        words = np.empty(count + 2, dtype="<u8")
         encryptor.update_into(bytes(8 * count), words.data.cast("B"))
         return words[:count]
 

@@ -9,6 +9,7 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,40 +36,36 @@ def read_tensor_proto(path: str | Path) -> Array:
         raise DataError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     if not content:
         raise DataError(f"{file}: is empty; it must be a NumPy file, or a TensorProto of floats or doubles")
-    if content.startswith(MAGIC):
-        return _from_npy(file, content)
     if content.startswith(b"PK"):
         raise DataError(
             f"{file}: is an archive (.npz), neither a NumPy file nor a TensorProto; save the one matrix by numpy.save, as .npy"
         )
     try:
-        return _parse(content)
-    except (IndexError, ValueError) as error:
+        return _from_npy(content) if content.startswith(MAGIC) else _from_proto(content)
+    except (IndexError, ValueError, TypeError) as error:
         raise DataError(f"{file}: is neither a NumPy file nor a TensorProto of floats or doubles ({error})") from error
 
 
-def _from_npy(file: Path, content: bytes) -> Array:
-    try:
-        stream = io.BytesIO(content)
-        dtype, fortran_order, shape = read_header(stream)
-        _require_shape(shape)
-        if dtype.kind != "f" or dtype.itemsize not in (4, 8):
-            raise ValueError(f"its numbers are {dtype}: save them as float64")
-        wanted, entries = math.prod(shape) * dtype.itemsize, stream.read()
-        if len(entries) != wanted:
-            raise ValueError(f"{dtype} {shape} needs {wanted} bytes, the file holds {len(entries)}")
-        return np.frombuffer(entries, dtype).reshape(shape, order="F" if fortran_order else "C").astype(np.float64)
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{file}: is no NumPy array of floats ({error})") from error
+def _from_npy(content: bytes) -> Array:
+    stream = io.BytesIO(content)
+    dtype, fortran_order, shape = read_header(stream)
+    if dtype.kind != "f" or dtype.itemsize not in (4, 8):
+        raise ValueError(f"its numbers are {dtype}: save them as float64")
+    return _array(stream.read(), dtype, shape, "F" if fortran_order else "C")
 
 
-def _require_shape(shape: Sequence[int]) -> None:
+def _array(entries: bytes, dtype: np.dtype[Any], shape: Sequence[int], order: Literal["C", "F"]) -> Array:
+    """The array, once its sizes are checked."""
     if len(shape) > _MOST_AXES or any(size > _LARGEST for size in shape):
         shown = ", ".join(str(size) for size in shape[:4])
         raise ValueError(f"shape ({shown}{', …' if len(shape) > 4 else ''}): at most {_MOST_AXES} axes are read")
+    wanted = math.prod(shape) * dtype.itemsize
+    if len(entries) != wanted:
+        raise ValueError(f"{dtype} {tuple(shape)} needs {wanted} bytes, the file holds {len(entries)}")
+    return np.frombuffer(entries, dtype).reshape(shape, order=order).astype(np.float64)
 
 
-def _parse(content: bytes) -> Array:
+def _from_proto(content: bytes) -> Array:
     dtype, shape, entries = 0, [], b""
     for field, value in _fields(content):
         if field == 1 and isinstance(value, int):
@@ -80,11 +77,7 @@ def _parse(content: bytes) -> Array:
             entries = value
     if dtype not in _DTYPES:
         raise ValueError(f"element type {dtype} is neither float (1) nor double (2)")
-    _require_shape(shape)
-    wanted = math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize
-    if len(entries) != wanted:
-        raise ValueError(f"shape {tuple(shape)} needs {wanted} bytes, the file holds {len(entries)}")
-    return np.frombuffer(entries, dtype=_DTYPES[dtype]).reshape(shape).astype(np.float64)
+    return _array(entries, np.dtype(_DTYPES[dtype]), shape, "C")
 
 
 def _fields(message: bytes) -> list[tuple[int, int | bytes]]:

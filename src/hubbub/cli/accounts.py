@@ -173,7 +173,7 @@ def _described(flags: Flags) -> Mechanism:
     norm = options.pop("column-norm-squared", None)
     if norm is not None and (name != "banded" or "bands" not in options):
         raise ConfigError("--column-norm-squared: is for banded with --bands: --mechanism banded:bands=N,column-norm-squared=X")
-    rounds, family = rounds_count(flags["rounds"]), Family(name, **options)
+    rounds, family = rounds_count("rounds", flags["rounds"]), Family(name, **options)
     named = _participation(flags, rounds)
     participation = named or every_round(rounds)
     if norm is not None:

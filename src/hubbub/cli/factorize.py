@@ -76,7 +76,7 @@ def setting_of(flags: Mapping[str, Any], rounds: int | None = None, stated: Sett
     found = flags.get("rounds", rounds if workload is None else workload.rounds)
     if found is None:
         raise ConfigError("--rounds: is missing; say how many rounds the strategy is for")
-    n = rounds_count(found)
+    n = rounds_count("rounds", found)
     rates = None if workload is None else workload.learning_rates
     if (named := flags.get("learning_rates")) is not None:
         rates = published.cooldown(n) if named == "cooldown" else published.learning_rates(named)

@@ -75,12 +75,7 @@ def discrete_gaussian(key: bytes, stddev: int, count: int) -> _Numbers:
     s, wanted = integer("stddev", stddev, at_least=1, at_most=MOST_STDDEV), integer("count", count, at_least=0)
     if not isinstance(key, bytes) or len(key) != KEY_BYTES:
         raise ValueError(f"key: must be {KEY_BYTES} bytes, such as hubbub._util.prf.fresh_key() gives")
-    following = word_stream(key)
-
-    def words(number: int) -> _Words:
-        return following(number).view(np.uint64)
-
-    tables = [_table(variance) for variance in _ladder(Fraction(s * s))]
+    words, tables = word_stream(key), [_table(variance) for variance in _ladder(Fraction(s * s))]
     found = np.zeros(wanted, dtype=np.int64)
     for start in range(0, wanted, _CHUNK):
         some = found[start : start + _CHUNK]

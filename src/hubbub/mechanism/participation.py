@@ -13,12 +13,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import integer, one_of, plain_numbers, probability
+from hubbub._util.checks import integer, one_of, plain_numbers, positive_integer, probability, rounds_count
 
 __all__ = [
     "PARTICIPATIONS",
@@ -60,8 +60,18 @@ class _Participation:
 
     @cached_property
     def _law(self) -> _Law:
-        """Everything is allowed by default: a random draw excludes no set of rounds."""
-        return _Law()
+        """Which rounds one client may join; a random draw without groups or bins excludes none."""
+        match cast("Participation", self):
+            case SingleParticipation():
+                return _Law(most=1)
+            case FixedEpochs(epochs, b):
+                return _Law(b, multiples=True, end=epochs * b)
+            case MinSeparation(b, k):
+                return _Law(b, most=k)
+            case CyclicPoissonSampling(cycle_length=b) | BallsInBinsSampling(bins=b):
+                return _Law(b, multiples=True)
+            case PoissonSampling() | FixedSizeSampling() | TruncatedPoissonSampling():
+                return _Law()
 
     def allows(self, rounds: Sequence[int]) -> bool:
         """Whether one client may take part in all of these rounds, given in any order."""
@@ -85,6 +95,10 @@ class _Participation:
         free: npt.NDArray[np.bool_] = ((counts == 0) | apart_enough) & (counts < most) & (round_index < end)
         return free
 
+    def expected_cohort_size(self, clients: int, rounds: int) -> float:
+        """The average cohort size with ``clients`` clients: each joins one round in ``apart`` with its probability."""
+        return float(getattr(self, "sampling_probability", 1.0) * clients / self._law.apart)
+
 
 @dataclass(frozen=True)
 class SingleParticipation(_Participation):
@@ -94,10 +108,6 @@ class SingleParticipation(_Participation):
         >>> SingleParticipation().allows([7]), SingleParticipation().allows([7, 9])
         (True, False)
     """
-
-    @cached_property
-    def _law(self) -> _Law:
-        return _Law(most=1)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """The cohort size that leaves enough of ``clients`` clients for each of ``rounds`` rounds."""
@@ -125,17 +135,7 @@ class FixedEpochs(_Participation):
     rounds_per_epoch: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        integer("epochs", self.epochs, at_least=1)
-        integer("rounds_per_epoch", self.rounds_per_epoch, at_least=1)
-
-    @cached_property
-    def _law(self) -> _Law:
-        return _Law(self.rounds_per_epoch, multiples=True, end=self.epochs * self.rounds_per_epoch)
-
-    def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """The average cohort size with ``clients`` clients."""
-        return clients / self.rounds_per_epoch
+        plain_numbers(self, epochs=positive_integer, rounds_per_epoch=positive_integer)
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,7 @@ class MinSeparation(_Participation):
     max_participations: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        integer("min_separation", self.min_separation, at_least=1)
-        integer("max_participations", self.max_participations, at_least=1)
-
-    @cached_property
-    def _law(self) -> _Law:
-        return _Law(self.min_separation, most=self.max_participations)
+        plain_numbers(self, min_separation=positive_integer, max_participations=positive_integer)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """The cohort size at which enough of ``clients`` clients are free in each round."""
@@ -190,10 +184,6 @@ class PoissonSampling(_Participation):
     def __post_init__(self) -> None:
         plain_numbers(self, sampling_probability=probability)
 
-    def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """The average cohort size with ``clients`` clients."""
-        return self.sampling_probability * clients
-
 
 @dataclass(frozen=True)
 class FixedSizeSampling(_Participation):
@@ -213,8 +203,7 @@ class FixedSizeSampling(_Participation):
     population: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        integer("population", self.population, at_least=1)
+        plain_numbers(self, population=positive_integer)
         integer("cohort_size", self.cohort_size, at_least=1, at_most=self.population)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
@@ -243,13 +232,11 @@ class TruncatedPoissonSampling(_Participation):
     population: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self, sampling_probability=probability)
-        integer("population", self.population, at_least=1)
-        integer("max_cohort_size", self.max_cohort_size, at_least=1)
+        plain_numbers(self, sampling_probability=probability, max_cohort_size=positive_integer, population=positive_integer)
 
     def expected_cohort_size(self, clients: int, rounds: int) -> float:
         """The average cohort size with ``clients`` clients, at most."""
-        return min(self.sampling_probability * clients, float(self.max_cohort_size))
+        return min(super().expected_cohort_size(clients, rounds), float(self.max_cohort_size))
 
 
 @dataclass(frozen=True)
@@ -274,16 +261,7 @@ class CyclicPoissonSampling(_Participation):
     cycle_length: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self, sampling_probability=probability)
-        integer("cycle_length", self.cycle_length, at_least=1)
-
-    @cached_property
-    def _law(self) -> _Law:
-        return _Law(self.cycle_length, multiples=True)
-
-    def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """The average cohort size with ``clients`` clients."""
-        return self.sampling_probability * clients / self.cycle_length
+        plain_numbers(self, sampling_probability=probability, cycle_length=positive_integer)
 
 
 @dataclass(frozen=True)
@@ -306,17 +284,8 @@ class BallsInBinsSampling(_Participation):
     bins: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
         # No strategy has more rounds, and a bin without a round is useless.
-        integer("bins", self.bins, at_least=1, at_most=10**7)
-
-    @cached_property
-    def _law(self) -> _Law:
-        return _Law(self.bins, multiples=True)
-
-    def expected_cohort_size(self, clients: int, rounds: int) -> float:
-        """The average cohort size with ``clients`` clients."""
-        return clients / self.bins
+        plain_numbers(self, bins=rounds_count)
 
 
 Pattern = SingleParticipation | FixedEpochs | MinSeparation

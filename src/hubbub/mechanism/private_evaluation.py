@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hubbub._util.checks import Array, finite, integer, plain_numbers, probability, scale, shown, table
+from hubbub._util.checks import Array, finite, integer, number, plain_numbers, probability, scale, shown, table
 from hubbub._util.strict_json import finite_only
 from hubbub.errors import ConfigError
 from hubbub.mechanism import gaussian
@@ -160,8 +160,7 @@ class Estimate:
         """
         if not self.parts:
             raise ValueError(f"{self.name}: has no quantiles; measure a Histogram")
-        if not 0 <= finite("at", at) <= 1:
-            raise ValueError(f"at = {at!r}: must be from 0 to 1")
+        number("at", at, lambda x: 0 <= x <= 1, "be from 0 to 1")
         below = np.concatenate([[0.0], np.cumsum(self.parts)])
         # All bins are empty: take them as equally likely.
         below = below / below[-1] if below[-1] > 0 else np.linspace(0, 1, len(below))
@@ -252,8 +251,7 @@ class PrivateEvaluation:
         times = integer("rounds", rounds, at_least=1) // integer("evaluation.every", every, at_least=1)
         if not times:
             raise ConfigError(f"evaluation.every = {every}: the run has {rounds} rounds; evaluate more often, or not at all")
-        whole = gaussian.noise_multiplier(epsilon, delta) / math.sqrt(_share(share))
-        return cls(whole * math.sqrt(times), statistics, 1.0, every)
+        return cls(_noise_at_share(share, epsilon, delta) * math.sqrt(times), statistics, 1.0, every)
 
     def times(self, rounds: int) -> int:
         """The most evaluations in that many rounds: one after each ``every`` of them."""
@@ -322,13 +320,13 @@ class PrivateEvaluation:
 
 def epsilon_of_share(share: float, epsilon: float, delta: float) -> float:
     """The epsilon of one Gaussian release that costs a part of the ρ of the one that costs ``epsilon``, at the same delta."""
-    return gaussian.epsilon(delta, gaussian.noise_multiplier(epsilon, delta) / math.sqrt(_share(share)))
+    return gaussian.epsilon(delta, _noise_at_share(share, epsilon, delta))
 
 
-def _share(share: float) -> float:
-    if not 0 < finite("evaluation.share", share) < 1:
-        raise ValueError(f"evaluation.share = {share!r}: must be above 0 and below 1")
-    return share
+def _noise_at_share(share: float, epsilon: float, delta: float) -> float:
+    """The noise multiplier of a release that costs a part of the ρ of the one that costs ``epsilon``."""
+    part = number("evaluation.share", share, lambda x: 0 < x < 1, "be above 0 and below 1")
+    return gaussian.noise_multiplier(epsilon, delta) / math.sqrt(part)
 
 
 def _statistic(record: object) -> ClientStatistic:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub._util.checks import Array, finite, numbers_within, plain_numbers, rounds_count, shown
+from hubbub._util.checks import Array, number, numbers_within, plain_numbers, rounds_count, shown
 from hubbub.mechanism.strategies.strategy import require_dense
 
 __all__ = ["Workload", "momentum", "prefix_sum"]
@@ -44,10 +44,8 @@ class Workload:
     learning_rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        rounds_count(self.rounds)
-        if not 0 <= finite("momentum", self.momentum) < 1:
-            raise ValueError(f"momentum = {self.momentum!r}: must be at least 0 and below 1")
+        plain_numbers(self, rounds=rounds_count)
+        number("momentum", self.momentum, lambda x: 0 <= x < 1, "be at least 0 and below 1")
         if self.learning_rates is None:
             return
         found = numbers_within(

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, SupportsIndex
 import torch
 
 from hubbub._util.checks import lattice_bits, scale
+from hubbub._util.prf import require_own_process
 from hubbub.errors import NoiseExhaustedError
 from hubbub.noise.steps import LARGEST, MOST_BITS, step_of
 
@@ -250,11 +251,7 @@ class Row(torch.Tensor):
         Raises:
             NoiseExhaustedError: It has met one, was drawn for another one, or by another process.
         """
-        if self._process != os.getpid():
-            raise NoiseExhaustedError(
-                f"round {self._round_index}: process {os.getpid()} was forked from {self._process}, whose row of noise this "
-                "is; open the sum in the process that releases it"
-            )
+        require_own_process(self._process, f"round {self._round_index}", "whose row of noise this is")
         try:
             # One call, so that of two threads one gets it.
             begun = self._unmet.pop()

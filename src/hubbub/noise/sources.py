@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hubbub._util.prf import Uncopied, derive, seed_key, word_stream
+from hubbub._util.prf import Uncopied, derive, require_own_process, seed_key, word_stream
 from hubbub.errors import NoiseExhaustedError
 
 # Numbers in a segment: few enough for the cache, many enough that calls do not count. Changing it changes rows.
@@ -117,11 +117,7 @@ class SecureSource(_OfOneStream):
 
     def segments(self, index: int, first: int) -> Segments:
         """The segments of row ``index`` of z, made in float64 and rounded to the dtype of the tensors that are given."""
-        if os.getpid() != self._process:
-            raise NoiseExhaustedError(
-                f"row {index} of z: process {os.getpid()} was forked from {self._process}, whose rows these are; open the run "
-                "in the process that releases it"
-            )
+        require_own_process(self._process, f"row {index} of z", "whose rows these are")
         words = word_stream(derive(self._key, index), first * _WORDS)
         return lambda out: _fill(words, out)
 
@@ -147,7 +143,7 @@ class IncarnationSource(_OfOneStream):
         return next(source for first_row, source in reversed(self._incarnations) if first_row <= index).segments(index, first)
 
 
-def _fill(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
+def _fill(words: Callable[[int], npt.NDArray[np.uint64]], out: torch.Tensor) -> None:
     """Fill ``out`` with numbers that are made in float64."""
     in_place = out.dtype == torch.float64 and len(out) % 2 == 0
     made = out.view(2, -1) if in_place else torch.empty(2, (len(out) + 1) // 2, dtype=torch.float64, device="cpu")
@@ -156,11 +152,11 @@ def _fill(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> N
         out.copy_(made.view(-1)[: len(out)])
 
 
-def _box_muller(words: Callable[[int], npt.NDArray[np.int64]], out: torch.Tensor) -> None:
+def _box_muller(words: Callable[[int], npt.NDArray[np.uint64]], out: torch.Tensor) -> None:
     """Fill ``out``, ``(2, pairs)``, with pairs of normal numbers; the same work whatever the words are."""
     pairs = out.shape[1]
     # 53 of 64 random bits each, shifted in place; the mask makes them non-negative.
-    bits = torch.from_numpy(words(_WORDS_PER_PAIR * pairs)).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
+    bits = torch.from_numpy(words(_WORDS_PER_PAIR * pairs).view(np.int64)).bitwise_right_shift_(11).bitwise_and_(2**53 - 1)
     coarse, fine, turn = bits.to(torch.float64).view(3, pairs)
     # A uniform number in (0, 1) of 106 bits: where the first 53 are all 0, the second 53 still differ.
     uniform = fine.add_(0.5).mul_(2.0**-106).add_(coarse.mul_(2.0**-53))

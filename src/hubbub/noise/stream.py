@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from hubbub._util.checks import integer
-from hubbub._util.prf import fresh_key
+from hubbub._util.prf import fresh_key, require_own_process
 from hubbub.errors import ConfigError, NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.strategies.strategy import Memory, memory_rows, progress, require_round
@@ -137,11 +137,7 @@ class NoiseStream:
             return self._next_row()
         prepared = self._prepared
         round_index, process, thread = prepared[0]
-        if process != os.getpid():
-            raise NoiseExhaustedError(
-                f"round {round_index}: process {os.getpid()} was forked from {process}, which drew its row; open the run in "
-                "the process that releases it"
-            )
+        require_own_process(process, f"round {round_index}", "which drew its row")
         row = thread.result()
         try:
             prepared.pop()
@@ -200,11 +196,8 @@ class NoiseStream:
 
     def _step_alone(self, out: torch.Tensor | None) -> None:
         """Take one step in each segment, and write the rows to ``out``; a step that fails changes nothing."""
-        if self._process not in (None, os.getpid()):
-            raise NoiseExhaustedError(
-                f"round {self._round}: process {os.getpid()} was forked from {self._process}, whose noise this is; open "
-                "the run in the process that releases it"
-            )
+        if self._process is not None:
+            require_own_process(self._process, f"round {self._round}", "whose noise this is")
         strategy = self.mechanism.strategy
         require_round(self._round, strategy.rounds)
         z = _Draws(self.source, self._first_segment, self._length, self._width, self._like)

@@ -19,7 +19,7 @@ import math
 
 from scipy.special import erfcinv, erfcx, erfinv
 
-from hubbub._util.checks import non_negative, open_unit, positive, scale
+from hubbub._util.checks import non_negative, number, open_unit, positive, scale
 from hubbub._util.roots import newton, pushed
 
 _ROOT_HALF = math.sqrt(0.5)
@@ -115,10 +115,7 @@ _SMALLEST, _GREATEST = 1e-100, 1e100
 
 def noise(name: str, value: object) -> float:
     """A noise multiplier from 1e-100 to 1e100: beyond, squares leave the range of float64."""
-    number = positive(name, value)
-    if not _SMALLEST <= number <= _GREATEST:
-        raise ValueError(f"{name} = {value!r}: must be from {_SMALLEST:g} to {_GREATEST:g}")
-    return number
+    return number(name, positive(name, value), lambda x: _SMALLEST <= x <= _GREATEST, f"be from {_SMALLEST:g} to {_GREATEST:g}")
 
 
 def log_delta(epsilon: float, noise_multiplier: float, sensitivity: float = 1.0) -> float:
@@ -209,9 +206,7 @@ def noise_multiplier(epsilon: float, delta: float, sensitivity: float = 1.0) -> 
 
     Source: Balle and Wang 2018, Theorem 8 and Algorithm 1, https://arxiv.org/abs/1805.06530.
     """
-    eps = non_negative("epsilon", epsilon)
-    if eps > 1e12:
-        raise ValueError(f"epsilon = {epsilon!r}: must be at most 1e12")
+    eps = number("epsilon", non_negative("epsilon", epsilon), lambda x: x <= 1e12, "be at most 1e12")
     target = open_unit("delta", delta)
     size = scale("sensitivity", sensitivity)
     wanted = _log_odds(math.log(target))

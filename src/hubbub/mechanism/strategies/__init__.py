@@ -57,7 +57,7 @@ _FILES = {
     "tree": ("BinaryTree",),
 }
 __getattr__, __dir__ = lazily(__name__, _FILES)
-_NAMES = [name for names in _FILES.values() for name in names]
+_OWN = [name for names in _FILES.values() for name in names if name != "Described"]
 
 
 class _Families:
@@ -65,10 +65,10 @@ class _Families:
 
     def __contains__(self, kind: type) -> bool:
         # Compares the class itself, since anybody can copy its name.
-        return kind.__name__ in _NAMES and kind.__name__ != "Described" and __getattr__(kind.__name__) is kind
+        return kind.__name__ in _OWN and __getattr__(kind.__name__) is kind
 
     def __iter__(self) -> Iterator[type]:
-        return (__getattr__(name) for name in _NAMES if name != "Described")
+        return map(__getattr__, _OWN)
 
 
 # Families of this package: plain numbers and arrays describe each completely, and its stated sensitivity is computed from
@@ -113,7 +113,7 @@ def strategy_numbers(strategy: Strategy) -> dict[str, Any]:
 def from_parts(parts: Mapping[str, Any]) -> Strategy:
     """The strategy of a name and its fields, checked by its constructor."""
     values = dict(parts)
-    strategy: Strategy = __getattr__(one_of("strategy.name", values.pop("name", None), _NAMES))(**values)
+    strategy: Strategy = __getattr__(one_of("strategy.name", values.pop("name", None), [*_OWN, "Described"]))(**values)
     return strategy
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers
+from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers, rounds_count
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies import matrices
@@ -48,7 +48,7 @@ class BandedInverse(Rebuilt):
     noising_coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
+        plain_numbers(self, rounds=rounds_count)
         d = matrices.first_column("noising_coefficients", self.noising_coefficients, self.rounds)
         object.__setattr__(self, "noising_coefficients", d)
 

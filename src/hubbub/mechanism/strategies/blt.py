@@ -61,8 +61,7 @@ class BufferedLinearToeplitz:
     output_scales: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        rounds_count(self.rounds)
+        plain_numbers(self, rounds=rounds_count)
         delta = tuple(open_unit(f"forgetting[{i}]", value) for i, value in enumerate(self.forgetting))
         omega = tuple(real_array("output_scales", self.output_scales, ndim=1).tolist())
         if len(delta) != len(omega):

@@ -48,8 +48,7 @@ class Fourier(Rebuilt):
     decoder: str = "optimal"
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        rounds_count(self.rounds)
+        plain_numbers(self, rounds=rounds_count)
         one_of("decoder", self.decoder, DECODERS)
 
     @property

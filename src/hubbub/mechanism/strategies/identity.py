@@ -30,8 +30,7 @@ class Identity:
     rounds: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        rounds_count(self.rounds)
+        plain_numbers(self, rounds=rounds_count)
 
     @property
     def description(self) -> Description:

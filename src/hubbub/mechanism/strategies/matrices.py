@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft, linalg
 
-from hubbub._util.checks import Array, real_array, rounds_count
+from hubbub._util.checks import Array, real_array
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix, summed
 from hubbub.mechanism.workloads import Workload, require_workload
@@ -65,7 +65,6 @@ def checked_triangular(matrix: npt.ArrayLike) -> Array:
 
 def first_column(name: str, values: npt.ArrayLike, rounds: int) -> tuple[float, ...]:
     """The first column of a Toeplitz matrix or of its inverse, checked: at most ``rounds`` finite numbers, the first not 0."""
-    rounds_count(rounds)
     column = real_array(name, values, ndim=1)
     if len(column) > rounds:
         raise ValueError(f"{name} has {len(column)} bands: must be at most rounds = {rounds}")

@@ -88,8 +88,7 @@ class Columns:
     squared_norm: float
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        rounds_count(self.rounds)
+        plain_numbers(self, rounds=rounds_count)
         integer("bands", self.bands, at_least=1, at_most=self.rounds)
         scale("column_norm_squared", self.squared_norm)
 

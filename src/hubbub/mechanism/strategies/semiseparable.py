@@ -140,12 +140,9 @@ class Semiseparable(Rebuilt):
         filled = tuple(fill * row for fill in inputs[round_index].tolist())
         if not memory:
             return row, filled
-        if transitions.ndim == 2:
-            kept = zip(transitions[round_index].tolist(), memory, filled, strict=True)
-            return row, tuple(factor * buffer + new for factor, buffer, new in kept)
-        mixed = list(filled)
-        for i, factors in enumerate(transitions[round_index].tolist()):
-            for factor, buffer in zip(factors, memory, strict=True):
+        factors, mixed = transitions[round_index], list(filled)
+        for i, line in enumerate((np.diag(factors) if factors.ndim == 1 else factors).tolist()):
+            for factor, buffer in zip(line, memory, strict=True):
                 if factor:
                     mixed[i] = mixed[i] + factor * buffer
         return row, tuple(mixed)

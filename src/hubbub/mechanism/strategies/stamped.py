@@ -10,7 +10,7 @@ Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -59,8 +59,7 @@ class Stamped(Rebuilt):
     rounds: int
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        rounds_count(self.rounds)
+        plain_numbers(self, rounds=rounds_count)
         C = checked_triangular(self.C)
         object.__setattr__(self, "C", real_array("C", C[: self.rounds, : self.rounds], ndim=2))
 
@@ -128,20 +127,21 @@ class Stamped(Rebuilt):
         """The sum over stamps for a client of rounds r, r + b, …: stamps are orthogonal, and signs are free in each."""
         parts = self._parts()
         grams = {len(part): gram(part, len(part)) for part in (parts[0], parts[-1])}
-        known: dict[tuple[int, int, int], tuple[float, bool]] = {}
         last = min(self.rounds, epochs * b)
+
+        @cache
+        def within(first: int, stop: int, length: int) -> tuple[float, bool]:
+            """The squared bound of the rounds first, first + b, … of a stamp, and whether some client attains it."""
+            block = grams[length][first:stop:b, first:stop:b]
+            return float(np.abs(block).sum()), len(block) <= 2 or bool((block >= 0).all())
+
         worst, exact = 0.0, True
         for r in range(min(b, last)):
             total, attained = 0.0, True
-            for start, part in zip(range(0, self.rounds, len(self.stamp)), parts, strict=True):
-                where = ((r - start) % b if start > r else r - start, min(len(part), last - start), len(part))
-                if where[0] >= where[1]:
-                    continue
-                if where not in known:
-                    block = grams[where[2]][where[0] : where[1] : b, where[0] : where[1] : b]
-                    known[where] = float(np.abs(block).sum()), len(block) <= 2 or bool((block >= 0).all())
-                total += known[where][0]
-                attained = attained and known[where][1]
+            for start, part in zip(range(0, last, len(self.stamp)), parts, strict=False):
+                first = (r - start) % b if start > r else r - start
+                moved, alike = within(first, min(len(part), last - start), len(part))
+                total, attained = total + moved, attained and alike
             if total > worst:
                 worst, exact = total, attained
         return Sensitivity(

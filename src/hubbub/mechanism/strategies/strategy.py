@@ -141,7 +141,7 @@ def require_strategy(value: object) -> None:
     if not all(hasattr(value, name) for name in ("rounds", "matrix", "sensitivity", "step")):
         hint = "give its .strategy" if hasattr(value, "strategy") else "such as Identity(rounds) or Dense(matrix)"
         raise TypeError(f"strategy = {shown(value)}: must be a strategy of hubbub.mechanism.strategies or of your own; {hint}")
-    rounds_count(value.rounds)  # type: ignore[attr-defined] # which it has
+    rounds_count("rounds", value.rounds)  # type: ignore[attr-defined] # which it has
 
 
 _MOST_DENSE = 20_000

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers
+from hubbub._util.checks import Array, Rebuilt, integer, plain_numbers, rounds_count
 from hubbub.mechanism.participation import MinSeparation, Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix, summed
 from hubbub.mechanism.strategies import matrices
@@ -31,7 +31,7 @@ class _Coefficients(Rebuilt):
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
+        plain_numbers(self, rounds=rounds_count)
         object.__setattr__(self, "coefficients", matrices.first_column("coefficients", self.coefficients, self.rounds))
 
     @property

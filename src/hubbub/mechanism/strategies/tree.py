@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hubbub._util.checks import Array, integer, one_of, plain_numbers, rounds_count
+from hubbub._util.checks import Array, boolean, one_of, plain_numbers, rounds_count
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, covering
 from hubbub.mechanism.sensitivity import Sensitivity
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
@@ -70,13 +70,8 @@ class BinaryTree:
     completed: bool = False
 
     def __post_init__(self) -> None:
-        plain_numbers(self)
-        rounds_count(self.rounds)
+        plain_numbers(self, rounds=rounds_count, rounds_per_tree=rounds_count, completed=boolean)
         one_of("decoder", self.decoder, DECODERS)
-        if self.rounds_per_tree is not None:
-            integer("rounds_per_tree", self.rounds_per_tree, at_least=1, at_most=10**7)
-        if not isinstance(self.completed, bool):
-            raise TypeError(f"completed = {self.completed!r}: must be True or False")
 
     @property
     def description(self) -> Description:
@@ -238,21 +233,15 @@ class BinaryTree:
 
     def _levels(self) -> Iterator[tuple[int, _Integers, _Integers]]:
         """For each height the size of its intervals, their starts and their stops, in order."""
-        trees, rest = divmod(self.rounds, self._span)
         for height in range(self._height + 1):
             size = 1 << height
             within = np.arange(0, self._span, size)
             if not self.completed:
                 within = within[: self._span // size]
-            starts = (np.arange(trees)[:, None] * self._span + within).ravel()
+            starts = (np.arange(0, self.rounds, self._span)[:, None] + within).ravel()
             stops = np.minimum(starts + size, (starts // self._span + 1) * self._span)
-            last = within[within < rest] if self._begun else np.arange(rest // size) * size
-            first = trees * self._span
-            yield (
-                size,
-                np.concatenate([starts, first + last]),
-                np.concatenate([stops, np.minimum(first + last + size, self.rounds)]),
-            )
+            there = starts < self.rounds if self._begun else stops <= self.rounds
+            yield size, starts[there], np.minimum(stops[there], self.rounds)
 
     def _fixed_epochs(self, epochs: int, rounds_per_epoch: int) -> int:
         """The squared sensitivity to a client of rounds r, r + b, r + 2b, …; O(n log n)."""
