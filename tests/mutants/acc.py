@@ -56,7 +56,7 @@ correlated noise is amplified without a theorem @ events_of_mechanism.mechanism_
 - _require_theorem(mechanism.strategy, mechanism.participation)
 ? test_epsilon_laws.py::test_acc_8_no_pattern_is_amplified_and_no_amplification_is_stated_without_its_coins
 
-a replacement moves the sum by one clip norm @ dominating_pairs._moves
+a replacement moves the sum by one clip norm @ dominating_pairs.mu_squared
 - 2.0 if relation == 'replace-one' else 1.0
 + 1.0
 ? test_accounting.py::test_acc_9_replace_one_doubles_the_sensitivity

@@ -39,16 +39,7 @@ _LEAST_MU_SQUARED = Fraction(1, 10**24)
 
 def default_relation(participation: parts.Participation) -> NeighboringRelation:
     """Add-or-remove-one for cohorts that each unit joins at random, zero-out for patterns and cohorts of a fixed size."""
-    match participation:
-        case parts.SingleParticipation() | parts.FixedEpochs() | parts.MinSeparation() | parts.FixedSizeSampling():
-            return "zero-out"
-        case (
-            parts.PoissonSampling()
-            | parts.TruncatedPoissonSampling()
-            | parts.CyclicPoissonSampling()
-            | parts.BallsInBinsSampling()
-        ):
-            return "add-or-remove-one"
+    return "zero-out" if isinstance(participation, parts.Pattern | parts.FixedSizeSampling) else "add-or-remove-one"
 
 
 def mechanism_events(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
@@ -100,12 +91,10 @@ def one_release(mu_squared: Fraction) -> Gaussian:
         >>> one_release(Fraction(4))
         Gaussian(noise_multiplier=0.5)
     """
-    bounded = max(mu_squared, _LEAST_MU_SQUARED)
-    multiplier = 1 / least_root(bounded)
-    while Fraction(multiplier) ** 2 * bounded > 1:
+    square = 1 / max(mu_squared, _LEAST_MU_SQUARED)
+    multiplier = least_root(square)
+    if Fraction(multiplier) ** 2 > square:
         multiplier = math.nextafter(multiplier, 0.0)
-    while Fraction(above := math.nextafter(multiplier, math.inf)) ** 2 * bounded <= 1:
-        multiplier = above
     if multiplier < 1e-12:
         raise ValueError(
             f"noise_multiplier: is so small that all releases together are one with {multiplier!r}, below 1e-12; raise it"
