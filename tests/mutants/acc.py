@@ -14,8 +14,8 @@ rounds of Gaussians add their noise in place of its square @ dominating_pairs.mu
 ? test_epsilon_laws.py::test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact[few]
 
 one direction of a sampled round is forgotten @ composition._epsilon
-- max
-+ min
+- _directions(events, relation)
++ _directions(events, relation)[-1:]
 
 a sampled group is charged for k times the sensitivity @ groups._of_group
 - q < 1
@@ -72,8 +72,8 @@ a cost that is no number passes @ composition._require_bound
 ? test_budget_ends.py::test_acc_11_an_accountant_without_an_answer_has_no_epsilon[tight-nan]
 
 one direction without an answer is covered by the other @ composition._epsilon
-- _require_bound('epsilon', pld.epsilon(back, delta, enough=answer))
-+ pld.epsilon(back, delta, enough=answer)
+- _require_bound('epsilon', pld.epsilon(direction, delta, enough=answer))
++ pld.epsilon(direction, delta, enough=answer)
 ? test_budget_ends.py::test_acc_11_one_direction_without_an_answer_is_not_covered_by_the_other
 
 earlier runs over the same people cost nothing @ guarantee.together

@@ -129,32 +129,23 @@ def _require_theorem(strategy: Strategy, participation: parts.Participation) -> 
     if not isinstance(participation, parts.RandomParticipation):
         return
     bands, named = _bands(strategy), f"strategy = {type(strategy).__name__} with {type(participation).__name__}"
-    match participation:
-        case parts.CyclicPoissonSampling(cycle_length=cycle_length):
-            if bands is None:
-                raise ConfigError(
-                    f"{named}: its C is not square and lower triangular, and cyclic cohorts are accounted for banded noise "
-                    "only; use a banded strategy, the identity, or a participation pattern"
-                )
-            if bands > cycle_length:
-                raise ConfigError(
-                    f"{named}: has {bands} bands, cycle_length = {cycle_length}: two contributions of one client would meet in "
-                    f"one release, and no theorem amplifies that; use at most {cycle_length} bands, or a cycle_length of at "
-                    f"least {bands}"
-                )
-        case parts.BallsInBinsSampling() if bands != 1:
+    if not isinstance(participation, parts.CyclicPoissonSampling):
+        if bands != 1:
             raise ConfigError(
-                f"{named}: with correlated noise what two bins show overlaps, and the mixture is bounded for independent "
-                "noise only; use the identity strategy, a banded one with cyclic Poisson cohorts, or the pattern FixedEpochs, "
-                "without amplification"
+                f"{named}: random cohorts other than cyclic ones are accounted for independent noise only; use the identity "
+                "strategy, a banded one with cyclic Poisson cohorts, or a participation pattern, without amplification"
             )
-        case _ if bands != 1:
-            raise ConfigError(
-                f"{named}: random cohorts that may ask a client in any round are accounted for independent noise only; use "
-                "the identity strategy, a banded one with cyclic Poisson cohorts, or a participation pattern"
-            )
-        case _:
-            return
+    elif bands is None:
+        raise ConfigError(
+            f"{named}: its C is not square and lower triangular, and cyclic cohorts are accounted for banded noise only; use a "
+            "banded strategy, the identity, or a participation pattern"
+        )
+    elif bands > participation.cycle_length:
+        raise ConfigError(
+            f"{named}: has {bands} bands, cycle_length = {participation.cycle_length}: two contributions of one client would "
+            f"meet in one release, and no theorem amplifies that; use at most {participation.cycle_length} bands, or a "
+            f"cycle_length of at least {bands}"
+        )
 
 
 def _bands(strategy: Strategy) -> int | None:

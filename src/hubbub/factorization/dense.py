@@ -389,9 +389,7 @@ def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
 
 def _mean_of(V: Array, other: Array) -> Array:
     """The geometric mean of positive definite matrices, V^(1/2)·(V^(−1/2)·V′·V^(−1/2))^(1/2)·V^(1/2)."""
-    values, vectors = np.linalg.eigh(V)
-    root = (vectors * np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    inverse = (vectors / np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    root, inverse = _with_eigenvalues(np.sqrt, V), _with_eigenvalues(lambda values: 1 / np.sqrt(values), V)
     return np.asarray(root @ _with_eigenvalues(np.sqrt, inverse @ other @ inverse) @ root)
 
 
