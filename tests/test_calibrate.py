@@ -24,8 +24,7 @@ MESH = 2e-4
 
 
 def points(block: str) -> Sequence[dict]:
-    found = oracle("accounting")[block]
-    return found["points"] if isinstance(found, dict) else found
+    return oracle("accounting")[block]["points"]
 
 
 @settings(max_examples=150, deadline=None)

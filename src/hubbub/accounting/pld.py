@@ -18,7 +18,7 @@ import numpy as np
 
 from hubbub._util.checks import Array
 from hubbub._util.roots import bracket, grown
-from hubbub.accounting.fft_composition import Composed, composed
+from hubbub.accounting.fft_composition import Composed, WindowError, composed
 from hubbub.accounting.pairs import LossLaw
 
 # How far an answer may lie above the truth, in epsilon: the greatest of the three, but at most a hundredth of a small answer.
@@ -226,9 +226,10 @@ class _Search:
         mesh = max(mesh, max(high - low for low, high in spans) / points)
         while True:
             losses = [(law.discretized(mesh, self.log_tail), number) for law, number in self.rounds]
-            if (found := composed(losses, mesh, self.tilt)) is not None:
-                return found
-            mesh *= 2
+            try:
+                return composed(losses, mesh, self.tilt)
+            except WindowError:
+                mesh *= 2
 
     def too_coarse(self, law: Composed, epsilon: float) -> bool:
         """Whether the profile falls so much more steeply there than the tilt says that the mesh must be finer."""
