@@ -53,7 +53,7 @@ def test_mu_is_stated_only_where_all_is_one_gaussian() -> None:
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(mu=st.floats(0.05, 8), rates=st.lists(st.floats(1e-9, 1 - 1e-9), min_size=1, max_size=6))
 def test_a_profile_bounds_the_curve_from_below_and_nearly(mu: float, rates: list[float]) -> None:
-    ours = trade_off_from_profile(lambda epsilon: gaussian.delta(epsilon, 1 / mu), rates)
+    ours = trade_off_from_profile(lambda epsilon: gaussian.delta(epsilon, 1 / mu), np.array(rates))
     exact = trade_off([(Gaussian(1 / mu), 1)], rates, "zero-out")
     assert np.all((exact - 0.02 <= ours) & (ours <= exact * (1 + 1e-12)))
 

@@ -14,8 +14,8 @@ rounds of Gaussians add their noise in place of its square @ dominating_pairs.mu
 ? test_epsilon_laws.py::test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact[few]
 
 one direction of a sampled round is forgotten @ composition._epsilon
-- max
-+ min
+- _directions(events, relation)
++ _directions(events, relation)[-1:]
 
 a sampled group is charged for k times the sensitivity @ groups._of_group
 - q < 1
@@ -56,7 +56,7 @@ correlated noise is amplified without a theorem @ events_of_mechanism.mechanism_
 - _require_theorem(mechanism.strategy, mechanism.participation)
 ? test_epsilon_laws.py::test_acc_8_no_pattern_is_amplified_and_no_amplification_is_stated_without_its_coins
 
-a replacement moves the sum by one clip norm @ dominating_pairs._moves
+a replacement moves the sum by one clip norm @ dominating_pairs.mu_squared
 - 2.0 if relation == 'replace-one' else 1.0
 + 1.0
 ? test_accounting.py::test_acc_9_replace_one_doubles_the_sensitivity
@@ -72,8 +72,8 @@ a cost that is no number passes @ composition._require_bound
 ? test_budget_ends.py::test_acc_11_an_accountant_without_an_answer_has_no_epsilon[tight-nan]
 
 one direction without an answer is covered by the other @ composition._epsilon
-- _require_bound('epsilon', pld.epsilon(back, delta, enough=answer))
-+ pld.epsilon(back, delta, enough=answer)
+- _require_bound('epsilon', pld.epsilon(direction, delta, enough=answer))
++ pld.epsilon(direction, delta, enough=answer)
 ? test_budget_ends.py::test_acc_11_one_direction_without_an_answer_is_not_covered_by_the_other
 
 earlier runs over the same people cost nothing @ guarantee.together

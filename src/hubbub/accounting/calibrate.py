@@ -56,6 +56,11 @@ class _Budget:
         """Epsilon of the events."""
         return epsilon_once(events, self.delta, self.relation, self.accountant)
 
+    def cost_by(self, number: str, event: Event, rounds: int) -> Callable[[float], float]:
+        """Epsilon of so many such events, by one of their numbers."""
+        rounds = integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
+        return lambda value: self.cost((replace(event, **{number: value}), rounds))  # type: ignore[arg-type] # a field of it
+
     def log_noise(self, epsilon: float) -> float:
         """ln z of the one Gaussian release that costs ``epsilon``, or the nearest one that a float can tell."""
         return math.log(gaussian.noise_multiplier(min(max(epsilon, _LEAST), _MOST), self.delta))
@@ -117,11 +122,7 @@ def calibrate_noise_multiplier(
     """
     require_event(event)
     budget = _Budget(epsilon, delta, neighboring_relation, accountant)
-    rounds = integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
-
-    def cost(z: float) -> float:
-        return budget.cost((replace(event, noise_multiplier=z), rounds))
-
+    cost = budget.cost_by("noise_multiplier", event, rounds)
     if isinstance(event, Gaussian) and accountant == "tight":
         factor = 2 if budget.relation == "replace-one" else 1
         return _pushed(
@@ -216,11 +217,7 @@ def calibrate_sampling_probability(
             "or use calibrate_cohort_size for cohorts of a fixed size"
         )
     budget = _Budget(epsilon, delta, neighboring_relation, accountant)
-    rounds = integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
-
-    def cost(q: float) -> float:
-        return budget.cost((replace(event, sampling_probability=q), rounds))
-
+    cost = budget.cost_by("sampling_probability", event, rounds)
     most = math.floor(-math.log(_LEAST_PROBABILITY) / _WIDTH)
     grid = Grid(0, most, lambda i: i * _WIDTH, lambda c: math.ceil(min(c / _WIDTH, most + 1)))
     found = budget.first(lambda i: cost(math.exp(-i * _WIDTH)), grid, -math.log(0.01))
@@ -259,11 +256,7 @@ def calibrate_cohort_size(
             "for Poisson cohorts"
         )
     budget = _Budget(epsilon, delta, neighboring_relation, accountant)
-    rounds = integer("rounds", rounds, at_least=1, at_most=MOST_ROUNDS)
-
-    def cost(size: int) -> float:
-        return budget.cost((replace(event, cohort_size=size), rounds))
-
+    cost = budget.cost_by("cohort_size", event, rounds)
     found = budget.most(cost, event.population)
     if found is None:
         raise budget.too_little_noise("not even a cohort of one client meets it, which", cost(1), event.noise_multiplier)

@@ -92,11 +92,10 @@ def _epsilon(events: Events, delta: float, relation: NeighboringRelation) -> flo
         return plain
     if delta < _LEAST_DELTA or _hopeless(events, relation):
         return min(plain, rdp_epsilon(events, delta, relation))
-    forth, back = _laws(events, relation)
-    # max() would lose a NaN.
-    answer = _require_bound("epsilon", pld.epsilon(forth, delta))
-    if back is not None:
-        answer = max(answer, _require_bound("epsilon", pld.epsilon(back, delta, enough=answer)))
+    answer = 0.0
+    for direction in _directions(events, relation):
+        # max() alone would lose a NaN.
+        answer = max(answer, _require_bound("epsilon", pld.epsilon(direction, delta, enough=answer)))
     if answer > _LARGE_EPSILON and not any(isinstance(event, TruncatedPoissonSampled) for event, _ in events):
         # Truncated cohorts are blends of dozens of laws, for which it would take seconds.
         answer = min(answer, rdp_epsilon(events, delta, relation))
@@ -139,11 +138,8 @@ def _delta(events: Events, eps: float, relation: NeighboringRelation) -> float:
         return plain
     if _hopeless(events, relation):
         return min(plain, rdp_delta(events, eps, relation))
-    forth, back = _laws(events, relation)
-    # max() would lose a NaN.
-    answer = _require_bound("delta", pld.delta(forth, eps))
-    if back is not None and answer < 1:
-        answer = max(answer, _require_bound("delta", pld.delta(back, eps)))
+    # max() alone would lose a NaN.
+    answer = max(_require_bound("delta", pld.delta(direction, eps)) for direction in _directions(events, relation))
     # The true delta is never 0: a value that underflows counts as the least normal float.
     return max(min(plain, answer), sys.float_info.min)
 
@@ -170,8 +166,8 @@ def _hopeless(events: Events, relation: NeighboringRelation) -> bool:
     return False
 
 
-def _laws(events: Events, relation: NeighboringRelation) -> tuple[pld.Rounds, pld.Rounds | None]:
-    """The laws of both directions; none for the second where it is the first."""
+def _directions(events: Events, relation: NeighboringRelation) -> list[pld.Rounds]:
+    """The laws of the rounds in each direction; both directions are one where they are the same."""
     unsampled = [pair for pair in events if one_gaussian([pair])]
     sampled = [pair for pair in events if not one_gaussian([pair])]
     if unsampled:
@@ -181,9 +177,8 @@ def _laws(events: Events, relation: NeighboringRelation) -> tuple[pld.Rounds, pl
         (dominating_pairs.directions(event, "zero-out" if isinstance(event, Gaussian) else relation), rounds)
         for event, rounds in sampled
     ]
-    forth = [(laws[0], rounds) for laws, rounds in both]
-    back = [(laws[1], rounds) for laws, rounds in both]
-    return forth, None if forth == back else back
+    forth, back = ([(laws[side], rounds) for laws, rounds in both] for side in (0, 1))
+    return [forth] if forth == back else [forth, back]
 
 
 def one_gaussian(events: Events) -> bool:

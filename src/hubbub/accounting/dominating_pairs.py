@@ -214,26 +214,22 @@ def mu_squared(event: Event, relation: NeighboringRelation) -> Fraction:
 
     With the cohort seen, a record moves the sum by at most C where zero takes its place, and by 2C where another record does.
     """
-    moved, times = _moves(event, relation)
-    return Fraction(moved) ** 2 * times / Fraction(event.noise_multiplier) ** 2
-
-
-def _moves(event: Event, relation: NeighboringRelation) -> tuple[float, int]:
-    """How far a record moves a release to an adversary who knows participation, and in how many releases of that size."""
-    factor = 2.0 if relation == "replace-one" else 1.0
+    moved, releases = 2.0 if relation == "replace-one" else 1.0, 1
     match event:
         case Gaussian() | PoissonSampled():
-            return factor, 1
+            pass
         case FixedSizeSampled() | TruncatedPoissonSampled():
-            return (1.0 if relation == "zero-out" else 2.0), 1
+            # In the cohort a record takes the place of another.
+            moved = 1.0 if relation == "zero-out" else 2.0
         case MixtureOfGaussians(_, sensitivities):
-            return factor * max(sensitivities), 1
+            moved *= max(sensitivities)
         case BallsInBins(_, bins, rounds):
-            return factor, math.ceil(rounds / bins)
-        case TreeAggregation():
-            return factor, _squared_sensitivity(event.rounds, event.min_separation, event.max_participations)
+            releases = -(-rounds // bins)
+        case TreeAggregation(_, rounds, max_participations, min_separation):
+            releases = _squared_sensitivity(rounds, min_separation, max_participations)
         case DiscreteGaussianShares():
             raise ValueError(f"{event}: a sum of discrete Gaussians is no Gaussian, and has no mu")
+    return Fraction(moved) ** 2 * releases / Fraction(event.noise_multiplier) ** 2
 
 
 def _back_and_forth(pair: LossPair, *, symmetric: bool = False) -> tuple[LossLaw, LossLaw]:

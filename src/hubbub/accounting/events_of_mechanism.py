@@ -39,16 +39,7 @@ _LEAST_MU_SQUARED = Fraction(1, 10**24)
 
 def default_relation(participation: parts.Participation) -> NeighboringRelation:
     """Add-or-remove-one for cohorts that each unit joins at random, zero-out for patterns and cohorts of a fixed size."""
-    match participation:
-        case parts.SingleParticipation() | parts.FixedEpochs() | parts.MinSeparation() | parts.FixedSizeSampling():
-            return "zero-out"
-        case (
-            parts.PoissonSampling()
-            | parts.TruncatedPoissonSampling()
-            | parts.CyclicPoissonSampling()
-            | parts.BallsInBinsSampling()
-        ):
-            return "add-or-remove-one"
+    return "zero-out" if isinstance(participation, parts.Pattern | parts.FixedSizeSampling) else "add-or-remove-one"
 
 
 def mechanism_events(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
@@ -100,12 +91,10 @@ def one_release(mu_squared: Fraction) -> Gaussian:
         >>> one_release(Fraction(4))
         Gaussian(noise_multiplier=0.5)
     """
-    bounded = max(mu_squared, _LEAST_MU_SQUARED)
-    multiplier = 1 / least_root(bounded)
-    while Fraction(multiplier) ** 2 * bounded > 1:
+    square = 1 / max(mu_squared, _LEAST_MU_SQUARED)
+    multiplier = least_root(square)
+    if Fraction(multiplier) ** 2 > square:
         multiplier = math.nextafter(multiplier, 0.0)
-    while Fraction(above := math.nextafter(multiplier, math.inf)) ** 2 * bounded <= 1:
-        multiplier = above
     if multiplier < 1e-12:
         raise ValueError(
             f"noise_multiplier: is so small that all releases together are one with {multiplier!r}, below 1e-12; raise it"
@@ -140,32 +129,23 @@ def _require_theorem(strategy: Strategy, participation: parts.Participation) -> 
     if not isinstance(participation, parts.RandomParticipation):
         return
     bands, named = _bands(strategy), f"strategy = {type(strategy).__name__} with {type(participation).__name__}"
-    match participation:
-        case parts.CyclicPoissonSampling(cycle_length=cycle_length):
-            if bands is None:
-                raise ConfigError(
-                    f"{named}: its C is not square and lower triangular, and cyclic cohorts are accounted for banded noise "
-                    "only; use a banded strategy, the identity, or a participation pattern"
-                )
-            if bands > cycle_length:
-                raise ConfigError(
-                    f"{named}: has {bands} bands, cycle_length = {cycle_length}: two contributions of one client would meet in "
-                    f"one release, and no theorem amplifies that; use at most {cycle_length} bands, or a cycle_length of at "
-                    f"least {bands}"
-                )
-        case parts.BallsInBinsSampling() if bands != 1:
+    if not isinstance(participation, parts.CyclicPoissonSampling):
+        if bands != 1:
             raise ConfigError(
-                f"{named}: with correlated noise what two bins show overlaps, and the mixture is bounded for independent "
-                "noise only; use the identity strategy, a banded one with cyclic Poisson cohorts, or the pattern FixedEpochs, "
-                "without amplification"
+                f"{named}: random cohorts other than cyclic ones are accounted for independent noise only; use the identity "
+                "strategy, a banded one with cyclic Poisson cohorts, or a participation pattern, without amplification"
             )
-        case _ if bands != 1:
-            raise ConfigError(
-                f"{named}: random cohorts that may ask a client in any round are accounted for independent noise only; use "
-                "the identity strategy, a banded one with cyclic Poisson cohorts, or a participation pattern"
-            )
-        case _:
-            return
+    elif bands is None:
+        raise ConfigError(
+            f"{named}: its C is not square and lower triangular, and cyclic cohorts are accounted for banded noise only; use a "
+            "banded strategy, the identity, or a participation pattern"
+        )
+    elif bands > participation.cycle_length:
+        raise ConfigError(
+            f"{named}: has {bands} bands, cycle_length = {participation.cycle_length}: two contributions of one client would "
+            f"meet in one release, and no theorem amplifies that; use at most {participation.cycle_length} bands, or a "
+            f"cycle_length of at least {bands}"
+        )
 
 
 def _bands(strategy: Strategy) -> int | None:

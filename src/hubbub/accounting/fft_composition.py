@@ -39,6 +39,10 @@ _LITTLE = 1e-3
 _TRIMMED = 1e-13
 
 
+class WindowError(Exception):
+    """A law has more points than fit into memory."""
+
+
 @dataclass(frozen=True)
 class _Tilted:
     """A tilted law of total 1: ``weight[j]`` at (``first`` + j)·h, for ``count`` rounds."""
@@ -146,8 +150,8 @@ def _scaled(offsets: Array, masses: Array) -> Array:
     return np.where(offsets < 600, np.exp(np.minimum(offsets, 600)), 0) * masses
 
 
-def composed(losses: Sequence[tuple[Loss, int]], mesh: float, tilt: float) -> Composed | None:
-    """The composition of discretized losses, each with its number of rounds; ``None`` where it would not fit into memory."""
+def composed(losses: Sequence[tuple[Loss, int]], mesh: float, tilt: float) -> Composed:
+    """The composition of discretized losses, each with its number of rounds; a :class:`WindowError` if it would not fit."""
     parts, cumulant = [], 0.0
     for loss, count in losses:
         with np.errstate(divide="ignore"):
@@ -164,16 +168,11 @@ def composed(losses: Sequence[tuple[Loss, int]], mesh: float, tilt: float) -> Co
     low, high, mean, width = _window(parts, mesh)
     error = _FFT_ERROR + _FACTOR_ERROR * rounds + 2 * _TAIL
     if high - low > _ONE_STAGE and rounds > 4 * len(parts):
-        coarser = _coarser(parts, mesh, tilt, (high - low) * mesh / _ONE_STAGE)
-        if coarser is None:
-            return None
-        parts, factor, gained = coarser
+        parts, factor, gained = _coarser(parts, mesh, tilt, (high - low) * mesh / _ONE_STAGE)
         mesh, cumulant = mesh * factor, cumulant + gained
         # Each stage-one law is off by as much as the last one may be, and enters as often as it is composed.
         error += sum(part.count for part in parts) * (_FFT_ERROR + 2 * _TAIL + 2 * _TRIMMED)
         low, high, mean, width = _window(parts, mesh)
-    if high - low > _MOST_POINTS:
-        return None
     law = _convolved(parts, low, high)
     offsets = np.multiply(low + np.arange(len(law)), mesh, dtype=np.float64) - mean
     return Composed(law, offsets, mean, width, tilt, cumulant - tilt * mean, infinite, error, blur)
@@ -211,6 +210,8 @@ def _log_moments(part: _Tilted, mesh: float, centre: float, rates: Array) -> Arr
 
 def _convolved(parts: Sequence[_Tilted], low: int, high: int) -> Array:
     """The law of the sum at the multiples from ``low`` to ``high`` of the mesh; mass outside is wrapped into it."""
+    if high - low > _MOST_POINTS:
+        raise WindowError
     size = next_fast_len(max(high - low + 2, 8), real=True)
     spectrum, offset = None, 0
     for part in parts:
@@ -238,21 +239,15 @@ def _power(base: ComplexArray, exponent: int) -> ComplexArray:
         base = base * base
 
 
-def _coarser(parts: Sequence[_Tilted], mesh: float, tilt: float, target: float) -> tuple[list[_Tilted], int, float] | None:
-    """Sums of several rounds on a coarser mesh: the parts, the factor, and the increase of the cumulant.
-
-    ``None`` where one of the sums would not fit into memory.
-    """
+def _coarser(parts: Sequence[_Tilted], mesh: float, tilt: float, target: float) -> tuple[list[_Tilted], int, float]:
+    """Sums of several rounds on a coarser mesh: the parts, the factor, and the increase of the cumulant."""
     groups: list[_Tilted] = []
     for part in parts:
         root = math.isqrt(part.count)
         # Near the root, and without a rest where that can be.
         together = min(range(max(1, root // 2), root + 1), key=lambda size: (part.count % size > 0, root - size))
         sums, rest = divmod(part.count, together)
-        for size, number in ((together, sums), (rest, 1)) if rest else ((together, sums),):
-            if (group := _summed(part, size, number, mesh)) is None:
-                return None
-            groups.append(group)
+        groups += [_summed(part, size, number, mesh) for size, number in ((together, sums), (rest, 1)) if size]
     # The error of a stage grows with its rounds and the square of its mesh: the second gets a quarter of the first.
     rounds, later = sum(part.count for part in parts), sum(group.count for group in groups)
     # A coarser mesh must stay fine for the tilt, too.
@@ -265,14 +260,12 @@ def _coarser(parts: Sequence[_Tilted], mesh: float, tilt: float, target: float) 
     return coarse, factor, gained
 
 
-def _summed(part: _Tilted, together: int, count: int, mesh: float) -> _Tilted | None:
-    """The law of the sum of several rounds, itself a part; ``None`` where it would not fit into memory."""
+def _summed(part: _Tilted, together: int, count: int, mesh: float) -> _Tilted:
+    """The law of the sum of several rounds, itself a part."""
     if together == 1:
         return _Tilted(part.first, part.weight, count)
     one = [_Tilted(part.first, part.weight, together)]
     low, high, _, _ = _window(one, mesh)
-    if high - low > _MOST_POINTS:
-        return None
     law = _convolved(one, low, high)
     sums = np.cumsum(law)
     begin, end = np.searchsorted(sums, [_TRIMMED, sums[-1] - _TRIMMED])

@@ -18,7 +18,7 @@ import numpy as np
 
 from hubbub._util.checks import Array
 from hubbub._util.roots import bracket, grown
-from hubbub.accounting.fft_composition import Composed, composed
+from hubbub.accounting.fft_composition import Composed, WindowError, composed
 from hubbub.accounting.pairs import LossLaw
 
 # How far an answer may lie above the truth, in epsilon: the greatest of the three, but at most a hundredth of a small answer.
@@ -50,21 +50,19 @@ def tolerance(near: float) -> float:
 class _Cumulant:
     """An approximation of K, from some hundred losses of each law: enough to choose a tilt."""
 
-    losses: list[Array]
-    logs: list[Array]
-    counts: list[int]
+    # Losses, the logarithms of their masses, and the number of rounds.
+    laws: list[tuple[Array, Array, int]]
 
     @classmethod
     def of(cls, rounds: Rounds, log_tail: float) -> "_Cumulant":
-        sampled = [law.sampled(log_tail) for law, _ in rounds]
+        sampled = [(*law.sampled(log_tail), count) for law, count in rounds]
         with np.errstate(divide="ignore"):
-            logs = [np.log(mass) for _, mass in sampled]
-        return cls([losses for losses, _ in sampled], logs, [count for _, count in rounds])
+            return cls([(losses, np.log(mass), count) for losses, mass, count in sampled])
 
     def at(self, tilts: Array) -> tuple[Array, Array]:
         """K and its slope at each tilt."""
         value, slope = np.zeros(len(tilts)), np.zeros(len(tilts))
-        for losses, log, count in zip(self.losses, self.logs, self.counts, strict=True):
+        for losses, log, count in self.laws:
             exponents = log + tilts[:, None] * losses
             top = exponents.max(axis=1)
             weights = np.exp(exponents - top[:, None])
@@ -139,14 +137,16 @@ def delta(rounds: Rounds, epsilon: float) -> float:
         guess = min(near - 5, math.log(best)) if best > 0 else near
         log_tail = _log_tail(rounds, min(guess, 0.0))
         search = _Search(rounds, cumulant, tilt, log_tail, max(epsilon, 1e-2))
-        before = best
+        before, saddle = best, cumulant.saddle(epsilon)
         for _ in range(4):
             law = search.composed(min(search.tolerance, max(1e-3 / tilt, _LEAST_TOLERANCE)))
             found = law.delta(epsilon)
             best = min(best, found)
-            if not law.holds(epsilon, found):
-                search.tilt = cumulant.saddle(epsilon)
-            elif not search.too_coarse(law, epsilon):
+            if law.holds(epsilon, found):
+                again = search.too_coarse(law, epsilon)
+            else:
+                again, search.tilt = search.tilt != saddle, saddle
+            if not again:
                 break
         # The tail mass and the tilt depend on delta: they are chosen again until delta falls no more.
         if best > before * (1 - 1e-4) or best == 0:
@@ -177,8 +177,7 @@ def _log_tail(rounds: Rounds, log_delta: float) -> float:
 class _Search:
     """The search for a mesh that is fine enough for a tolerance.
 
-    ``near`` is an epsilon that is not below the answer, ``steepness`` the steepest profile met so far, ``last`` the last mesh
-    and tilt with their composition: if memory limits the mesh, a finer one is the same.
+    ``near`` is an epsilon that is not below the answer, ``steepness`` the steepest profile met so far.
     """
 
     rounds: Rounds
@@ -187,7 +186,6 @@ class _Search:
     log_tail: float
     near: float
     steepness: float = 0.0
-    last: tuple[tuple[float, float], Composed] | None = None
 
     @property
     def tolerance(self) -> float:
@@ -226,16 +224,12 @@ class _Search:
         mesh = min(math.sqrt(9.6 * tolerance / (count * (max(self.tilt, self.steepness) + 1))), 0.5 / self.tilt)
         points = _MOST_POINTS if self.near < _LARGE else _MOST_POINTS // 4
         mesh = max(mesh, max(high - low for low, high in spans) / points)
-        asked = mesh, self.tilt
-        if self.last is not None and self.last[0] == asked:
-            return self.last[1]
         while True:
             losses = [(law.discretized(mesh, self.log_tail), number) for law, number in self.rounds]
-            law = composed(losses, mesh, self.tilt)
-            if law is not None:
-                self.last = asked, law
-                return law
-            mesh *= 2
+            try:
+                return composed(losses, mesh, self.tilt)
+            except WindowError:
+                mesh *= 2
 
     def too_coarse(self, law: Composed, epsilon: float) -> bool:
         """Whether the profile falls so much more steeply there than the tilt says that the mesh must be finer."""

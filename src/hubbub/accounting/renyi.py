@@ -42,7 +42,6 @@ from hubbub.accounting.events import (
     TreeAggregation,
     TruncatedPoissonSampled,
     counted,
-    require_event,
     require_relation,
 )
 from hubbub.accounting.moments import log_excess
@@ -85,8 +84,7 @@ def rdp(event: Event, orders: npt.ArrayLike, neighboring_relation: str) -> Array
         >>> rdp(event, orders=(1.5, 2), neighboring_relation="add-or-remove-one").round(8).tolist()
         [0.00012725, 0.00017181]
     """
-    a = require_orders(orders)
-    return _curve(require_event(event), a, require_relation(neighboring_relation))
+    return rdp_of_all([(event, 1)], orders, neighboring_relation)
 
 
 def rdp_of_all(events: Sequence[tuple[Event, int]], orders: npt.ArrayLike, neighboring_relation: str) -> Array:
@@ -97,7 +95,8 @@ def rdp_of_all(events: Sequence[tuple[Event, int]], orders: npt.ArrayLike, neigh
 
 def _curve(event: Event, orders: Array, relation: NeighboringRelation) -> Array:
     if isinstance(event, DiscreteGaussianShares):
-        mu, excess, dim = _mu_of_shares(event, relation), event.excess, event.dim
+        # Without sampling a unit moves the sum by its own update, and its replacement by twice as much.
+        mu, excess, dim = (2 if relation == "replace-one" else 1) / event.noise_multiplier, event.excess, event.dim
         return np.asarray(np.minimum(orders * (mu**2 / 2) + excess * dim, orders * ((mu + excess * math.sqrt(dim)) ** 2 / 2)))
     seen = orders * least_float(mu_squared(event, relation) / 2)
     match event:
@@ -109,15 +108,9 @@ def _curve(event: Event, orders: Array, relation: NeighboringRelation) -> Array:
             return np.minimum(seen, divergence * (1 + _ROUNDING) + _LEAST)
 
 
-def _mu_of_shares(event: DiscreteGaussianShares, relation: NeighboringRelation) -> float:
-    # Without sampling a unit moves the sum by its own update, and its replacement by twice as much.
-    return (2 if relation == "replace-one" else 1) / event.noise_multiplier
-
-
 def shares_zcdp_rho(event: DiscreteGaussianShares, relation: NeighboringRelation) -> float:
-    """ρ of zero-concentrated DP of one sum of shares: no divergence of an order a ≥ 1 is above ρ·a."""
-    mu, excess = _mu_of_shares(event, relation), event.excess
-    return min(mu**2 / 2 + excess * event.dim, (mu + excess * math.sqrt(event.dim)) ** 2 / 2)
+    """ρ of zero-concentrated DP of one sum of shares, its divergence of order 1: none of an order a ≥ 1 is above ρ·a."""
+    return float(_curve(event, np.ones(1), relation)[0])
 
 
 def distance(events: Sequence[tuple[Event, int]]) -> float:

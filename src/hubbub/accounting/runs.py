@@ -110,8 +110,7 @@ class RunCharge:
             if not isinstance(stated[name], kind) or len(stated[name] or ()) > _MOST_EVENTS:
                 raise TypeError(f"{name} = {str(stated[name])[:80]!r}: must be a list of at most {_MOST_EVENTS}")
         events = None if stated["events"] is None else tuple(_event_from_record(event) for event in stated["events"])
-        words = {"further": further, "not_covered": not_covered}
-        return cls(**{**stated, "events": events, "relations": tuple(stated["relations"]), **words})
+        return cls(**{**stated, "events": events, "further": further, "not_covered": not_covered})
 
 
 def events_of(runs: Sequence[RunCharge]) -> Events | None:

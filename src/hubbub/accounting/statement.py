@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hubbub._util import to_digits
 from hubbub._util.checks import Array, open_unit
-from hubbub._util.strict_json import finite_or_none
+from hubbub._util.strict_json import finite_only
 from hubbub.accounting import composition
 from hubbub.accounting.events import RELATIONS, DiscreteGaussianShares, NeighboringRelation
 from hubbub.accounting.renyi import distance, rdp_of_all
@@ -303,24 +303,19 @@ class PrivacyGuarantee:
 
     def as_json(self) -> dict[str, object]:
         """All fields as strict JSON values: an infinite epsilon is ``None``, together with ``"private": False``."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "counted"}
-        return {
-            **{name: finite_or_none(value) if isinstance(value, float) else value for name, value in fields.items()},
+        stated: dict[str, object] = {
+            **{name: getattr(self, name) for name in self.__dataclass_fields__ if name != "counted"},
             "private": self.private,
             "assumptions": [asdict(assumption) for assumption in self.assumptions],
-            "not_covered": list(self.not_covered),
-            "relations": list(self.relations),
             "events": None if self.events is None else [event_record(event, count) for event, count in self.events],
             "earlier": [run.record() for run in self.earlier],
             "gdp_mu": self.gdp_mu,
-            "without_amplification": {
-                "epsilon": finite_or_none(self.unamplified_epsilon),
-                "zcdp_rho": self.unamplified_zcdp_rho,
-            },
-            "curve": [{"delta": delta, "epsilon": finite_or_none(eps)} for delta, eps in self.curve],
-            "other_relations": [{**vars(other), "epsilon": finite_or_none(other.epsilon)} for other in self.other_relations],
+            "without_amplification": {"epsilon": self.unamplified_epsilon, "zcdp_rho": self.unamplified_zcdp_rho},
+            "curve": [{"delta": delta, "epsilon": epsilon} for delta, epsilon in self.curve],
+            "other_relations": [vars(other) for other in self.other_relations],
             "versions": library_versions(),
         }
+        return {name: finite_only(value) for name, value in stated.items()}
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ def trade_off(events: Sequence[tuple[Event, int]], false_positive_rates: npt.Arr
 
     Source: Dong, Roth and Su 2022, Definition 2.1, https://arxiv.org/abs/1905.02383.
     """
-    rates, together = _require_rates(false_positive_rates), counted(events)
+    rates = numbers_within("false_positive_rates", false_positive_rates, "from 0 to 1", lambda rate: 0 <= rate <= 1)
+    together = counted(events)
     mu = gdp_mu(together, neighboring_relation)
     if mu is None:
         return trade_off_from_profile(lambda epsilon: composition.delta(together, epsilon, neighboring_relation), rates)
@@ -81,12 +82,11 @@ def trade_off(events: Sequence[tuple[Event, int]], false_positive_rates: npt.Arr
     return np.where(rates == 1, 0.0, errors)
 
 
-def trade_off_from_profile(profile: Callable[[float], float], false_positive_rates: npt.ArrayLike) -> Array:
+def trade_off_from_profile(profile: Callable[[float], float], rates: Array) -> Array:
     """The lower bounds on false negative rates, ``(rates,)``, that some dozens of points of a privacy profile give.
 
-    ``profile`` is the delta at an epsilon ≥ 0, an upper bound for both directions.
+    ``profile`` is the delta at an epsilon ≥ 0, an upper bound for both directions; ``rates`` are false positive rates.
     """
-    rates = _require_rates(false_positive_rates)
     inner = rates[(rates > 0) & (rates < 1)]
     # At larger epsilons neither form can gain more than a thousandth of the smallest rate asked for.
     enough = 1e-3 * float(np.minimum(inner, 1 - inner).min()) if inner.size else 1e-6
@@ -111,7 +111,3 @@ def _errors(epsilons: Array, profile: dict[float, float], rates: Array) -> Array
     kept = 1 - np.minimum(1.0, [profile[float(epsilon)] for epsilon in epsilons])
     rate = rates[:, None]
     return np.asarray(np.maximum(kept - np.exp(epsilons) * rate, np.exp(-epsilons) * (kept - rate)))
-
-
-def _require_rates(values: npt.ArrayLike) -> Array:
-    return numbers_within("false_positive_rates", values, "from 0 to 1", lambda rate: 0 <= rate <= 1)

@@ -18,7 +18,6 @@ Source: Tseng and Bertsekas 1993, "On the convergence of the exponential multipl
 https://doi.org/10.1007/BF01581236.
 """
 
-import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -309,8 +308,7 @@ def optimize(
     equal = " with columns of equal norm" if participations > 1 or unused else ""
     bound, family = found.lower_bound * squared, f"every strategy of at most {bands} bands{equal}"
     if weights is None:
-        with contextlib.suppress(ArithmeticError):
-            bound, family = max((bound, family), (bounds.lower_bound(workload, participation, objective), "every strategy"))
+        bound, family = max((bound, family), (bounds.lower_bound(workload, participation, objective), "every strategy"))
     return Optimized(strategy, workload, participation, objective, found.value * squared, bound, family, found.evaluations)
 
 

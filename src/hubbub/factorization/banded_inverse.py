@@ -102,9 +102,7 @@ def banded_inverse_bound(a: Array, weights: Array, d: Array, separation: int, pa
     n, b = len(a), len(d)
     if n * b**2 > MOST_WORK:
         return 0.0
-    unit = np.zeros(n)
-    unit[0] = 1.0
-    v = matrices.columns_at(matrices.divide(unit, d), n, separation, participations)
+    v = matrices.columns_at(matrices.inverse(d, n), n, separation, participations)
     h = matrices.divide(v[::-1], d)
     triangle = linalg.qr(columns_of(a, b) * np.sqrt(weights)[:, None], mode="r", overwrite_a=True)[0][:b]
     quotients = linalg.solve_triangular(triangle, columns_of(h, b).T, trans="T")

@@ -19,6 +19,7 @@ from hubbub.mechanism.participation import (
     require_pattern,
     worst_rounds,
 )
+from hubbub.mechanism.strategies.matrices import divide
 from hubbub.mechanism.workloads import Workload, require_workload
 
 # Enough for a relative 1e-4 of the best bound of this kind without momentum.
@@ -75,10 +76,7 @@ def of_one_client(workload: Workload, participation: Participation, objective: s
     joined = np.zeros(workload.rounds)
     joined[: apart * most : apart] = 1.0
     if workload.momentum:
-        # Slow to import: as long as everything else that a plan needs.
-        from scipy.signal import lfilter
-
-        joined = lfilter([1.0], [1.0, -workload.momentum], joined)
+        joined = divide(joined, np.array([1.0, -workload.momentum]))
     rates = 1.0 if workload.learning_rates is None else np.asarray(workload.learning_rates)
     with np.errstate(all="ignore"):
         moved = np.square(np.cumsum(rates * joined))

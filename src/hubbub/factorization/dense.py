@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
+from scipy.special import softmax
 
 from hubbub._util.checks import Array, one_of
 from hubbub.factorization import toeplitz
@@ -336,24 +337,18 @@ def _blocks(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array]:
     """The diagonal blocks of the optimal X for V and w, and w · the errors of its rows (empty where they are not needed)."""
     if problem.by_poles:
         return inverse_blocks(*_pencil(problem, V, w)), np.empty(0)
-    root, values, left = _decomposed(problem, V, w)
-    b, k = problem.residues, problem.epochs
-    columns = (np.sqrt(values)[:, None] * root).reshape(-1, k, b).transpose(2, 1, 0)
-    return columns @ np.swapaxes(columns, 1, 2), np.square(left) @ values
+    root, left, values = _decomposed(problem, V, w)
+    return np.swapaxes(root, 1, 2) @ root, np.square(left) @ values
 
 
 def _decomposed(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Array]:
-    """R·H⁻¹, S and U for a root V = H·Hᵀ and the decomposition U·S·R of W^(1/2)·A·H: X = (R·H⁻¹)ᵀ·S·R·H⁻¹."""
-    b, k = problem.residues, problem.epochs
-    n = b * k
-    roots = np.linalg.cholesky(V)
-    H = np.zeros((k, b, k, b))
-    inverse = np.zeros((k, b, k, b))
-    each = np.arange(b)
-    H[:, each, :, each] = roots
-    inverse[:, each, :, each] = np.linalg.inv(roots)
-    left, values, right = np.linalg.svd((np.sqrt(w)[:, None] * problem.workload.matrix()) @ H.reshape(n, n))
-    return right @ inverse.reshape(n, n), values, left
+    """A root of X by residue, S^(1/2)·R·H⁻¹ ``(residues, rounds, epochs)``; U and S of W^(1/2)·A·H = U·S·R, where V = H·Hᵀ."""
+    n, b, k = problem.workload.rounds, problem.residues, problem.epochs
+    roots, weighted = np.linalg.cholesky(V), np.sqrt(w)[:, None] * problem.workload.matrix()
+    K = weighted.reshape(n, k, b).transpose(2, 0, 1) @ roots
+    left, values, right = np.linalg.svd(K.transpose(1, 0, 2).reshape(n, n))
+    root = (np.sqrt(values)[:, None] * right).reshape(n, b, k).transpose(1, 0, 2) @ np.linalg.inv(roots)
+    return root, left, values
 
 
 def _pencil(problem: _Problem, V: Array, w: Array) -> tuple[Array, Array, Poles]:
@@ -387,16 +382,14 @@ def _strategy(problem: _Problem, V: Array, w: Array) -> Array:
 
 
 def _root(problem: _Problem, V: Array, w: Array) -> Array:
-    """Y with X = YᵀY."""
-    right, values, _ = _decomposed(problem, V, w)
-    return np.asarray(np.sqrt(values)[:, None] * right)
+    """Y with X = YᵀY, ``(rounds, rounds)``."""
+    n = problem.workload.rounds
+    return _decomposed(problem, V, w)[0].transpose(1, 2, 0).reshape(n, n)
 
 
 def _mean_of(V: Array, other: Array) -> Array:
     """The geometric mean of positive definite matrices, V^(1/2)·(V^(−1/2)·V′·V^(−1/2))^(1/2)·V^(1/2)."""
-    values, vectors = np.linalg.eigh(V)
-    root = (vectors * np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    inverse = (vectors / np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    root, inverse = _with_eigenvalues(np.sqrt, V), _with_eigenvalues(lambda values: 1 / np.sqrt(values), V)
     return np.asarray(root @ _with_eigenvalues(np.sqrt, inverse @ other @ inverse) @ root)
 
 
@@ -416,6 +409,5 @@ def _with_eigenvalues(function: Callable[[Array], Array], V: Array) -> Array:
 
 def _shares(logarithms: Array) -> Array:
     """Weights with a sum of 1, none of them below the least."""
-    shares = np.exp(logarithms - logarithms.max())
-    shares = np.maximum(shares / shares.sum(), _LEAST_WEIGHT / len(shares))
+    shares = np.maximum(softmax(logarithms), _LEAST_WEIGHT / len(logarithms))
     return np.asarray(shares / shares.sum())

@@ -33,6 +33,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack
+from scipy.special import log_softmax, softmax
 
 from hubbub._util.checks import Array
 from hubbub.factorization.anderson import fixed_point
@@ -179,8 +180,8 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
     count = int(classes.max()) + 1
 
     def weights(logarithms: Array) -> tuple[Array, Array]:
-        v = np.where(joined, _normalized(logarithms[:count])[classes], 0.0)
-        return v, _normalized(logarithms[count:]) if objective == "max" else np.full(n, 1 / n)
+        v = np.where(joined, softmax(logarithms[:count])[classes], 0.0)
+        return v, np.asarray(softmax(logarithms[count:])) if objective == "max" else np.full(n, 1 / n)
 
     def improved(logarithms: Array) -> Array:
         v, w = weights(logarithms)
@@ -197,11 +198,11 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
 
     def floored(logarithms: Array) -> Array:
         parts = [part for part in np.split(logarithms, [count]) if len(part)]
-        return np.concatenate([np.maximum(_centered(part), math.log(_LEAST_WEIGHT[objective] / len(part))) for part in parts])
+        return np.concatenate([np.maximum(log_softmax(part), math.log(_LEAST_WEIGHT[objective] / len(part))) for part in parts])
 
     def important(logarithms: Array) -> Array:
         # Weights that vanish at the optimum never stop falling; they must not steer the others.
-        sizes = [np.exp(_centered(part)) * len(part) for part in np.split(logarithms, [count]) if len(part)]
+        sizes = [softmax(part) * len(part) for part in np.split(logarithms, [count]) if len(part)]
         return np.asarray(np.minimum(np.sqrt(np.concatenate(sizes)), 1.0))
 
     start = _log_shares(np.bincount(classes[joined], np.sqrt(n - np.flatnonzero(joined)), count))
@@ -230,18 +231,8 @@ def _diagonal(workload: Workload, gram: Array, w: Array, v: Array, poles: Poles,
     return _smoothed_diagonal(workload, w, v, poles, transposed=transposed)
 
 
-def _centered(logarithms: Array) -> Array:
-    """The same weights with a sum of 1."""
-    largest = logarithms.max()
-    return np.asarray(logarithms - largest - math.log(np.exp(logarithms - largest).sum()))
-
-
-def _normalized(logarithms: Array) -> Array:
-    return np.asarray(np.exp(_centered(logarithms)))
-
-
 def _log_shares(parts: npt.NDArray[np.floating | np.integer]) -> Array:
-    return _centered(np.log(np.maximum(parts, 1e-300)))
+    return np.asarray(log_softmax(np.log(np.maximum(parts, 1e-300))))
 
 
 def _resolving(bands: Array, gram: Array, v: Array, w: Array, tolerance: float) -> Poles:

@@ -21,7 +21,7 @@ from hubbub.factorization.lbfgs import minimize
 from hubbub.factorization.optimized import Optimized, on_one_thread
 from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
 from hubbub.mechanism.strategies import matrices
-from hubbub.mechanism.strategies.matrices import correlate, divide, transposed_divide
+from hubbub.mechanism.strategies.matrices import correlate, divide, inverse, transposed_divide
 from hubbub.mechanism.strategies.toeplitz import NormalizedToeplitz
 from hubbub.mechanism.workloads import Workload
 
@@ -39,11 +39,9 @@ def mean_error(c: Array, rounds: int, momentum: float) -> tuple[float, Array]:
     bands = len(c)
     last = rounds - bands
     geometric = np.asarray(float(momentum) ** np.arange(rounds), dtype=np.float64)
-    unit = np.zeros(rounds)
-    unit[0] = 1.0
     with np.errstate(over="ignore", invalid="ignore"):
         # The first columns of the Toeplitz parts of B and M, over s, and of T⁻¹.
-        m, gamma = divide(geometric, c), divide(unit, c)
+        m, gamma = divide(geometric, c), inverse(c, rounds)
         b = np.cumsum(m)
         weights = np.maximum(last + 1 - np.arange(rounds), 0) / rounds
         error = float((weights * b) @ b)

@@ -125,8 +125,7 @@ def load_answer(path: str | Path) -> Stored:
     except (OSError, RuntimeError) as error:
         raise DataError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     try:
-        stated = _stated(content)
-        return _stored(stated, safetensors.load(content))
+        return _stored(_stated(content), safetensors.load(content))
     except (SafetensorError, ValueError, TypeError, OverflowError, HubbubError) as error:
         raise DataError(f"{file}: is no strategy file ({error})") from error
 

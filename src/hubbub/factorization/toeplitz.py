@@ -211,12 +211,10 @@ class _Form:
         quotient = float(point @ image)
         residual = float(np.linalg.norm(image - quotient * point))
         rest = max(0.0, self.trace() - quotient)
-        beside, second = rest, point
-        for step in range(_STEPS):
-            if beside < 0.9 * quotient or len(point) == 1:
+        beside, second = rest, np.linspace(-1.0, 1.0, len(point))
+        for _ in range(_STEPS if len(point) > 1 else 0):
+            if beside < 0.9 * quotient:
                 break
-            if not step:
-                second = np.linspace(-1.0, 1.0, len(point))
             second = _unit(second - (point @ second) * point)
             image = self(second)
             image -= (point @ image) * point
