@@ -235,7 +235,7 @@ class LocalGrid(Grid):
             self._contexts[node_id] = Context(TaskIdentity.run_id, node_id, config, RecordDict(), dict(self._run_config))
         crafted = self._crafted.get(node_id) if is_training(message.metadata.message_type) else None
         try:
-            # Ten times faster than to serialise them once more.
+            # A copy of its own, which the app may change in place.
             arrived = Message(copy.deepcopy(content), node_id, message.metadata.message_type)
             arrived.metadata.__dict__.update(message.metadata.__dict__)
             answer: object = (crafted or self._client_app)(arrived, self._contexts[node_id])
