@@ -41,9 +41,9 @@ class PrivateStrategy(Strategy):
         if isinstance(clipping, AdaptiveClipping) and known:
             # Refuses noise on the count that leaves none for the updates, before the first round.
             clipping.split(mechanism.noise_multiplier, known)
-        if options.secagg:
+        if options.encryption:
             # Refuses sums that would not be exact.
-            options.secagg.packing(mechanism, options.num_sampled_clients or 0)
+            options.encryption.packing(options.num_sampled_clients or 0, mechanism)
         # Refuses a mechanism that no theorem covers.
         self.guarantee(rounds=1)
 
