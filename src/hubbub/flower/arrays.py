@@ -130,9 +130,22 @@ class Layout:
     def _view(
         self, arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = _FLOATS
     ) -> npt.NDArray[Any]:
+        """The entries of a received array; its header is compared with its length before memory is allocated."""
         if name not in arrays:
             raise ValueError(f"has no array {name!r}")
-        array = read(arrays[name])
+        data = arrays[name].data
+        if arrays[name].stype != "numpy.ndarray":
+            raise ValueError("an array is not stored as NumPy stores it")
+        stream = io.BytesIO(data)
+        try:
+            dtype, fortran_order, stated = read_header(stream)
+        except ValueError as error:
+            raise ValueError("an array has no header of a plain NumPy array") from error
+        size = math.prod(stated) * dtype.itemsize
+        if len(data) - stream.tell() != size:
+            raise ValueError(f"holds {len(data) - stream.tell()} bytes of entries, its header says {size}")
+        # A view, so that an array of a wrong shape is refused without a copy.
+        array = np.frombuffer(data, dtype, offset=stream.tell()).reshape(stated, order="F" if fortran_order else "C")
         if array.shape != shape or array.dtype.name not in dtypes:
             raise ValueError(f"{name!r} is {array.dtype} {array.shape}, the model's {' or '.join(dtypes)} {shape}")
         return array.reshape(-1)
@@ -141,19 +154,3 @@ class Layout:
 def native(view: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A writable copy in native byte order."""
     return np.array(view, dtype=view.dtype.newbyteorder("="))
-
-
-def read(array: Array) -> npt.NDArray[np.generic]:
-    """The entries of a received array; its header is compared with its length before memory is allocated."""
-    if array.stype != "numpy.ndarray":
-        raise ValueError("an array is not stored as NumPy stores it")
-    stream = io.BytesIO(array.data)
-    try:
-        dtype, fortran_order, shape = read_header(stream)
-    except ValueError as error:
-        raise ValueError("an array has no header of a plain NumPy array") from error
-    size = math.prod(shape) * dtype.itemsize
-    if len(array.data) - stream.tell() != size:
-        raise ValueError(f"holds {len(array.data) - stream.tell()} bytes of entries, its header says {size}")
-    # A view, so that an array of a wrong shape is refused without a copy.
-    return np.frombuffer(array.data, dtype, offset=stream.tell()).reshape(shape, order="F" if fortran_order else "C")

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid, PrivacyAccountant, PrivacySpent
 from flwr.serverapp.strategy import Strategy
 
 from hubbub.errors import ConfigError
-from hubbub.flower.messages import NORM_BIT
+from hubbub.flower.messages import NORM_BIT, first_config
 from hubbub.flower.options import StrategyArguments, knowing
 from hubbub.flower.strategies import DPFedAvgAdaptive, DPFedAvgFixed, PrivateStrategy
 
@@ -104,7 +104,7 @@ class _ClientsClip(PrivateStrategy):
         """The messages, with the clip norm also under the name of Flower's mods."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         for message in messages:
-            next(iter(message.content.config_records.values()))[_FLOWER_CLIP_NORM] = self.clip_norm
+            first_config(message.content)[_FLOWER_CLIP_NORM] = self.clip_norm
         return messages
 
 
@@ -217,16 +217,16 @@ def _with_budget(accountant: PrivacyAccountant | None, options: StrategyArgument
     """The options, with the budget of an accountant of Flower's."""
     if accountant is None:
         return options
-    config, method = accountant.config, accountant.config.sampling_method
+    config = accountant.config
     if accountant.num_releases:
         raise ConfigError(
             f"accountant: has counted {accountant.num_releases} releases already, which this run's ledger does not know of; "
             "give a fresh one with the budget that is left"
         )
-    if getattr(method, "value", method) != "no-amplification":
+    if config.sampling_method != "no-amplification":
         raise ConfigError(
-            f"accountant: counts with sampling_method = {method}, while cohorts of a fixed size amplify nothing; give one with "
-            "'no-amplification', or use hubbub.flower.DPFedAvgFixed with sampling_probability"
+            f"accountant: counts with sampling_method = {config.sampling_method}, while cohorts of a fixed size amplify "
+            "nothing; give one with 'no-amplification', or use hubbub.flower.DPFedAvgFixed with sampling_probability"
         )
     stop, delta = options.get("stop_epsilon"), options.get("delta", config.target_delta)
     if None not in (stop, config.max_epsilon) or delta != config.target_delta:

@@ -74,12 +74,11 @@ def held(key: KeyShare | PrivateKey | None = None, challenge: object = None, nod
     """A node's answer to a hello: the number of its share, 1 for a whole key, 0 for nothing, the key's id, and the proof."""
     if key is None:
         return ConfigRecord({"holder": 0, "key-id": ""})
-    numbers: dict[str, int] = {}
+    answer = ConfigRecord({"holder": key.holder, "key-id": key.public.key_id})
     if isinstance(challenge, bytes) and len(challenge) == CHALLENGE_BYTES:
-        found = key.identified(_of_node(challenge, node))
-        numbers = vars(found) if isinstance(found, Proof) else {"response": found}
-    proof = {name: _little(int(number)) for name, number in numbers.items()}
-    return ConfigRecord({"holder": key.holder, "key-id": key.public.key_id, **proof})
+        proof = key.identified(_of_node(challenge, node))
+        answer.update(_numbers(vars(proof) if isinstance(proof, Proof) else {"response": proof}))
+    return answer
 
 
 def claimed(content: RecordDict, key: PublicKey | ThresholdKey, challenge: bytes, node: int) -> int:
@@ -88,13 +87,12 @@ def claimed(content: RecordDict, key: PublicKey | ThresholdKey, challenge: bytes
     number = integer("holder", record.get("holder"), at_least=0, at_most=100)
     if not 0 < number <= key.holders or record.get("key-id") != key.key_id:
         return 0
-    names = ("challenge", "response") if isinstance(key, ThresholdKey) else ("response",)
-    numbers = [int.from_bytes(_bytes(record, name, _LONGEST_PROOF), "little") for name in names]
+    asked = _of_node(challenge, node)
     if isinstance(key, ThresholdKey):
-        shown_to_have = threshold.identifies(key, number, _of_node(challenge, node), Proof(*numbers))
+        proved = threshold.identifies(key, number, asked, _proof(record))
     else:
-        shown_to_have = paillier.identifies(key, _of_node(challenge, node), numbers[0])
-    if not shown_to_have:
+        proved = paillier.identifies(key, asked, _number(record, "response"))
+    if not proved:
         raise ValueError(f"claims to be holder {number} of the key, and does not prove it")
     return number
 
@@ -104,8 +102,17 @@ def _of_node(challenge: bytes, node: int) -> bytes:
     return challenge + str(node).encode()
 
 
-def _little(number: int) -> bytes:
-    return number.to_bytes((number.bit_length() + 7) // 8, "little")
+def _numbers(named: Mapping[str, int]) -> dict[str, bytes]:
+    """The numbers of a proof for a record."""
+    return {name: int(number).to_bytes((number.bit_length() + 7) // 8, "little") for name, number in named.items()}
+
+
+def _number(record: ConfigRecord, name: str) -> int:
+    return int.from_bytes(bytes_of(record, name, _LONGEST_PROOF), "little")
+
+
+def _proof(record: ConfigRecord) -> Proof:
+    return Proof(_number(record, "challenge"), _number(record, "response"))
 
 
 def requests(request: Request) -> Iterator[tuple[str, int, dict[str, ConfigRecord]]]:
@@ -126,9 +133,8 @@ def answer_record(answer: Opened, key_bits: int) -> ConfigRecord:
     if not isinstance(answer, Partial):
         size = key_bits // 8 + _SPARE_BYTES
         return ConfigRecord({"plaintexts": b"".join(int(m).to_bytes(size, "little", signed=True) for m in answer)})
-    proof = {"challenge": int(answer.proof.challenge), "response": int(answer.proof.response)}
-    numbers = {name: _little(number) for name, number in proof.items()}
-    return ConfigRecord({"holder": answer.holder, "parts": b"".join(as_bytes(answer.integers, key_bits)), **numbers})
+    parts = b"".join(as_bytes(answer.integers, key_bits))
+    return ConfigRecord({"holder": answer.holder, "parts": parts, **_numbers(vars(answer.proof))})
 
 
 def opened(content: RecordDict, holder: int, aggregator: Aggregator, public: ThresholdKey | None) -> Opened:
@@ -140,8 +146,7 @@ def opened(content: RecordDict, holder: int, aggregator: Aggregator, public: Thr
     if record.get("holder") != holder:
         raise ValueError(f"answers as holder {shown(record.get('holder'))}")
     powers = tuple(_integers(record, "parts", count, width(bits)))
-    proof = Proof(*(int.from_bytes(_bytes(record, name, _LONGEST_PROOF), "little") for name in ("challenge", "response")))
-    return Partial(public.key_id, holder, total.shape, tuple(int(c) for c in total.integers), powers, proof)
+    return Partial(public.key_id, holder, total.shape, tuple(int(c) for c in total.integers), powers, _proof(record))
 
 
 def _records(messages: Mapping[str, Iterable[bytes]]) -> dict[str, ConfigRecord]:
@@ -161,10 +166,11 @@ def data_of(content: RecordDict, name: str) -> bytes:
     record = content.get(name)
     if not isinstance(record, ConfigRecord):
         raise ValueError(f"has no ConfigRecord {name!r}")
-    return _bytes(record, "data")
+    return bytes_of(record, "data")
 
 
-def _bytes(record: ConfigRecord, name: str, at_most: int | None = None) -> bytes:
+def bytes_of(record: ConfigRecord, name: str, at_most: int | None = None) -> bytes:
+    """The bytes under a name."""
     value = record.get(name)
     if not isinstance(value, bytes) or (at_most is not None and len(value) > at_most):
         raise ValueError(f"{name}: must be bytes" + ("" if at_most is None else f", at most {at_most}"))
@@ -172,7 +178,7 @@ def _bytes(record: ConfigRecord, name: str, at_most: int | None = None) -> bytes
 
 
 def _integers(record: ConfigRecord, name: str, count: int, size: int, *, signed: bool = False) -> list[int]:
-    data = _bytes(record, name)
+    data = bytes_of(record, name)
     if len(data) != count * size:
         raise ValueError(f"{name}: has {len(data)} bytes, {count} numbers of {size} were asked for")
     return [int.from_bytes(data[i : i + size], "little", signed=signed) for i in range(0, len(data), size)]

@@ -41,8 +41,8 @@ def answer(
     number = Holder(key, agreement).number
     # The run's name comes from outside.
     folder = root / f"holder-{number}-{hashlib.sha256(agreement.run.encode()).hexdigest()[:16]}"
-    if action != HELLO and not folder.exists():
-        raise ValueError(_unknown(agreement))
+    if action != HELLO and not (folder / "agreement.json").exists():
+        raise ValueError(f"run {agreement.run!r}: this holder does not know it; say {HELLO} first")
     with files.locked_folder(folder):
         if action == HELLO:
             _agree(folder, key, agreement, record, seed)
@@ -71,7 +71,8 @@ def answer(
 
 def _agree(folder: Path, key: KeyShare | PrivateKey, agreement: Agreement, record: ConfigRecord, seed: int | None) -> None:
     """Keep the agreement and the promise the first time; later refuse others under the run's name."""
-    stated, arrays = (_optional(record, name) for name in (PROMISE, messages.ARRAYS))
+    most = {PROMISE: _LARGEST_PROMISE, messages.ARRAYS: _LARGEST_ARRAYS}
+    stated, arrays = (messages.bytes_of(record, name, most[name]) if name in record else b"" for name in most)
     if (folder / "agreement.json").exists():
         _require_agreed(folder, agreement)
         if _kept(folder) != [stated, arrays]:
@@ -157,8 +158,6 @@ def _kept(folder: Path) -> list[bytes]:
 
 
 def _promise(stated: bytes, arrays: bytes) -> Promise:
-    if len(stated) > _LARGEST_PROMISE:
-        raise ValueError(f"{PROMISE}: has {len(stated)} bytes, at most {_LARGEST_PROMISE} are read")
     record = table(PROMISE, strict_json.loads(stated))
     try:
         promise = Promise.from_record(record, {name: tensor.numpy() for name, tensor in parse(arrays).items()})
@@ -176,21 +175,7 @@ def _log_once(run: str, min_contributions: int, sentence: str) -> None:
 
 
 def _require_agreed(folder: Path, agreement: Agreement) -> None:
-    path = folder / "agreement.json"
-    if not path.exists():
-        raise ValueError(_unknown(agreement))
     if not (folder / "opened.json").exists():
         raise RunFolderError(f"{folder}: opened.json is missing, so that nobody knows which rounds were opened; restore it")
-    if files.read(path, at_most=_LARGEST_PROMISE) != strict_json.canonical(agreement.record()):
+    if files.read(folder / "agreement.json", at_most=_LARGEST_PROMISE) != strict_json.canonical(agreement.record()):
         raise ValueError(f"run {agreement.run!r}: this holder agreed to other terms under that name (agreement.json)")
-
-
-def _unknown(agreement: Agreement) -> str:
-    return f"run {agreement.run!r}: this holder does not know it; say {HELLO} first"
-
-
-def _optional(record: ConfigRecord, name: str) -> bytes:
-    value = record.get(name, b"")
-    if not isinstance(value, bytes) or len(value) > _LARGEST_ARRAYS:
-        raise TypeError(f"{name}: must be bytes")
-    return value

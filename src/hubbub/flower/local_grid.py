@@ -22,15 +22,15 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from hubbub._util import checks as _checks
 from hubbub.errors import ConfigError
-from hubbub.flower.messages import is_training
+from hubbub.flower.messages import APP_RAISED, is_training
 from hubbub.flower.mods import App
 
 # Flower's node id of the SuperLink, for which a ServerApp sends; also the id of this process's run and task.
 _SERVER = 1
 # Far from the indices of nodes and partitions, so that a mix-up of both finds no data.
 _FIRST_NODE = 1001
-# Flower's error codes; the last is of a ClientApp that ended without a reply that can be sent.
-_APP_RAISED, _NODE_UNAVAILABLE, _APP_CRASHED = 2, 5, 8
+# Further error codes of Flower; the last is of a ClientApp that ended without a reply that can be sent.
+_NODE_UNAVAILABLE, _APP_CRASHED = 5, 8
 _log = logging.getLogger("flwr")
 
 # One message, several, or none.
@@ -127,10 +127,7 @@ class LocalGrid(Grid):
             ValueError: The grid has no such node.
         """
         silent = frozenset(node_ids)
-        unknown = sorted(silent.difference(self._node_ids))
-        if unknown:
-            known = f"{self._node_ids[0]} to {self._node_ids[-1]}"
-            raise ValueError(f"node_ids = {_checks.shown(unknown)}: not in this grid, whose nodes are {known}")
+        self._require_nodes("node_ids", silent)
         self._offline = silent
 
     def craft(self, node_id: int, answer: App | None) -> None:
@@ -143,14 +140,18 @@ class LocalGrid(Grid):
             ValueError: The grid has no such node.
             ConfigError: This version of Flower does not show an app's mods.
         """
-        if node_id not in self._node_ids:
-            raise ValueError(f"node_id = {node_id!r}: not in this grid, nodes are {self._node_ids[0]} to {self._node_ids[-1]}")
+        self._require_nodes("node_id", {node_id})
         mods = getattr(self._client_app, "_mods", None)
         if not isinstance(mods, list):
             raise ConfigError("craft: this version of Flower does not show the mods of a ClientApp, within which to answer")
         self._crafted.pop(node_id, None)
         if answer is not None:
             self._crafted[node_id] = reduce(lambda inner, mod: partial(mod, call_next=inner), reversed(mods), answer)
+
+    def _require_nodes(self, name: str, node_ids: Iterable[int]) -> None:
+        if unknown := sorted(set(node_ids).difference(self._node_ids)):
+            nodes = f"{self._node_ids[0]} to {self._node_ids[-1]}"
+            raise ValueError(f"{name} = {unknown[0]!r}: not in this grid, whose nodes are {nodes}")
 
     @property
     def run(self) -> Any:
@@ -234,12 +235,13 @@ class LocalGrid(Grid):
             self._contexts[node_id] = Context(TaskIdentity.run_id, node_id, config, RecordDict(), dict(self._run_config))
         crafted = self._crafted.get(node_id) if is_training(message.metadata.message_type) else None
         try:
-            arrived = Message(_copied(content), node_id, message.metadata.message_type)
+            # A copy of its own, which the app may change in place.
+            arrived = Message(copy.deepcopy(content), node_id, message.metadata.message_type)
             arrived.metadata.__dict__.update(message.metadata.__dict__)
             answer: object = (crafted or self._client_app)(arrived, self._contexts[node_id])
         except Exception as error:  # noqa: BLE001 # whatever a ClientApp raises is an error reply, as on a SuperNode
             _log.error("ClientApp raised an exception", exc_info=error)
-            return Message(Error(_APP_RAISED, f"{type(error)}:<'{error}'>"), reply_to=message)
+            return Message(Error(APP_RAISED, f"{type(error)}:<'{error}'>"), reply_to=message)
         return _returned(answer, message)
 
 
@@ -254,15 +256,6 @@ def received(content: RecordDict) -> RecordDict:
         else:
             found[name] = type(record).inflate(record.deflate())
     return RecordDict(found)
-
-
-def _copied(content: RecordDict) -> RecordDict:
-    """A copy of received records, ten times faster than serialisation; only lists and arrays can be changed in place."""
-    copies: dict[str, Any] = {}
-    for name, record in content.items():
-        copies[name] = record.copy()
-        copies[name].update({key: copy.copy(value) for key, value in record.items() if isinstance(value, list | Array)})
-    return RecordDict(copies)
 
 
 def _returned(answer: object, message: Message) -> Message | None:

@@ -34,8 +34,8 @@ LATTICE_BITS = "dpfedavg_lattice_bits"
 # Of secure aggregation: the round, from 0, and what a client sends.
 ROUND_INDEX = "hubbub_round_index"
 ENCRYPTED = "hubbub_encrypted"
-# Flower's MOD_FAILED_PRECONDITION: the error code of a mod or a holder that refuses.
-FAILED_PRECONDITION = 6
+# Flower's error codes of an app that failed, and of a mod or a holder that refuses.
+APP_RAISED, FAILED_PRECONDITION = 2, 6
 _LONGEST_REASON = 200
 # Faults that are kept, for each client of the cohort.
 _MOST_FAULTS = 4
@@ -195,6 +195,11 @@ def configured(
 def records_of(content: RecordDict, kind: type[_Record]) -> list[_Record]:
     """The records of one kind. Flower's own view of them keeps the whole content alive until Python's garbage collection."""
     return [record for record in content.values() if isinstance(record, kind)]
+
+
+def first_config(content: RecordDict) -> ConfigRecord:
+    """The configuration in a message to a client, its first ConfigRecord; an empty one if it has none."""
+    return next(iter(records_of(content, ConfigRecord)), ConfigRecord())
 
 
 def stated_numbers(messages: RoundMessages, replies: Iterable[Message]) -> list[dict[str, float]]:

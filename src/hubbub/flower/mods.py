@@ -138,7 +138,6 @@ Mod = Callable[[Message, Context, App], Message]
 _TIMER = "hubbub-timer"
 _LAST = "last-training"
 _LOG = logging.getLogger("flwr")
-_ORDER = "list both, mods=[noising_mod, clipping_mod]: the first is the outermost, and the last to touch the reply"
 
 
 def clipping_mod(msg: Message, context: Context, call_next: App) -> Message:
@@ -164,10 +163,13 @@ def clipping_mod(msg: Message, context: Context, call_next: App) -> Message:
     if not is_training(msg.metadata.message_type):
         return call_next(msg, context)
     try:
-        request = Request.of(_config(msg.content)[1])
+        request = Request.of(messages.first_config(msg.content))
         if request.noise_stddev is not None:
             # A noising_mod around this one removes the key.
-            raise ValueError(f"{NOISE_STDDEV} is asked for, and no noising_mod stands before this mod; {_ORDER}")
+            raise ValueError(
+                f"{NOISE_STDDEV} is asked for, and no noising_mod stands before this mod; list both, "
+                "mods=[noising_mod, clipping_mod]: the first is the outermost, and the last to touch the reply"
+            )
         sent = Sent(single_arrays(msg.content))
     except (KeyError, TypeError, ValueError) as error:
         return refusal(msg, "clipping_mod", error)
@@ -209,7 +211,7 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
     Source: Kairouz et al. 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation",
     https://arxiv.org/abs/2102.06387 (shares); Canonne et al. 2020, https://arxiv.org/abs/2004.00010 (the exact noise).
     """
-    label, config = _config(msg.content)
+    config = messages.first_config(msg.content)
     if not is_training(msg.metadata.message_type) or NOISE_STDDEV not in config:
         return call_next(msg, context)
     try:
@@ -220,9 +222,8 @@ def noising_mod(msg: Message, context: Context, call_next: App) -> Message:
     # The key tells an inner mod that no noise will be added, so it is removed; from a copy, since a grid may send the same
     # message again.
     inner = copy.copy(msg)
-    inner.content = RecordDict(
-        {**msg.content, label: ConfigRecord({key: value for key, value in config.items() if key != NOISE_STDDEV})}
-    )
+    left = ConfigRecord({key: value for key, value in config.items() if key != NOISE_STDDEV})
+    inner.content = RecordDict({name: left if record is config else record for name, record in msg.content.items()})
     reply = discreet(msg, "noising_mod", lambda: call_next(inner, context))
     if reply.has_error():
         return reply
@@ -283,10 +284,6 @@ def timer_mod(min_seconds: float, *, clock: Callable[[], float] = time.time) -> 
         return call_next(msg, context)
 
     return timed
-
-
-def _config(content: RecordDict) -> tuple[str, ConfigRecord]:
-    return next(iter(content.config_records.items()), ("config", ConfigRecord()))
 
 
 def _free(content: RecordDict) -> str:

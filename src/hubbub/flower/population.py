@@ -13,15 +13,13 @@ from hubbub._util.checks import integer, positive
 from hubbub.errors import ConfigError
 from hubbub.flower.arrays import Layout, difference, native
 from hubbub.flower.local_grid import LocalGrid
-from hubbub.flower.messages import CLIP_NORM, RoundMessages, addressed, single_arrays, stated_numbers
+from hubbub.flower.messages import APP_RAISED, CLIP_NORM, RoundMessages, addressed, single_arrays, stated_numbers
 from hubbub.flower.summing import TRAIN_LOSS, Streaming, Summing, train_loss
 from hubbub.training.aggregate import Adversary, Cohort, LatticeSum, PlainSum, Population, adversarial_update, statistics
 from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.simulation.local import flat_parameters
 
 ROUND_INDEX = "round-index"
-# Flower's code of an app that failed.
-_APP_RAISED = 2
 
 
 class GridPopulation(Population):
@@ -103,7 +101,7 @@ class GridPopulation(Population):
             load(model, single_arrays(message.content))
             update = adversarial_update(adversary, model, integer(ROUND_INDEX, config[ROUND_INDEX], at_least=0))
             if update is None:
-                return Message(Error(_APP_RAISED, "the adversary does not answer"), reply_to=message)
+                return Message(Error(APP_RAISED, "the adversary does not answer"), reply_to=message)
             before = flat_parameters(model)
             after = (before.to(torch.float64) + update.cpu()).to(before.dtype)
             return Message(trained(model, after, math.nan), reply_to=message)
@@ -158,13 +156,8 @@ class GridPopulation(Population):
             round_index: From 0.
             further: More settings for the clients.
         """
-        settings: dict[str, float | str | bytes] = {
-            "server-round": round_index + 1,
-            ROUND_INDEX: round_index,
-            **(further or {}),
-        }
-        if clip_norm is not None:
-            settings[CLIP_NORM] = float(clip_norm)
+        clipping = {} if clip_norm is None else {CLIP_NORM: float(clip_norm)}
+        settings = {"server-round": round_index + 1, ROUND_INDEX: round_index, **clipping, **(further or {})}
         return self._sent(cohort, model, settings, MessageType.TRAIN)
 
     def measure(self, cohort: Cohort, model: nn.Module) -> list[dict[str, float]]:

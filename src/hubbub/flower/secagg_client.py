@@ -27,7 +27,7 @@ from flwr.clientapp import ClientApp
 from hubbub._util.checks import integer, shown
 from hubbub.errors import HubbubError, KeyFileError, NoiseExhaustedError, SumNotOpenedError
 from hubbub.flower.holder_messages import ACTION, AGREEMENT, HELLO, RECORD, agreement_of, held, said
-from hubbub.flower.messages import ENCRYPTED, ROUND_INDEX, is_training, noised_steps, norm_bit, single_arrays
+from hubbub.flower.messages import ENCRYPTED, ROUND_INDEX, first_config, is_training, noised_steps, norm_bit, single_arrays
 from hubbub.flower.mods import App, Request, Sent, discreet, refusal
 from hubbub.secagg import key_files
 from hubbub.secagg.paillier import PrivateKey
@@ -72,7 +72,7 @@ def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
     if not is_training(msg.metadata.message_type):
         return call_next(msg, context)
     try:
-        config = next(iter(msg.content.config_records.values()), ConfigRecord())
+        config = first_config(msg.content)
         agreement = agreement_of(config.get(AGREEMENT))
         round_index = integer(ROUND_INDEX, config.get(ROUND_INDEX), at_least=0, at_most=2**31)
         request = Request.of(config)
@@ -100,8 +100,7 @@ def encrypting_mod(msg: Message, context: Context, call_next: App) -> Message:
     except Exception as error:  # noqa: BLE001 # what an exception says may be of the client's data, and would reach the server
         _LOG.error("encrypting_mod: nothing was sent", exc_info=error)
         return refusal(msg, "encrypting_mod", "the app's reply cannot be encrypted; see the client's log")
-    content = RecordDict({"encrypted": ConfigRecord({ENCRYPTED: data})})
-    content["metrics"] = MetricRecord({"num-examples": 1})
+    content = RecordDict({"encrypted": ConfigRecord({ENCRYPTED: data}), "metrics": MetricRecord({"num-examples": 1})})
     return Message(content, reply_to=msg)
 
 

@@ -6,7 +6,6 @@ All holders of shares are asked at once, so that any ``threshold`` true answers 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from secrets import token_bytes, token_hex
 from typing import TypeVar
@@ -128,26 +127,17 @@ class GridHolders:
         if missing:
             names = tuple(f"holder {number}" for number in sorted(missing))
             self._nodes = {}
-            raise SumNotOpenedError(
-                f"round {aggregator.round_index + 1}: the noise of {', '.join(names)} is missing, or two nodes claim the "
-                "same share; each sum takes that of every holder",
-                names,
-            )
-
-    def noised(self, aggregator: Aggregator, lattice: Lattice) -> Steps:
-        """The opened sum in whole steps, ``(size,)``, with the holders' noise if they add any."""
-        self.add_noise(aggregator, lattice.clip_norm)
-        return self.open(aggregator)
+            why = "is missing, or two nodes claim the same share; each sum takes that of every holder"
+            raise aggregator.unopened(f"the noise of {', '.join(names)} {why}", names)
 
     def open(self, aggregator: Aggregator) -> Steps:
         """The opened sum in whole steps, ``(size,)``."""
         if len(set(self._nodes.values())) < self._key.threshold:
             self.find()
         asked, self._nodes = self._nodes, {}
-        where = f"round {aggregator.round_index + 1}"
         if self._public is None and len(asked) > 1:
             names = tuple(f"node {node}" for node in asked)
-            raise SumNotOpenedError(f"{where}: {' and '.join(names)} claim the whole key, which has one owner", names)
+            raise aggregator.unopened(f"{' and '.join(names)} claim the whole key, which has one owner", names)
 
         def read(node: int, content: RecordDict) -> Opened | None:
             return messages.opened(content, asked[node], aggregator, self._public) if action == OPEN else None
@@ -164,7 +154,7 @@ class GridHolders:
             raise SumNotOpenedError(f"{error}{missing}", (*silent, *error.who)) from error
         for who, what in ((silent, "did not answer"), (liars, "answered falsely")):
             if who:
-                _LOG.warning("%s: opened without %s, who %s", where, ", ".join(who), what)
+                _LOG.warning("round %s: opened without %s, who %s", aggregator.round_index + 1, ", ".join(who), what)
         # The others are found again when too few are left: no node that is silent is waited for in each round.
         self._nodes = {node: asked[node] for node in came if f"holder {asked[node]}" not in liars}
         return steps
@@ -240,8 +230,12 @@ class EncryptedSumming:
                 self.aggregator.add(str(nodes[client]), encrypted_vector(content))
             except Exception as error:  # noqa: BLE001 # whatever one client sends, the round must not depend on it
                 messages.refuse(client, error)
-        opening = partial(self.holders.noised, lattice=self.lattice)
-        return EncryptedSum(self.aggregator, self.lattice, opening, {}), came, len(self.aggregator.senders)
+
+        def opened(aggregator: Aggregator) -> Steps:
+            self.holders.add_noise(aggregator, self.lattice.clip_norm)
+            return self.holders.open(aggregator)
+
+        return EncryptedSum(self.aggregator, self.lattice, opened, {}), came, len(self.aggregator.senders)
 
 
 def kept_agreement(folder: Path | None, make: Callable[[str], Agreement], *, rounds: int = 0) -> Agreement:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, MetricRecord, RecordDict
 
 from hubbub._util import files, strict_json
 from hubbub._util.checks import digest, integer
-from hubbub.flower.messages import ROUND_INDEX, is_training, records_of
+from hubbub.flower.messages import ROUND_INDEX, first_config, is_training, records_of
 from hubbub.flower.mods import App, refusal
 from hubbub.mechanism.participation import MinSeparation
 
@@ -113,7 +113,7 @@ def separation_mod(msg: Message, context: Context, call_next: App) -> Message:
     if not is_training(msg.metadata.message_type):
         return call_next(msg, context)
     try:
-        config = next(iter(records_of(msg.content, ConfigRecord)), ConfigRecord())
+        config = first_config(msg.content)
         if missing := [name for name in (_RUN, ROUND_INDEX, _SEPARATION, _MOST) if name not in config]:
             raise KeyError(
                 f"the server's configuration has no {missing[0]!r}, so that this device cannot tell whether it may take part; "

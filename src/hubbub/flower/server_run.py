@@ -22,6 +22,7 @@ from hubbub.flower.messages import (
     clients_of,
     cohort,
     configured,
+    first_config,
     quiet_strategy,
     stated_numbers,
 )
@@ -30,7 +31,6 @@ from hubbub.flower.separation import separation_config
 from hubbub.flower.state import MOST_CLIENTS, ServerState
 from hubbub.flower.summing import Summing
 from hubbub.ledger.ledger import Ticket
-from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation
 from hubbub.mechanism.private_evaluation import Estimate
@@ -84,14 +84,25 @@ class PrivateRun:
         # A release that is committed and that the model does not include yet, with the model before it.
         self._unlearned: tuple[torch.Tensor, ArrayRecord] | None = None
         dim = layout.dim + self._norms.further
-        self.state = ServerState(self._promise(), layout, options, dim)
+        settings = {
+            "engine": "flower",
+            "arrays": layout.digest(),
+            "expected_cohort_size": expected_cohort_size,
+            "identity": identity,
+            "noise_at": options.noise_at,
+            "on_failure": options.on_failure,
+            **({} if options.report_goal is None else {"report_goal": options.report_goal}),
+            "keep_releases": False,
+            **self._norms.record(),
+        }
+        self.state = ServerState(options.promise(mechanism, settings), layout, options, dim)
         self.state.clip_norm = clipping.initial_clip_norm if isinstance(clipping, AdaptiveClipping) else clipping
         self._holders: GridHolders | None = None
         if (secagg := options.secagg) and (encryption := options.encryption):
             # Only a run that encrypts needs gmpy2.
             from hubbub.flower import secagg_server
 
-            packing = secagg.packing(mechanism, options.num_sampled_clients or 0)
+            packing = encryption.packing(options.num_sampled_clients or 0, mechanism)
             agreement = secagg_server.kept_agreement(
                 options.folder,
                 lambda run: encryption.agreement(secagg.parsed.public_key, packing, dim, run),
@@ -167,7 +178,7 @@ class PrivateRun:
         given = configured(self._strategy, self.round_index + 1, floating, settings, grid)
         if given is None:
             raise ConfigError("strategy: asks no client in this round; wrap one that trains in every round")
-        told = next(iter(given.config_records.values()), ConfigRecord())
+        told = first_config(given)
         # What clients noise or encrypt the server cannot clip again.
         alone = self._holders is not None or self._options.noise_at == "clients"
         if alone and any(told.get(name) != value for name, value in summing.config().items()):
@@ -300,17 +311,3 @@ class PrivateRun:
 
     def _finite(self, arrays: ArrayRecord) -> bool:
         return all(bool(np.isfinite(arrays[name].numpy()).all()) for name in self.layout.names)
-
-    def _promise(self) -> Promise:
-        settings = {
-            "engine": "flower",
-            "arrays": self.layout.digest(),
-            "expected_cohort_size": self.expected_cohort_size,
-            "identity": self._identity,
-            "noise_at": self._options.noise_at,
-            "on_failure": self._options.on_failure,
-            **({} if self._options.report_goal is None else {"report_goal": self._options.report_goal}),
-            "keep_releases": False,
-            **self._norms.record(),
-        }
-        return self._options.promise(self._mechanism, settings)

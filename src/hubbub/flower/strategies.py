@@ -24,8 +24,6 @@ from hubbub.mechanism import Mechanism
 from hubbub.training.clipping import AdaptiveClipping, Clipping
 
 _LOG = logging.getLogger("flwr")
-# The attributes that name a strategy's records of model and configuration, and their defaults.
-_RECORDS = (("arrayrecord_key", "arrays"), ("configrecord_key", "config"))
 
 
 class PrivateStrategy(Strategy):
@@ -43,9 +41,9 @@ class PrivateStrategy(Strategy):
         if isinstance(clipping, AdaptiveClipping) and known:
             # Refuses noise on the count that leaves none for the updates, before the first round.
             clipping.split(mechanism.noise_multiplier, known)
-        if options.secagg:
+        if options.encryption:
             # Refuses sums that would not be exact.
-            options.secagg.packing(mechanism, options.num_sampled_clients or 0)
+            options.encryption.packing(options.num_sampled_clients or 0, mechanism)
         # Refuses a mechanism that no theorem covers.
         self.guarantee(rounds=1)
 
@@ -207,10 +205,12 @@ class PrivateStrategy(Strategy):
         server_round = self.rounds_charged
         if self._options.evaluation == "exact":
             return self.strategy.configure_evaluate(server_round, arrays, config, grid)
-        settings = ConfigRecord({**config, "server-round": server_round})
-        names = [getattr(self.strategy, key, default) for key, default in _RECORDS]
-        content = RecordDict(dict(zip(names, (arrays, settings), strict=True)))
-        return self._run.begin_evaluation(content, self._connected(grid), self._timeout) if self._run else []
+        if self._run is None:
+            return []
+        model = getattr(self.strategy, "arrayrecord_key", "arrays")
+        settings = getattr(self.strategy, "configrecord_key", "config")
+        content = RecordDict({model: arrays, settings: ConfigRecord({**config, "server-round": server_round})})
+        return self._run.begin_evaluation(content, self._connected(grid), self._timeout)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The clients' metrics: exact, or under noise together with their standard errors."""

@@ -67,8 +67,12 @@ class Aggregator:
     def total(self) -> Ciphertext:
         """The encrypted sum of all contributions and noise."""
         if self._total is None:
-            raise SumNotOpenedError(f"round {self.round_index + 1}: no contribution came, so that there is no sum")
+            raise self.unopened("no contribution came, so that there is no sum")
         return self._total
+
+    def unopened(self, why: object, who: tuple[str, ...] = ()) -> SumNotOpenedError:
+        """A refusal to open the sum of this round, and who caused it."""
+        return SumNotOpenedError(f"round {self.round_index + 1}: {why}", who)
 
     def add(self, sender: str, data: object) -> None:
         """Add the contribution of a client, which the channel names; one that is refused leaves the sum as it was."""
@@ -99,17 +103,11 @@ class Aggregator:
         """Refuse a sum with too few contributions, or without the noise that was agreed on."""
         came, needed, rows = len(self._senders), self.agreement.min_contributions, self.agreement.noising_holders
         if came < needed:
-            raise SumNotOpenedError(
-                f"round {self.round_index + 1}: {came} contributions came; sums of fewer than {needed} are not opened"
-            )
+            raise self.unopened(f"{came} contributions came; sums of fewer than {needed} are not opened")
         if len(self._noise) < rows:
-            raise SumNotOpenedError(
-                f"round {self.round_index + 1}: the noise of {len(self._noise)} holders came; each of {rows} adds its own"
-            )
+            raise self.unopened(f"the noise of {len(self._noise)} holders came; each of {rows} adds its own")
         if self.agreement.server_noise and self.agreement.packing.noise and not self._noise:
-            raise SumNotOpenedError(
-                f"round {self.round_index + 1}: the server's noise is not in the sum, which is not opened bare"
-            )
+            raise self.unopened("the server's noise is not in the sum, which is not opened bare")
 
     def request(self) -> Request:
         """The request to the holders."""
@@ -129,11 +127,9 @@ class Aggregator:
         try:
             steps = self.agreement.packing.unpack_steps(plaintexts, len(self._senders))
         except ValueError as error:
-            raise SumNotOpenedError(f"round {self.round_index + 1}: {error}") from error
+            raise self.unopened(error) from error
         if steps.size != self.agreement.size:
-            raise SumNotOpenedError(
-                f"round {self.round_index + 1}: the sum has {steps.size} numbers, {self.agreement.size} were agreed on"
-            )
+            raise self.unopened(f"the sum has {steps.size} numbers, {self.agreement.size} were agreed on")
         return steps
 
     def _take(self, kind: Kind, name: str, sender: str, data: object) -> None:

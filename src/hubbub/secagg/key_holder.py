@@ -166,7 +166,7 @@ def combined(
     if public is None:
         whole = [answer for answer in given if isinstance(answer, tuple)]
         if len(whole) != 1:
-            raise SumNotOpenedError(f"round {aggregator.round_index + 1}: the owner of the key did not answer")
+            raise aggregator.unopened("the owner of the key did not answer")
         return aggregator.read(whole[0]), ()
     asked = (public.key_id, aggregator.total.shape, tuple(int(c) for c in aggregator.total.integers))
     true, false = dict[int, Partial](), dict[int, None]()
@@ -180,4 +180,4 @@ def combined(
         return aggregator.read(combine(public, list(true.values())[: public.threshold], aggregator.total)), liars
     except ValueError as error:
         named = f"; false answers of {', '.join(liars)}" if liars else ""
-        raise SumNotOpenedError(f"round {aggregator.round_index + 1}: {error}{named}", liars) from error
+        raise aggregator.unopened(f"{error}{named}", liars) from error

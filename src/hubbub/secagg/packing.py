@@ -347,8 +347,7 @@ class Packing:
 
 def _bias(width: int, count: int) -> int:
     """2^(width−1) in each of ``count`` slots, which makes their numbers non-negative."""
-    ones = ((1 << (count * width)) - 1) // ((1 << width) - 1)
-    return ones << (width - 1)
+    return int(gmpy2.pack([1 << (width - 1)] * count, width))
 
 
 def joined(numbers: npt.NDArray[np.int64], width: int, count: int) -> list[int]:

@@ -67,14 +67,14 @@ def prove(statement: Statement, secret: int) -> Proof:
 
 def holds(statement: Statement, proof: Proof) -> bool:
     """Whether a proof proves its statement; malformed proofs do not."""
-    if not isinstance(proof, Proof) or not (_whole(proof.challenge) and _whole(proof.response)):
+    if not isinstance(proof, Proof) or type(proof.challenge) is not int or type(proof.response) is not int:
         return False
     if not (0 <= proof.challenge < 2**_CHALLENGE_BITS and 0 <= proof.response < 2 ** (statement.mask_bits + 1)):
         return False
     n_square = mpz(statement.n) ** 2
     product = mpz(1)
     for result in statement.results:
-        if not (_whole(result) and 0 < result < n_square):
+        if type(result) is not int or not 0 < result < n_square:
             return False
         product = product * result % statement.n
     # One gcd for all: a product is a unit exactly when each factor is.
@@ -129,7 +129,3 @@ def _take(hashed: "hashlib._Hash", numbers: Iterable[int]) -> None:
     for number in numbers:
         size = (int(number).bit_length() + 7) // 8
         hashed.update(size.to_bytes(8, "big") + int(number).to_bytes(size, "big"))
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

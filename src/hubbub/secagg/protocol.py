@@ -18,7 +18,7 @@ import re
 import struct
 import tempfile
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
@@ -31,7 +31,7 @@ import numpy.typing as npt
 from gmpy2 import mpz
 
 from hubbub._util import files, strict_json
-from hubbub._util.checks import boolean, integer, plain_numbers, shown
+from hubbub._util.checks import boolean, integer, plain_numbers, shown, table
 from hubbub.secagg.ciphertext import width
 from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
@@ -226,12 +226,10 @@ class Agreement:
     def from_record(cls, record: object) -> "Agreement":
         """A received agreement; compare its key's ``key_id`` with the one that the owner gave you."""
         try:
-            version = record.get("version") if isinstance(record, Mapping) else None
-            if not isinstance(record, Mapping) or type(version) is not int or version != _VERSION:
+            stated = dict(table("the agreement", record))
+            version, modulus = stated.pop("version"), stated.pop("n")
+            if type(version) is not int or version != _VERSION:
                 raise ValueError(f"version = {shown(version)}: is of another version than {_VERSION}, which this hubbub reads")
-            stated = dict(record)
-            del stated["version"]
-            modulus = stated.pop("n")
             if not isinstance(modulus, str) or not _HEXADECIMAL.fullmatch(modulus):
                 raise ValueError("n is no number in hexadecimal")
             key = PublicKey.received(int(modulus, 16), stated.pop("short_exponents"))

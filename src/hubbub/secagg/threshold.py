@@ -95,13 +95,10 @@ class ThresholdKey:
         for unit in (self.base, *keys):
             if not 1 < unit < public_key.n_square or gmpy2.gcd(unit, self.n) != 1:
                 raise ValueError("base or verification: a number is no unit mod n^2 other than 1")
-        text = ",".join(str(hex(k)) for k in (public_key.n, holders, threshold, least, self.base, *keys))
-        for name, value in (
-            ("verification", keys),
-            ("public_key", public_key),
-            ("key_id", hashlib.sha256(f"hubbub threshold key 1,{text}".encode()).hexdigest()[:32]),
-        ):
-            object.__setattr__(self, name, value)
+        text = ",".join(map(hex, (public_key.n, holders, threshold, least, self.base, *keys)))
+        object.__setattr__(self, "verification", keys)
+        object.__setattr__(self, "public_key", public_key)
+        object.__setattr__(self, "key_id", hashlib.sha256(f"hubbub threshold key 1,{text}".encode()).hexdigest()[:32])
 
     def __repr__(self) -> str:
         return f"ThresholdKey(bits={self.public_key.bits}, {self.threshold} of {self.holders}, key_id={self.key_id!r})"
@@ -178,10 +175,9 @@ class KeyShare(Uncopied):
         plain_numbers(self)
         key = self.public
         integer("holder", self.holder, at_least=1, at_most=key.holders)
-        secret = whole("secret", self.secret)
-        if not 0 < secret < key.n * key.n:
-            raise ValueError(f"secret of holder {self.holder} is out of range: it is no share of the key {key.key_id!r}")
-        if gmpy2.powmod_sec(key.base, key.delta * secret, key.public_key.n_square) != key.verification[self.holder - 1]:
+        secret, n_square = whole("secret", self.secret), key.public_key.n_square
+        verification = key.verification[self.holder - 1]
+        if not 0 < secret < n_square or gmpy2.powmod_sec(key.base, key.delta * secret, n_square) != verification:
             raise ValueError(f"secret of holder {self.holder} is no share of the key {key.key_id!r}")
 
     def __repr__(self) -> str:

@@ -28,7 +28,7 @@ from hubbub._util import files, strict_json
 from hubbub._util.checks import integer
 from hubbub._util.files import refusing
 from hubbub._util.prf import fresh_key
-from hubbub.errors import NoiseExhaustedError, RunFolderError, SumNotOpenedError
+from hubbub.errors import NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise import NoiseStream, SimulationSource, sampler
@@ -248,5 +248,5 @@ class EncryptedPopulation(Population):
         asked = self._holders[: self._public.threshold if self._public else 1]
         steps, liars = combined(aggregator, self._public, [holder.open(request) for holder in asked])
         if liars:
-            raise SumNotOpenedError(f"round {aggregator.round_index + 1}: {', '.join(liars)} answered falsely", liars)
+            raise aggregator.unopened(f"{', '.join(liars)} answered falsely", liars)
         return steps
