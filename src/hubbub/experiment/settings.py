@@ -3,6 +3,7 @@
 import importlib.util
 import math
 from dataclasses import asdict, fields
+from typing import TYPE_CHECKING
 
 from hubbub.accounting.calibrate import calibrate
 from hubbub.errors import ConfigError
@@ -10,8 +11,10 @@ from hubbub.experiment.config import SAMPLINGS, Config, ParticipationConfig
 from hubbub.mechanism import participation as patterns
 from hubbub.mechanism.private_evaluation import Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.training.clipping import AdaptiveClipping, Clipping
-from hubbub.training.encryption import Encryption
 from hubbub.training.plan import ServerOptimizer
+
+if TYPE_CHECKING:
+    from hubbub.training.encryption import Encryption
 
 # The default share of private evaluations in the ρ of the budget.
 _SHARE = 0.05
@@ -209,11 +212,13 @@ def require_engine(config: Config) -> None:
         raise ConfigError("training.engine = 'flower': Flower is not installed; pip install 'hubbub[flower]'")
 
 
-def encryption_of(config: Config, expected: float) -> Encryption | None:
+def encryption_of(config: Config, expected: float) -> "Encryption | None":
     """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted."""
     secagg = config.secagg
     if secagg.scheme == "none":
         return None
+    from hubbub.training.encryption import Encryption
+
     if importlib.util.find_spec("gmpy2") is None:
         raise ConfigError(f"secagg.scheme = {secagg.scheme!r}: gmpy2 is not installed; pip install 'hubbub[secagg]'")
     if config.privacy.mode == "none" and config.training.engine == "flower":

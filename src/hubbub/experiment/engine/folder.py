@@ -29,7 +29,6 @@ from hubbub.mechanism.participation import PATTERN_WORDS, BallsInBinsSampling, F
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
-from hubbub.training.head_hook import HeadHook
 from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder import NORMALIZATION
@@ -146,6 +145,8 @@ class RunInFolder:
         """The ledger, releases and checkpoints in the folder."""
         training, heads, hook = self.run.config.training, self.run.config.heads, None
         if (given := heads.url if heads.command is None else heads.command) is not None:
+            from hubbub.training.head_hook import HeadHook
+
             hook = HeadHook(given, key=heads.key, required=heads.required)
         return RunStore(self.folder, keep_releases=training.keep_releases, free_share=training.free_disk, head_hook=hook)
 
