@@ -70,27 +70,27 @@ class How:
 
         Without a launcher and with more than one process, the command is started again under torch's.
         """
-        if not launched() and config.training.nproc > 1:
-            if config.data.features != "none":
-                # Once, on all cores, and not by each process.
-                data_of(config, allow_import=self.allow_import)
-            _launch(config.training.nproc, sys.argv[1:])
+        training = config.training
         if launched():
             from hubbub._util.processes import end_with
 
             # Before it waits for the others.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             end_with(int(os.environ.get(_STARTER, os.getppid())))
-        training = config.training
+        elif training.nproc > 1:
+            if config.data.features != "none":
+                # Once, on all cores, and not by each process.
+                data_of(config, allow_import=self.allow_import)
+            _launch(training.nproc, sys.argv[1:])
         ranks = Ranks.launched(time_limit=training.rank_timeout, shard_optimizer=training.shard == "optimizer")
-        if not ranks.leads:
-            torch.set_num_threads(1)
-            settings, plan = cast("tuple[configs.Config, RunPlan]", ranks.lead(lambda: None))
-            side = client_side(settings, allow_import=self.allow_import, ranks=ranks)
-            for _ in run_rounds(plan, side.population, side.model):
-                pass
-            return None
-        return ranks
+        if ranks.leads:
+            return ranks
+        torch.set_num_threads(1)
+        settings, plan = cast("tuple[configs.Config, RunPlan]", ranks.lead(lambda: None))
+        side = client_side(settings, allow_import=self.allow_import, ranks=ranks)
+        for _ in run_rounds(plan, side.population, side.model):
+            pass
+        return None
 
     def settings(self, *layers: configs.Layer) -> configs.Config:
         """The settings of all layers, replaced by those of the flags."""

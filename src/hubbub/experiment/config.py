@@ -308,8 +308,6 @@ class SecaggConfig:
     keys: str | None = None
 
     def __post_init__(self) -> None:
-        if self.threshold is not None:
-            _checks.integer("secagg.threshold", self.threshold, at_least=1, at_most=self.holders)
         if self.scheme == "none":
             _require_usual("secagg", self, asdict(self), 'scheme = "paillier"')
 

@@ -128,6 +128,8 @@ _OF_CLIENTS = {
         ),
         "leave it out",
     ),
+    "training.engine": 'say "process"',
+    "secagg.scheme": 'say "none"',
     "training.schedule": "say training.cooldown, the part of the rounds in which the learning rate falls",
 }
 
@@ -138,17 +140,12 @@ def require_fitting_unit(config: Config) -> None:
         return
     for name, advice in _OF_CLIENTS.items():
         section, key = name.split(".")
-        value = getattr(getattr(config, section), key)
-        if value != getattr(getattr(Config(), section), key):
+        if (value := getattr(getattr(config, section), key)) != getattr(getattr(Config, section), key):
             raise ConfigError(f'{name} = {value!r} with privacy.unit = "example": no client trains; {advice}')
     if config.training.server_optimizer == "fedavgm":
         raise ConfigError('training.server_optimizer = "fedavgm" with privacy.unit = "example": say training.momentum')
     if config.training.server_optimizer == "fedadam" and config.training.momentum:
         raise ConfigError(f'training.momentum = {config.training.momentum} with server_optimizer = "fedadam": leave it out')
-    if config.training.engine == "flower":
-        raise ConfigError('training.engine = "flower" with privacy.unit = "example": whole clients answer there; say "process"')
-    if config.secagg.scheme != "none":
-        raise ConfigError(f'secagg.scheme = {config.secagg.scheme!r} with privacy.unit = "example": say scheme = "none"')
 
 
 def server_of(config: Config) -> ServerOptimizer:

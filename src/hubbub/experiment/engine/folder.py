@@ -68,10 +68,7 @@ class RunInFolder:
             if (folder / "config.toml").exists():
                 raise RunFolderError(f"{folder}: another run has begun here; choose another folder with --out")
             begun.write_guarantee()
-            text = configs.dump(resolved(run), f"# {run.plan.promised.sentence()}\n")
-            begun._write_start()
-            files.write_atomic(folder / "config.toml", text.encode())
-            begun._register()
+            begun._start(configs.dump(resolved(run), f"# {run.plan.promised.sentence()}\n"))
         return begun
 
     @classmethod
@@ -101,8 +98,7 @@ class RunInFolder:
         if missing and run.plan.earlier:
             found.write_guarantee()
             with found.store.locked():
-                found._write_start()
-                found._register()
+                found._start()
         return found
 
     def _require_counted(self) -> None:
@@ -122,23 +118,18 @@ class RunInFolder:
                 f'data.normalization = "{own.absolute()}", or choose another folder with --out'
             )
 
-    def _write_start(self) -> None:
+    def _start(self, settings: str = "") -> None:
+        """Write its settings, and what it begins with; then record in the folder of a finished run that this one extends it."""
+        finished = Path(str(self.run.config.training.extends)).expanduser()
         if self.run.start:
-            from hubbub.training.warm_start import require_new
+            from hubbub.training.warm_start import register, require_new
 
-            require_new(self._extended, self.folder)
+            require_new(finished, self.folder)
             self.run.start.write(self.folder)
-
-    def _register(self) -> None:
-        """Record in the finished run's folder that this run extends it, before the first round."""
+        if settings:
+            files.write_atomic(self.folder / "config.toml", settings.encode())
         if self.run.start:
-            from hubbub.training.warm_start import register
-
-            register(self._extended, self.folder, [run.first for run in self.run.plan.earlier])
-
-    @property
-    def _extended(self) -> Path:
-        return Path(str(self.run.config.training.extends)).expanduser()
+            register(finished, self.folder, [run.first for run in self.run.plan.earlier])
 
     @property
     def store(self) -> RunStore:
