@@ -222,11 +222,10 @@ def encryption_of(config: Config, expected: float) -> "Encryption | None":
         raise ConfigError("privacy.mode = 'none' with secagg and training.engine = 'flower': say engine = 'process'")
     # Cohorts of a rotation may differ by one client.
     fewest = math.floor(expected)
-    if secagg.min_contributions > fewest:
-        raise ConfigError(f"secagg.min_contributions = {secagg.min_contributions}: cohorts have {fewest}; ask for fewer")
     survivors = secagg.min_survivors or (fewest if secagg.noise_by == "clients" else None)
-    if survivors is not None and survivors > fewest:
-        raise ConfigError(f"secagg.min_survivors = {survivors}: cohorts have {fewest}; ask for fewer")
+    for name, asked in (("min_contributions", secagg.min_contributions), ("min_survivors", survivors)):
+        if asked is not None and asked > fewest:
+            raise ConfigError(f"secagg.{name} = {asked}: cohorts have {fewest}; ask for fewer")
     if secagg.clip != 1.0 and config.privacy.mode != "none":
         raise ConfigError(f'secagg.clip = {secagg.clip}: is for privacy.mode = "none"; here privacy.clip_norm bounds updates')
     if secagg.noise_by != "server" and config.privacy.mode == "none":
