@@ -232,9 +232,7 @@ def _memory(rows: int | None, needed: int | None) -> str:
 
 def _found(made: _Planned, plot: Path | None, *, thorough: bool) -> Alternatives | None:
     """The alternatives of a run; ``None`` for a run without noise."""
-    if made.plan.mechanism is None:
-        if plot is not None:
-            raise ConfigError(f"--plot {plot}: there is nothing to draw; the run has no noise")
+    if made.plan.mechanism is None and plot is None:
         return None
     with console(stderr=True).status("alternatives …"):
         try:

@@ -40,12 +40,11 @@ def sweep(source: Path, asked: Asked) -> None:
     """Begin a sweep of a config file, or resume the sweep in a folder; exits with 1 if a cell failed."""
     integer("--jobs", asked.jobs, at_least=1, at_most=_MOST_JOBS)
     screen = console(stderr=asked.as_json)
-    if source.is_dir():
-        folder, record = source, _resumed(source, asked)
-        cells = record.cells()
-    else:
-        folder, record = asked.output or Path("runs", f"{source.stem}-sweep"), _described(source, asked)
-        cells = record.cells()
+    resumed = source.is_dir()
+    folder = source if resumed else asked.output or Path("runs", f"{source.stem}-sweep")
+    record = _resumed(source, asked) if resumed else _described(source, asked)
+    cells = record.cells()
+    if not resumed:
         if not (folder / RECORD).exists():
             grids.require_runnable(cells, allow_import=asked.allow_import)
         grids.begin(folder, record)

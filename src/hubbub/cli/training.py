@@ -23,13 +23,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hubbub._util.processes import end_with
 from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.cli.output import console, print_json, promised_words, say
 from hubbub.errors import ConfigError, RankError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.experiment import tracking
 from hubbub.experiment.build import build, client_side, data_of
 from hubbub.experiment.engine import population_of
 from hubbub.experiment.engine.folder import RunInFolder
@@ -72,26 +70,27 @@ class How:
 
         Without a launcher and with more than one process, the command is started again under torch's.
         """
-        if not launched() and config.training.nproc > 1:
+        training = config.training
+        if launched():
+            from hubbub._util.processes import end_with
+
+            # Before it waits for the others.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            end_with(int(os.environ.get(_STARTER, os.getppid())))
+        elif training.nproc > 1:
             if config.data.features != "none":
                 # Once, on all cores, and not by each process.
                 data_of(config, allow_import=self.allow_import)
-            _launch(config.training.nproc, sys.argv[1:])
-        if launched():
-            # Before it waits for the others.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            starter = int(os.environ.get(_STARTER, os.getppid()))
-            end_with(starter)
-        training = config.training
+            _launch(training.nproc, sys.argv[1:])
         ranks = Ranks.launched(time_limit=training.rank_timeout, shard_optimizer=training.shard == "optimizer")
-        if not ranks.leads:
-            torch.set_num_threads(1)
-            settings, plan = cast("tuple[configs.Config, RunPlan]", ranks.lead(lambda: None))
-            side = client_side(settings, allow_import=self.allow_import, ranks=ranks)
-            for _ in run_rounds(plan, side.population, side.model):
-                pass
-            return None
-        return ranks
+        if ranks.leads:
+            return ranks
+        torch.set_num_threads(1)
+        settings, plan = cast("tuple[configs.Config, RunPlan]", ranks.lead(lambda: None))
+        side = client_side(settings, allow_import=self.allow_import, ranks=ranks)
+        for _ in run_rounds(plan, side.population, side.model):
+            pass
+        return None
 
     def settings(self, *layers: configs.Layer) -> configs.Config:
         """The settings of all layers, replaced by those of the flags."""
@@ -104,7 +103,11 @@ class How:
         """Check the flags of trackers before a run begins."""
         if self.track_private and self.mlflow is None and self.wandb is None:
             raise ConfigError("--track-private: needs --mlflow or --wandb; --tensorboard gets all numbers anyway")
-        for extra, wanted in self._trackers().items():
+        if not (named := self._trackers()):
+            return
+        from hubbub.experiment import tracking
+
+        for extra, wanted in named.items():
             if not str(wanted):
                 raise ConfigError(f"--{extra} = '': name where to")
             tracking.require(extra)
@@ -123,6 +126,8 @@ class How:
         if not (named := self._trackers()):
             yield lambda _: None
             return
+        from hubbub.experiment import tracking
+
         stack = ExitStack()
         try:
             writers: dict[str, tracking.Write] = {}

@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,12 +21,14 @@ from hubbub.experiment.planner import everyone, made, path_of, planned, require_
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.promise import Extends
-from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunPlan, RunStore, SimulatedPopulation
-from hubbub.training.encryption import Encryption
-from hubbub.training.moments import private_moments, read_moments
+from hubbub.training import Execution, LocalTraining, RunPlan, RunStore, SimulatedPopulation
 from hubbub.training.ranks import Ranks
 from hubbub.training.run_folder.state import Start
 from hubbub.training.simulation.functional import FlatModel
+
+if TYPE_CHECKING:
+    from hubbub.training import ExamplePopulation
+    from hubbub.training.encryption import Encryption
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,7 @@ class ClientSide:
     """The part of a run that its clients know: their data, and the model before the first round."""
 
     dataset: Dataset
-    population: SimulatedPopulation | ExamplePopulation
+    population: "SimulatedPopulation | ExamplePopulation"
     model: nn.Module
     examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
@@ -48,7 +50,7 @@ class Run(ClientSide):
     start: Start | None = None
 
     @property
-    def encryption(self) -> Encryption | None:
+    def encryption(self) -> "Encryption | None":
         """The terms of encrypted sums; ``None`` if updates are not encrypted."""
         return encryption_of(self.config, self.plan.expected_cohort_size)
 
@@ -112,6 +114,8 @@ def data_of(config: Config, *, allow_import: bool = False) -> Dataset:
         else:
             dataset = with_scattering(dataset, folder, mirrored=data.features == "mirrored-scattering")
     if data.normalization not in (None, PRIVATELY):
+        from hubbub.training.moments import read_moments
+
         require_release(data.normalization)
         moments = read_moments(Path(data.normalization).expanduser(), partial(_require_alike, config))
         train, test = (moments.normalized(inputs) for inputs in (dataset.train_inputs, dataset.test_inputs))
@@ -146,6 +150,8 @@ def _inputs(config: Config) -> dict[str, object]:
 
 def with_moments(run: Run, folder: Path, *, allow_import: bool = False, ranks: Ranks | None = None) -> Run:
     """A run on normalized inputs, whose means and variances it releases first, as a run in a folder of its own."""
+    from hubbub.training.moments import private_moments
+
     config, privacy = run.config, run.config.privacy
     private_moments(
         run.dataset.train_inputs if privacy.unit == "example" else [inputs for inputs, _ in run.examples],
@@ -188,6 +194,8 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
         # Of several GPUs of a machine each rank has its own.
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)) % torch.cuda.device_count())
     if config.privacy.unit == "example":
+        from hubbub.training import ExamplePopulation
+
         everything = dataset.train_inputs.to(execution.device), dataset.train_targets.to(execution.device)
         examples_of = ExamplePopulation(*everything, F.cross_entropy, lattice=lattice, seed=training.seed, ranks=ranks)
         return ClientSide(dataset, examples_of, model)

@@ -308,8 +308,6 @@ class SecaggConfig:
     keys: str | None = None
 
     def __post_init__(self) -> None:
-        if self.threshold is not None:
-            _checks.integer("secagg.threshold", self.threshold, at_least=1, at_most=self.holders)
         if self.scheme == "none":
             _require_usual("secagg", self, asdict(self), 'scheme = "paillier"')
 
@@ -508,8 +506,6 @@ def resolve(*layers: Layer) -> Config:
         given = {key: value for key, value in keys.items() if value is not None or not hasattr(kind, key)}
         config = replace(config, **{section: kind(**given)})
     # Other contradictions of several sections are found when a run is planned.
-    if config.training.fairness and config.privacy.unit != "client":
-        raise ConfigError(f"training.fairness = true with privacy.unit = {config.privacy.unit!r}: leave it out")
     extends = config.training.extends
     counted = [Path(run).expanduser().absolute() for run in config.privacy.earlier_runs or ()]
     if extends is not None and Path(extends).expanduser().absolute() not in counted:

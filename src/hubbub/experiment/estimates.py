@@ -208,8 +208,6 @@ def noise_levels(workload: Workload, strategy: Strategy) -> tuple[Array, Array] 
         >>> models.round(3)
         array([1.   , 1.414, 1.732, 2.   ])
     """
-    if workload.rounds != strategy.rounds:
-        raise ValueError(f"workload.rounds = {workload.rounds}: must equal strategy.rounds = {strategy.rounds}")
     said = own(strategy)
     if workload.toeplitz and said is not None and said.toeplitz:
         # The first column of N: what the strategy's steps make of a unit of noise in the first round.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hubbub.accounting.calibrate import calibrate
 from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, stated_relation
@@ -33,8 +33,10 @@ from hubbub.mechanism.participation import Participation, PoissonSampling, Rando
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity, Strategy
 from hubbub.training.cohorts import require_feasible
-from hubbub.training.encryption import Encryption
 from hubbub.training.plan import RunPlan
+
+if TYPE_CHECKING:
+    from hubbub.training.encryption import Encryption
 
 # Noise is said to be large for the sake of earlier runs if it is more than this many times what it would be without them.
 _MANY_TIMES = 3.0
@@ -182,7 +184,7 @@ def _released(normalization: str, earlier: tuple[RunCharge, ...]) -> str:
     return hashes[0]
 
 
-def _settings(config: Config, encryption: Encryption | None, earlier: tuple[RunCharge, ...]) -> dict[str, Any]:
+def _settings(config: Config, encryption: "Encryption | None", earlier: tuple[RunCharge, ...]) -> dict[str, Any]:
     """The settings that decide a client's update; all others are in the plan, or change nothing."""
     settings = {
         "training.validation": config.training.validation,

@@ -3,6 +3,7 @@
 import importlib.util
 import math
 from dataclasses import asdict, fields
+from typing import TYPE_CHECKING
 
 from hubbub.accounting.calibrate import calibrate
 from hubbub.errors import ConfigError
@@ -10,8 +11,10 @@ from hubbub.experiment.config import SAMPLINGS, Config, ParticipationConfig
 from hubbub.mechanism import participation as patterns
 from hubbub.mechanism.private_evaluation import Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.training.clipping import AdaptiveClipping, Clipping
-from hubbub.training.encryption import Encryption
 from hubbub.training.plan import ServerOptimizer
+
+if TYPE_CHECKING:
+    from hubbub.training.encryption import Encryption
 
 # The default share of private evaluations in the ρ of the budget.
 _SHARE = 0.05
@@ -125,6 +128,8 @@ _OF_CLIENTS = {
         ),
         "leave it out",
     ),
+    "training.engine": 'say "process"',
+    "secagg.scheme": 'say "none"',
     "training.schedule": "say training.cooldown, the part of the rounds in which the learning rate falls",
 }
 
@@ -135,17 +140,12 @@ def require_fitting_unit(config: Config) -> None:
         return
     for name, advice in _OF_CLIENTS.items():
         section, key = name.split(".")
-        value = getattr(getattr(config, section), key)
-        if value != getattr(getattr(Config(), section), key):
+        if (value := getattr(getattr(config, section), key)) != getattr(getattr(Config, section), key):
             raise ConfigError(f'{name} = {value!r} with privacy.unit = "example": no client trains; {advice}')
     if config.training.server_optimizer == "fedavgm":
         raise ConfigError('training.server_optimizer = "fedavgm" with privacy.unit = "example": say training.momentum')
     if config.training.server_optimizer == "fedadam" and config.training.momentum:
         raise ConfigError(f'training.momentum = {config.training.momentum} with server_optimizer = "fedadam": leave it out')
-    if config.training.engine == "flower":
-        raise ConfigError('training.engine = "flower" with privacy.unit = "example": whole clients answer there; say "process"')
-    if config.secagg.scheme != "none":
-        raise ConfigError(f'secagg.scheme = {config.secagg.scheme!r} with privacy.unit = "example": say scheme = "none"')
 
 
 def server_of(config: Config) -> ServerOptimizer:
@@ -209,22 +209,23 @@ def require_engine(config: Config) -> None:
         raise ConfigError("training.engine = 'flower': Flower is not installed; pip install 'hubbub[flower]'")
 
 
-def encryption_of(config: Config, expected: float) -> Encryption | None:
+def encryption_of(config: Config, expected: float) -> "Encryption | None":
     """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted."""
     secagg = config.secagg
     if secagg.scheme == "none":
         return None
+    from hubbub.training.encryption import Encryption
+
     if importlib.util.find_spec("gmpy2") is None:
         raise ConfigError(f"secagg.scheme = {secagg.scheme!r}: gmpy2 is not installed; pip install 'hubbub[secagg]'")
     if config.privacy.mode == "none" and config.training.engine == "flower":
         raise ConfigError("privacy.mode = 'none' with secagg and training.engine = 'flower': say engine = 'process'")
     # Cohorts of a rotation may differ by one client.
     fewest = math.floor(expected)
-    if secagg.min_contributions > fewest:
-        raise ConfigError(f"secagg.min_contributions = {secagg.min_contributions}: cohorts have {fewest}; ask for fewer")
     survivors = secagg.min_survivors or (fewest if secagg.noise_by == "clients" else None)
-    if survivors is not None and survivors > fewest:
-        raise ConfigError(f"secagg.min_survivors = {survivors}: cohorts have {fewest}; ask for fewer")
+    for name, asked in (("min_contributions", secagg.min_contributions), ("min_survivors", survivors)):
+        if asked is not None and asked > fewest:
+            raise ConfigError(f"secagg.{name} = {asked}: cohorts have {fewest}; ask for fewer")
     if secagg.clip != 1.0 and config.privacy.mode != "none":
         raise ConfigError(f'secagg.clip = {secagg.clip}: is for privacy.mode = "none"; here privacy.clip_norm bounds updates')
     if secagg.noise_by != "server" and config.privacy.mode == "none":

@@ -29,7 +29,6 @@ from hubbub.mechanism.participation import PATTERN_WORDS, BallsInBinsSampling, F
 from hubbub.training import Population, RoundResult, RunStore, SimulatedPopulation, evaluate, train
 from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.evaluation import Fairness, fairness
-from hubbub.training.head_hook import HeadHook
 from hubbub.training.ranks import Ranks
 from hubbub.training.rounds import EVALUATE, Phases
 from hubbub.training.run_folder import NORMALIZATION
@@ -69,10 +68,7 @@ class RunInFolder:
             if (folder / "config.toml").exists():
                 raise RunFolderError(f"{folder}: another run has begun here; choose another folder with --out")
             begun.write_guarantee()
-            text = configs.dump(resolved(run), f"# {run.plan.promised.sentence()}\n")
-            begun._write_start()
-            files.write_atomic(folder / "config.toml", text.encode())
-            begun._register()
+            begun._start(configs.dump(resolved(run), f"# {run.plan.promised.sentence()}\n"))
         return begun
 
     @classmethod
@@ -102,8 +98,7 @@ class RunInFolder:
         if missing and run.plan.earlier:
             found.write_guarantee()
             with found.store.locked():
-                found._write_start()
-                found._register()
+                found._start()
         return found
 
     def _require_counted(self) -> None:
@@ -123,29 +118,26 @@ class RunInFolder:
                 f'data.normalization = "{own.absolute()}", or choose another folder with --out'
             )
 
-    def _write_start(self) -> None:
+    def _start(self, settings: str = "") -> None:
+        """Write its settings, and what it begins with; then record in the folder of a finished run that this one extends it."""
+        finished = Path(str(self.run.config.training.extends)).expanduser()
         if self.run.start:
-            from hubbub.training.warm_start import require_new
+            from hubbub.training.warm_start import register, require_new
 
-            require_new(self._extended, self.folder)
+            require_new(finished, self.folder)
             self.run.start.write(self.folder)
-
-    def _register(self) -> None:
-        """Record in the finished run's folder that this run extends it, before the first round."""
+        if settings:
+            files.write_atomic(self.folder / "config.toml", settings.encode())
         if self.run.start:
-            from hubbub.training.warm_start import register
-
-            register(self._extended, self.folder, [run.first for run in self.run.plan.earlier])
-
-    @property
-    def _extended(self) -> Path:
-        return Path(str(self.run.config.training.extends)).expanduser()
+            register(finished, self.folder, [run.first for run in self.run.plan.earlier])
 
     @property
     def store(self) -> RunStore:
         """The ledger, releases and checkpoints in the folder."""
         training, heads, hook = self.run.config.training, self.run.config.heads, None
         if (given := heads.url if heads.command is None else heads.command) is not None:
+            from hubbub.training.head_hook import HeadHook
+
             hook = HeadHook(given, key=heads.key, required=heads.required)
         return RunStore(self.folder, keep_releases=training.keep_releases, free_share=training.free_disk, head_hook=hook)
 
