@@ -90,7 +90,12 @@ class PointSummary:
     def promised(self) -> str:
         """That epsilon with its delta and relation; a dash without one."""
         for cell in self.cells:
-            if cell.state == "finished" and cell.epsilon == self.epsilon and None not in (cell.epsilon, cell.delta):
+            if (
+                cell.state == "finished"
+                and cell.epsilon is not None
+                and cell.delta is not None
+                and cell.epsilon == self.epsilon
+            ):
                 return f"{rounded_up(cell.epsilon)} at delta {no_less(cell.delta)}, {cell.neighboring_relation}"
         return "–"
 
