@@ -144,16 +144,7 @@ class Options:
             )
         if secagg.noise_by == "clients":
             object.__setattr__(self, "noise_at", "clients")
-        if self.num_sampled_clients is None:
-            raise ConfigError(
-                "secagg with random cohorts: holders of the key see how many clients took part, while amplification requires "
-                "secret cohorts; give num_sampled_clients"
-            )
-        if self.num_sampled_clients < secagg.least:
-            raise ConfigError(
-                f"secagg.min_contributions = {secagg.least}: cohorts have {self.num_sampled_clients}, so that no sum would be "
-                "opened; ask for fewer, or raise num_sampled_clients"
-            )
+        secagg.require_cohort(self.num_sampled_clients)
 
     def _check_noise(self) -> None:
         if self.noise_at == "server":

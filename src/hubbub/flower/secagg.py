@@ -6,7 +6,9 @@ from typing import Any, cast
 
 from hubbub._util.checks import integer, plain_numbers, positive
 from hubbub.errors import ConfigError
+from hubbub.mechanism import Mechanism
 from hubbub.secagg import key_files
+from hubbub.secagg.packing import Packing
 from hubbub.secagg.paillier import PublicKey
 from hubbub.secagg.threshold import ThresholdKey
 from hubbub.training.encryption import Encryption, NoiseSide
@@ -89,6 +91,15 @@ class Paillier:
             min_survivors=min_survivors,
         )
 
+    def packing(self, mechanism: Mechanism, clients: int) -> Packing:
+        """How numbers are packed into plaintexts.
+
+        Raises:
+            ValueError: A sum would not be exact, or the key is too short for it.
+        """
+        shares = mechanism.shares
+        return self.encryption(shares.clients if shares else None).packing(clients, mechanism)
+
     def summary(self) -> str:
         """The key and who opens sums, in one line."""
         opened = f"any {self.shared.threshold} of {self.shared.holders} holders" if self.shared else "the owner of the key"
@@ -103,3 +114,23 @@ class Paillier:
             "noise_by": self.noise_by,
             "min_contributions": self.min_contributions,
         }
+
+    def require_cohort(self, clients: int | None) -> None:
+        """Refuse cohorts that are random, or too small for their sum to be opened.
+
+        Args:
+            clients: The clients in a round; ``None`` if cohorts are random.
+
+        Raises:
+            ConfigError: Names the argument and the next step.
+        """
+        if clients is None:
+            raise ConfigError(
+                "secagg with random cohorts: holders of the key see how many clients took part, while amplification requires "
+                "secret cohorts; give num_sampled_clients"
+            )
+        if clients < self.least:
+            raise ConfigError(
+                f"secagg.min_contributions = {self.least}: cohorts have {clients}, so that no sum would be opened; "
+                "ask for fewer, or raise num_sampled_clients"
+            )

@@ -102,7 +102,7 @@ class PrivateRun:
             # Only a run that encrypts needs gmpy2.
             from hubbub.flower import secagg_server
 
-            packing = encryption.packing(options.num_sampled_clients or 0, mechanism)
+            packing = secagg.packing(mechanism, options.num_sampled_clients or 0)
             agreement = secagg_server.kept_agreement(
                 options.folder,
                 lambda run: encryption.agreement(secagg.parsed.public_key, packing, dim, run),

@@ -41,9 +41,9 @@ class PrivateStrategy(Strategy):
         if isinstance(clipping, AdaptiveClipping) and known:
             # Refuses noise on the count that leaves none for the updates, before the first round.
             clipping.split(mechanism.noise_multiplier, known)
-        if options.encryption:
+        if options.secagg:
             # Refuses sums that would not be exact.
-            options.encryption.packing(options.num_sampled_clients or 0, mechanism)
+            options.secagg.packing(mechanism, options.num_sampled_clients or 0)
         # Refuses a mechanism that no theorem covers.
         self.guarantee(rounds=1)
 
