@@ -115,7 +115,8 @@ class PublicKey:
             >>> private.decrypt(private.public_key.encrypt([1, -2]) * 3 + 4)
             [7, -2]
         """
-        plain, shape = _fitting(self, "values", values)
+        plain, shape = flatten("values", values)
+        self.require_fit("values", plain, shape)
         workers = integer("workers", workers, at_least=1, at_most=MOST_WORKERS)
         share = -(-len(plain) // workers)
         if len(plain) <= share:
@@ -186,6 +187,16 @@ class PublicKey:
         if sums.public_key != self:
             raise ValueError(f"{name}: encrypted under the key {sums.public_key.key_id!r}, not under {self.key_id!r}")
         return sums
+
+    def require_fit(self, name: str, values: list[int], shape: tuple[int, ...]) -> None:
+        """Refuse numbers beyond n/2; the message has their place and length, not their value."""
+        most = self.n // 2
+        for i, value in enumerate(values):
+            if not -most <= value <= most:
+                raise ValueError(
+                    f"{where(name, i, shape)} has {value.bit_length()} bits and does not fit: a key of {self.bits} bits takes "
+                    f"whole numbers from -(n - 1)/2 to (n - 1)/2"
+                )
 
     def randomizers(self, count: int) -> list[mpz]:
         """Fresh encryptions of zero as integers, each to be used once and secret until then."""
@@ -261,7 +272,7 @@ class Ciphertext:
         """The products with plain whole numbers; the time grows with the bits of the factor."""
         if isinstance(factor, Ciphertext):
             raise TypeError("two ciphertexts were multiplied: Paillier multiplies by whole numbers in the clear")
-        constants, shape = _fitting(self.public_key, "the factor", factor)
+        constants, shape = self._constants("the factor", factor)
         pairs, shape = self._pairs([mpz(constant) for constant in constants], shape)
         n_square = self.public_key.n_square
         # A negative power by inversion: its residue mod n would be as long as n.
@@ -273,10 +284,16 @@ class Ciphertext:
         """The same numbers under fresh randomness, unlinkable to these ciphertexts."""
         return self._times(self.public_key.randomizers(len(self.integers)), self.shape)
 
+    def _constants(self, name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
+        """Whole numbers of at most n/2 in size, and their shape."""
+        constants, shape = flatten(name, values)
+        self.public_key.require_fit(name, constants, shape)
+        return constants, shape
+
     def _plus(self, name: str, values: object, sign: int) -> Ciphertext:
-        constants, shape = _fitting(self.public_key, name, values)
+        constants, shape = self._constants(name, values)
         n = mpz(self.public_key.n)
-        return self._times([1 + n * (sign * m % n) for m in constants], shape)
+        return self if (constants, shape) == ([0], ()) else self._times([1 + n * (sign * m % n) for m in constants], shape)
 
     def _times(self, factors: list[mpz], shape: tuple[int, ...]) -> Ciphertext:
         """Products mod n²: sums of the plaintexts."""
@@ -306,19 +323,6 @@ def _encrypt_share(pipe: Connection) -> None:
     parent, public, plain = pipe.recv()
     end_with(parent)
     pipe.send(_hidden(public, plain))
-
-
-def _fitting(public: PublicKey, name: str, values: object) -> tuple[list[int], tuple[int, ...]]:
-    """Whole numbers of at most n/2 in size, and their shape; a refusal has a number's place and length, not its value."""
-    numbers, shape = flatten(name, values)
-    most = public.n // 2
-    for i, value in enumerate(numbers):
-        if not -most <= value <= most:
-            raise ValueError(
-                f"{where(name, i, shape)} has {value.bit_length()} bits and does not fit: a key of {public.bits} bits takes "
-                f"whole numbers from -(n - 1)/2 to (n - 1)/2"
-            )
-    return numbers, shape
 
 
 def _hidden(public: PublicKey, plain: list[int]) -> list[mpz]:
