@@ -22,9 +22,7 @@ from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from hubbub import Mechanism, MinSeparation
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP
-from hubbub.flower.local_grid import LocalGrid
-from hubbub.flower.mods import clipping_mod, noising_mod
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, clipping_mod, noising_mod
 from hubbub.mechanism.strategies import toeplitz
 
 Model = Mapping[str, npt.ArrayLike]

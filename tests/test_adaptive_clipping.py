@@ -27,8 +27,7 @@ from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.testing import check_population
-from hubbub.training import LatticeSum, LocalTraining, PlainSum, RunPlan, RunStore, SimulatedPopulation, train
-from hubbub.training.aggregate import Population
+from hubbub.training import LatticeSum, LocalTraining, PlainSum, Population, RunPlan, RunStore, SimulatedPopulation, train
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from recorded_runs import invoke, trained
 from replays import simulated

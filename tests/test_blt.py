@@ -11,8 +11,7 @@ from hubbub.factorization import blt as search
 from hubbub.factorization.blt import squared_error_with_momentum
 from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import utility, workloads
-from hubbub.mechanism.strategies import blt, matrices
-from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
+from hubbub.mechanism.strategies import BufferedLinearToeplitz, blt, matrices
 from hubbub.testing import check_strategy
 
 MF = oracle("matrix_factorization")

@@ -15,25 +15,22 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from hubbub.accounting import Assumption, DiscreteGaussianShares, guarantee
+from hubbub.accounting import Assumption, DiscreteGaussianShares, RunFacts, guarantee
 from hubbub.accounting.events_of_mechanism import mechanism_events
-from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import HOLDERS_ADD
 from hubbub.cli.training import _progress
 from hubbub.errors import ConfigError, LedgerError, SumNotOpenedError
 from hubbub.experiment.build import build
 from hubbub.experiment.config import resolve
 from hubbub.experiment.engine.folder import RunInFolder
-from hubbub.ledger import compose_runs
+from hubbub.ledger import Promise, compose_runs
 from hubbub.ledger.actual_cost import cost_of_run, spent
-from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise import NoiseStream, SimulationSource
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
-from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, train
-from hubbub.training.aggregate import Population
+from hubbub.training import LatticeSum, PlainSum, Population, ReleasePath, RunPlan, RunStore, train
 from hubbub.training.run_folder.record import read_metrics, read_run
 from hubbub.verification import verify
 from recorded_runs import read_back

@@ -18,8 +18,7 @@ from hubbub._util.prf import derive, seed_key
 from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.renyi import added_delta, distance
 from hubbub.errors import ConfigError, LedgerError
-from hubbub.ledger.actual_cost import spent
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Promise, spent
 from hubbub.mechanism import Mechanism, NoiseShares, gaussian
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian, statistical_distance
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling, SingleParticipation

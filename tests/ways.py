@@ -20,11 +20,9 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub import ExamplePopulation, Mechanism
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling
-from hubbub.mechanism.strategies import BinaryTree, Identity, banded_inverse, blt, dense, toeplitz
-from hubbub.mechanism.strategies.strategy import Strategy
+from hubbub.mechanism.strategies import BinaryTree, Identity, Strategy, banded_inverse, blt, dense, toeplitz
 from hubbub.noise.lattice import Lattice
-from hubbub.training import LatticeSum, RunPlan, RunStore, train
-from hubbub.training.aggregate import Population
+from hubbub.training import LatticeSum, Population, RunPlan, RunStore, train
 from hubbub.training.clipping import AdaptiveClipping, Clipping, CountSplit
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import toeplitz
 from hubbub.noise.lattice import Lattice
-from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, SimulatedPopulation, release, train
-from hubbub.training.ranks import Ranks
+from hubbub.training import LatticeSum, LocalTraining, Ranks, ReleasePath, RunPlan, SimulatedPopulation, release, train
 from hubbub.training.simulation import Execution, simulate
 from twins.twin import FALSE_ALARM, Array, System, Twin, instead
 
