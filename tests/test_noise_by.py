@@ -89,11 +89,8 @@ def test_more_numbers_than_a_lattice_has_room_for_are_refused_and_the_bits_that_
 
 @pytest.mark.parametrize("bits", [7, 25, 8.0, True, None])
 def test_a_lattice_that_is_not_there_is_refused(bits: object) -> None:
-    for make in (
-        lambda: Lattice(1.0, bits),
-        lambda: NoiseShares(3, lattice_bits=bits),
-        lambda: plan(BANDED, lattice_bits=bits),
-    ):
+    doors = (lambda: Lattice(1.0, bits), lambda: NoiseShares(3, lattice_bits=bits), lambda: plan(BANDED, lattice_bits=bits))
+    for make in doors:
         with pytest.raises((ValueError, TypeError), match="bits = "):
             make()
 

@@ -27,11 +27,8 @@ from refusals import refused
 
 def brute_force(C: np.ndarray, sets: list[list[int]]) -> float:
     """The largest ‖Σ ±C[:, j]‖ over the signs of each set, which is attained by vectors along one line."""
-    return max(
-        float(np.linalg.norm(C[:, rounds] @ np.array(signs)))
-        for rounds in sets
-        for signs in itertools.product((1, -1), repeat=len(rounds))
-    )
+    signed = ((rounds, signs) for rounds in sets for signs in itertools.product((1, -1), repeat=len(rounds)))
+    return max(float(np.linalg.norm(C[:, rounds] @ np.array(signs))) for rounds, signs in signed)
 
 
 def test_a_pattern_that_was_kept_costs_what_was_promised_so_far() -> None:
