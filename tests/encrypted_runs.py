@@ -57,17 +57,11 @@ def encrypted(
     packing = replace(how.packing(CLIENTS, chosen.mechanism), key_bits=512)
     agreed = how.agreement(key, packing, DIM + chosen.clip_norms.further, "a run")
     holders = [Holder(one, agreed, folder and _made(folder / f"holder-{i}")) for i, one in enumerate(keys)]
-    return EncryptedPopulation(
-        population(),
-        agreed,
-        holders,
-        public,
-        lattice_bits=how.lattice_bits,
-        noise=partial(_streams, chosen.mechanism, how, folder, seeds, DIM + chosen.clip_norms.further)
-        if chosen.mechanism and how.noise_rows
-        else None,
-        mechanism=chosen.mechanism,
-    )
+    noise = None
+    if chosen.mechanism and how.noise_rows:
+        noise = partial(_streams, chosen.mechanism, how, folder, seeds, DIM + chosen.clip_norms.further)
+    given = {"lattice_bits": how.lattice_bits, "noise": noise, "mechanism": chosen.mechanism}
+    return EncryptedPopulation(population(), agreed, holders, public, **given)
 
 
 def _streams(

@@ -22,9 +22,7 @@ from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from hubbub import Mechanism, MinSeparation
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP
-from hubbub.flower.local_grid import LocalGrid
-from hubbub.flower.mods import clipping_mod, noising_mod
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, LocalGrid, MatrixFactorizationDP, clipping_mod, noising_mod
 from hubbub.mechanism.strategies import toeplitz
 
 Model = Mapping[str, npt.ArrayLike]
@@ -154,14 +152,8 @@ class Hubbub:
         return {"dpfedavg_norm_bit": int(not clipped)}
 
     def shared_noise(self, dim: int, clients: int, clip_norm: float, noise_multiplier: float) -> npt.NDArray[np.float64]:
-        strategy = self.fixed(
-            averaging(clients),
-            clip_norm=clip_norm,
-            noise_multiplier=noise_multiplier,
-            clients=clients,
-            noise_at="clients",
-            min_survivors=clients,
-        )
+        noise = {"noise_multiplier": noise_multiplier, "noise_at": "clients", "min_survivors": clients}
+        strategy = self.fixed(averaging(clients), clip_norm=clip_norm, clients=clients, **noise)
         federation = Federation(clients, lambda model, index: model, mods=[noising_mod, clipping_mod])
         return federation.round(strategy, {"w": np.zeros(dim)})[0]["w"] * clients
 

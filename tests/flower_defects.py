@@ -259,10 +259,9 @@ def check_weights_change_nothing(arm: Arm) -> str:
     def release(weight: float) -> Entries:
         strategy = arm.fixed(averaging(5), clip_norm=1.0, noise_multiplier=1.0, clients=5, seed=SEED)
         said = lambda index: {"num-examples": weight} if index == 0 else {}  # noqa: E731
+        federation = Federation(5, lambda model, index: {"w": model["w"] + 10 * np.eye(5)[index]}, said)
         with np.errstate(all="ignore"):
-            return Federation(5, lambda model, index: {"w": model["w"] + 10 * np.eye(5)[index]}, said).round(
-                strategy, {"w": np.zeros(5)}
-            )[0]
+            return federation.round(strategy, {"w": np.zeros(5)})[0]
 
     equal = release(1)
     for weight in (10**12, -8, 0, math.nan):
@@ -321,9 +320,8 @@ def check_seeds_tell_nothing(arm: Arm) -> str:
 
     (noise, cohort), (again, same) = outcome(), outcome()
     # The same 5 of 100 by chance: 1.3e-8.
-    known = [
-        name for name, equal in {"noise": np.array_equal(noise["w"], again["w"]), "cohort": cohort == same}.items() if equal
-    ]
+    equal = {"noise": np.array_equal(noise["w"], again["w"]), "cohort": cohort == same}
+    known = [name for name in equal if equal[name]]
     return require(not known, f"known from seeds of the app: {' and '.join(known) or 'nothing'}")
 
 
@@ -335,9 +333,8 @@ def check_half_precision_is_rounded_after_the_noise(arm: Arm) -> str:
     def train(model: Entries, index: int) -> Model:
         return {"w": model["w"] + np.float16(spacing if index < 4 else 0), "x": model["x"] + np.float16(0.01)}
 
-    strategy = arm.fixed(
-        averaging(clients), clip_norm=clip_norm, noise_multiplier=0.0005 * clients / clip_norm, clients=clients
-    )
+    z = 0.0005 * clients / clip_norm
+    strategy = arm.fixed(averaging(clients), clip_norm=clip_norm, noise_multiplier=z, clients=clients)
     # The further number changes everywhere, since an update of zero is another matter.
     released, _ = Federation(clients, train).round(strategy, {"w": np.full(dim, 4, np.float16), "x": np.zeros(1, np.float16)})
     _, counts = np.unique(released["w"], return_counts=True)

@@ -89,12 +89,8 @@ class Certificates:
         names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(LOOPBACK))])
         rules = [x509.BasicConstraints(ca=True, path_length=0), _usage(signs_certificates=True)]
         certificates.authority.write_bytes(_certificate("authority", authority, authority, rules))
-        rules = [
-            x509.BasicConstraints(ca=False, path_length=None),
-            _usage(signs_certificates=False),
-            x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]),
-            names,
-        ]
+        purpose = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH])
+        rules = [x509.BasicConstraints(ca=False, path_length=None), _usage(signs_certificates=False), purpose, names]
         certificates.server.write_bytes(_certificate("localhost", server, authority, rules))
         certificates.key.write_bytes(_pem(server, serialization.PrivateFormat.PKCS8))
         return certificates

@@ -55,9 +55,8 @@ def attained(p: np.ndarray, q: np.ndarray, step: float, epsilons: np.ndarray) ->
 
 def neighbors(relation: str, values: Sequence[float], other: float) -> Iterator[tuple[list[float], list[float]]]:
     """Both orders of the data and its neighbor in the first record; for add-or-remove-one the shorter data lacks it."""
-    changed = {"zero-out": [0.0, *values[1:]], "replace-one": [other, *values[1:]], "add-or-remove-one": list(values[1:])}[
-        relation
-    ]
+    rest = list(values[1:])
+    changed = {"zero-out": [0.0, *rest], "replace-one": [other, *rest], "add-or-remove-one": rest}[relation]
     yield list(values), changed
     yield changed, list(values)
 

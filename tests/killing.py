@@ -277,9 +277,8 @@ def _served() -> subprocess.Popen[str]:
     # The package that this process tests, which may be a copy.
     paths = [str(Path(hubbub.__file__).parents[1]), *sys.path]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-    return subprocess.Popen(
-        [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    command, pipe = [sys.executable, __file__], subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
 
 
 def serve(answer: Callable[[str], None]) -> None:

@@ -71,9 +71,8 @@ def answer(reply: Message, send: object, push: object) -> None:
         with no_object_id_recompute():
             wanted, session = send(reply, get_object_tree(reply), 0.1)
             run = reply.metadata.run_id
-            push_objects(
-                get_all_nested_objects(reply), lambda i, content: push(run, session, i, content), object_ids_to_push=wanted
-            )
+            parts = get_all_nested_objects(reply)
+            push_objects(parts, lambda i, content: push(run, session, i, content), object_ids_to_push=wanted)
     except (Exception, RunNotRunningException) as error:  # noqa: BLE001 # the run ended, or was killed
         print(f"reply: {type(error).__name__}: {error}", flush=True)  # noqa: T201
 

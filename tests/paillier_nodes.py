@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.clientapp import ClientApp
 
-from hubbub.flower import clipping_mod, encrypting_mod, hold
-from hubbub.flower.local_grid import LocalGrid
+from hubbub.flower import LocalGrid, clipping_mod, encrypting_mod, hold
 from hubbub.secagg import key_files, threshold
 from hubbub.secagg.aggregator import Aggregator
 from hubbub.secagg.packing import Packing

@@ -18,14 +18,10 @@ from cohort_file import bound
 from hubbub import Mechanism, RunStore, verify
 from hubbub.accounting.runs import RunCharge
 from hubbub.cli import main
-from hubbub.ledger.chain import Chain, read_chain
+from hubbub.ledger import Chain, Ledger, Promise, read_chain, run_charges
 from hubbub.ledger.history import History
-from hubbub.ledger.ledger import Ledger
-from hubbub.ledger.multi_run import run_charges
-from hubbub.ledger.promise import Promise
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling
-from hubbub.mechanism.strategies import Identity, strategy_arrays, toeplitz
-from hubbub.mechanism.strategies.strategy import Strategy
+from hubbub.mechanism.strategies import Identity, Strategy, strategy_arrays, toeplitz
 from hubbub.training.run_folder.record import read_run
 
 ROUNDS = 8

@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub import Mechanism, MinSeparation
-from hubbub.ledger.chain import read_chain
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Promise, read_chain
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, RunStore, SimulatedPopulation, train

@@ -27,8 +27,7 @@ from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.testing import check_population
-from hubbub.training import LatticeSum, LocalTraining, PlainSum, RunPlan, RunStore, SimulatedPopulation, train
-from hubbub.training.aggregate import Population
+from hubbub.training import LatticeSum, LocalTraining, PlainSum, Population, RunPlan, RunStore, SimulatedPopulation, train
 from hubbub.training.clipping import AdaptiveClipping, ClipNorms
 from recorded_runs import invoke, trained
 from replays import simulated
@@ -74,12 +73,8 @@ class Vectors(Population):
         if not self.lattice:
             return PlainSum(rows.sum(dim=0), {})
         lattice = Lattice(clip_norm if split is None else split.joint_norm(clip_norm))
-        return Kept(
-            (rows / lattice.step).round().to(torch.int64).sum(dim=0),
-            lattice,
-            {},
-            lambda total, release: self.opened.append((total, release)),
-        )
+        total = (rows / lattice.step).round().to(torch.int64).sum(dim=0)
+        return Kept(total, lattice, {}, lambda total, release: self.opened.append((total, release)))
 
 
 def vectors(dim: int = 8, spread: float = 0.3, **changes: object) -> Vectors:
@@ -92,10 +87,8 @@ def vectors(dim: int = 8, spread: float = 0.3, **changes: object) -> Vectors:
 
 def plan(rule: AdaptiveClipping | float = RULE, rounds: int = 12, z: float = 0.7, **changes: object) -> RunPlan:
     participation = every_round(rounds)
-    made = RunPlan(
-        rounds, participation, CLIENTS, Mechanism(Identity(rounds), participation, z), clip_norm=rule, noise="simulation"
-    )
-    return replace(made, **changes)
+    mechanism = Mechanism(Identity(rounds), participation, z)
+    return replace(RunPlan(rounds, participation, CLIENTS, mechanism, clip_norm=rule, noise="simulation"), **changes)
 
 
 def by_hand(releases: Sequence[torch.Tensor | None], rule: AdaptiveClipping, z: float, expected: float) -> list[float]:

@@ -12,13 +12,12 @@ from scipy.linalg import solve_triangular, toeplitz
 from scipy.special import bdtrc, binom, ndtri
 
 from conftest import oracle
-from hubbub import Mechanism, audit
+from hubbub import FixedSizeSampling, Mechanism, audit
 from hubbub._util import strict_json
 from hubbub.accounting import unprotected
 from hubbub.audit.bounds import epsilon_at_least, rate_at_most
 from hubbub.mechanism import gaussian
 from hubbub.mechanism.gaussian import denoising
-from hubbub.mechanism.participation import FixedSizeSampling
 from hubbub.mechanism.strategies import Identity
 
 ACCOUNTING = oracle("accounting")

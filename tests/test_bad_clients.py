@@ -187,10 +187,8 @@ def test_cli_7_flw_9_a_client_that_is_too_slow_is_a_missing_reply(seconds: float
     assert {name: array.data for name, array in made[0].items()} == {name: array.data for name, array in made[1].items()}
     # All that waits, waits until the deadline, and so long a message lives.
     assert set(slow.waited) == {60.0}
-    sums = [
-        GridPopulation(on, on.get_node_ids(), timeout=60.0).collect(range(bad.CLIENTS), Model(), bad.CLIP, 0)
-        for on in (slow, gone)
-    ]
+    populations = [GridPopulation(on, on.get_node_ids(), timeout=60.0) for on in (slow, gone)]
+    sums = [population.collect(range(bad.CLIENTS), Model(), bad.CLIP, 0) for population in populations]
     assert torch.equal(sums[0].total, sums[1].total)
     assert set(slow.waited) == {60.0}
 

@@ -8,9 +8,8 @@ from scipy.special import ndtr
 
 from conftest import oracle
 from hockey_stick import of_two_bins
-from hubbub.accounting import composition
+from hubbub.accounting import BallsInBins, composition
 from hubbub.accounting.balls_in_bins import BinsLaw, directions, of_mixture
-from hubbub.accounting.events import BallsInBins
 from hubbub.mechanism import gaussian
 
 POINTS = oracle("accounting")["balls_in_bins"]["points"]

@@ -13,8 +13,7 @@ from hubbub._util.checks import Array
 from hubbub.factorization.banded import BandedError
 from hubbub.factorization.certificate import lower_bound
 from hubbub.mechanism import utility, workloads
-from hubbub.mechanism.strategies import banded
-from hubbub.mechanism.strategies.banded import Banded
+from hubbub.mechanism.strategies import Banded, banded
 from hubbub.mechanism.workloads import Workload
 from matrix_oracles import workload_of
 

@@ -89,12 +89,8 @@ def test_the_bound_holds_for_every_strategy_wherever_it_is_taken(d: list[float],
     for pattern in (SingleParticipation(), MinSeparation(5, 3), MinSeparation(3, 2)):
         for objective in ("mean", "max"):
             cost = unit_error(A, other, objective) * other.sensitivity(pattern).value ** 2
-            bound = numerics.banded_inverse_bound(
-                A.coefficients(),
-                search.row_weights(15, objective),
-                np.array([1.0, -at, at / 9]),
-                *matrices.worst_rounds(pattern, 15),
-            )
+            weights, inverse = search.row_weights(15, objective), np.array([1.0, -at, at / 9])
+            bound = numerics.banded_inverse_bound(A.coefficients(), weights, inverse, *matrices.worst_rounds(pattern, 15))
             assert cost >= bound
 
 

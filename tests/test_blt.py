@@ -11,8 +11,7 @@ from hubbub.factorization import blt as search
 from hubbub.factorization.blt import squared_error_with_momentum
 from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import utility, workloads
-from hubbub.mechanism.strategies import blt, matrices
-from hubbub.mechanism.strategies.blt import BufferedLinearToeplitz
+from hubbub.mechanism.strategies import BufferedLinearToeplitz, blt, matrices
 from hubbub.testing import check_strategy
 
 MF = oracle("matrix_factorization")
@@ -39,11 +38,8 @@ def _materialized(result: factorization.Optimized) -> float:
     C = strategy.matrix()
     assert (np.diff(C[:, 0]) <= 0).all()
     assert (C[:, 0] >= 0).all()
-    b, k = (
-        (n, 1)
-        if result.participation == ONCE
-        else (result.participation.min_separation, result.participation.max_participations)
-    )
+    pattern = result.participation
+    b, k = (n, 1) if pattern == ONCE else (pattern.min_separation, pattern.max_participations)
     squared = np.square(C[:, : b * k : b].sum(axis=1)).sum()
     errors = utility.squared_errors(result.workload, strategy)
     return float(squared * (errors.mean() if result.objective == "mean" else errors.max()))
@@ -135,9 +131,8 @@ def test_ten_million_rounds_need_no_matrix() -> None:
     result = factorization.blt.optimize(workloads.prefix_sum(n), buffers=4, objective="max")
     assert result.squared_error == pytest.approx(40.868669552, rel=1e-9)
     # Summed one by one, with what float64 loses over so many rounds.
-    assert blt.squared_errors(result.workload, result.strategy)[-1] * result.strategy.sensitivity(
-        ONCE
-    ).value ** 2 == pytest.approx(result.squared_error, rel=1e-8)
+    last = blt.squared_errors(result.workload, result.strategy)[-1]
+    assert last * result.strategy.sensitivity(ONCE).value ** 2 == pytest.approx(result.squared_error, rel=1e-8)
 
 
 @pytest.mark.parametrize("n", [2, 7, 30])

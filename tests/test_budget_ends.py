@@ -19,8 +19,7 @@ from hubbub.accounting import Gaussian, PoissonSampled, composition
 from hubbub.accounting.composition import epsilon_once as remembered
 from hubbub.errors import BudgetError
 from hubbub.flower import DPFedAvgFixed
-from hubbub.ledger.chain import read_chain
-from hubbub.ledger.ledger import Ledger
+from hubbub.ledger import Ledger, read_chain
 from hubbub.mechanism.strategies import Identity
 from hubbub.training import RunPlan, RunStore, train
 from recorded_runs import hubbub

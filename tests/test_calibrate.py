@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from conftest import oracle
 from hubbub import MinSeparation, accounting
 from hubbub._util.roots import Grid, first
+from hubbub.accounting import epsilon as epsilon_of
 from hubbub.accounting import events
-from hubbub.accounting.composition import epsilon as epsilon_of
 from hubbub.errors import BudgetError
 from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.strategies import Identity, toeplitz

@@ -177,10 +177,8 @@ def test_acc_8_what_no_theorem_covers_is_refused_with_the_next_step(name: str, p
 
 
 def test_a_client_of_one_round_is_amplified_under_any_triangular_strategy() -> None:
-    dense = CORRELATED["dense"]
-    assert mechanism_events(Mechanism(dense, parts.CyclicPoissonSampling(0.2, ROUNDS), 1.0), ROUNDS) == (
-        (PoissonSampled(1.0, 0.2), 1),
-    )
+    mechanism = Mechanism(CORRELATED["dense"], parts.CyclicPoissonSampling(0.2, ROUNDS), 1.0)
+    assert mechanism_events(mechanism, ROUNDS) == ((PoissonSampled(1.0, 0.2), 1),)
 
 
 def test_fil_2_a_matrix_without_a_column_for_each_round_is_refused() -> None:
@@ -188,14 +186,10 @@ def test_fil_2_a_matrix_without_a_column_for_each_round_is_refused() -> None:
         rounds = property(lambda self: 10 * len(self.C), lambda self, rounds: None)  # type: ignore[assignment]
 
     mechanism = Mechanism(OneStamp(np.eye(3)), parts.MinSeparation(1, 30), 1.0)
-    for ask in (
-        lambda: mechanism.sensitivity,
-        lambda: mechanism.stddev,
-        lambda: accounting.guarantee(mechanism, 1e-5, rounds=2),
-    ):
-        with pytest.raises(
-            ValueError, match=r"OneStamp.matrix\(\) has shape \(3, 3\): must have a column for each of its 30 rounds"
-        ):
+    words = r"OneStamp.matrix\(\) has shape \(3, 3\): must have a column for each of its 30 rounds"
+    doors = (lambda: mechanism.sensitivity, lambda: mechanism.stddev, lambda: accounting.guarantee(mechanism, 1e-5, rounds=2))
+    for ask in doors:
+        with pytest.raises(ValueError, match=words):
             ask()
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from cohort_file import blocks, joined, name_of
 from conftest import raising
 from hubbub.errors import LedgerError, ParticipationError
-from hubbub.ledger.ledger import Ledger
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Ledger, Promise
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import MinSeparation, Participation, SingleParticipation
 from hubbub.mechanism.strategies import Identity

@@ -170,10 +170,10 @@ def test_no_two_rounds_of_data_sets_attain_more_than_is_stated(relation: str) ->
         others = generator.choice([-1.0, 1.0], 2)
         pairs = [list(hockey_stick.neighbors(relation, v, float(o))) for v, o in zip(rounds, others, strict=True)]
         for direction in (0, 1):
-            laws = [
-                [hockey_stick.output_density(x, v, hockey_stick.fixed_cohorts(len(v), size), z) for v in pair[direction]]
-                for pair in pairs
-            ]
+            laws = []
+            for pair in pairs:
+                cohorts = [(v, hockey_stick.fixed_cohorts(len(v), size)) for v in pair[direction]]
+                laws.append([hockey_stick.output_density(x, v, drawn, z) for v, drawn in cohorts])
             p, q = (np.outer(laws[0][side], laws[1][side]).ravel() for side in (0, 1))
             assert np.all(hockey_stick.attained(p, q, 0.05**2, EPSILONS) <= np.array(stated) * (1 + 1e-6) + 1e-9)
 

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import oracle
-from hubbub.accounting import conversions
-from hubbub.accounting.events import FixedSizeSampled
-from hubbub.accounting.groups import group_epsilon, group_noise_multiplier
+from hubbub.accounting import FixedSizeSampled, conversions, group_epsilon, group_noise_multiplier
 from hubbub.accounting.renyi import rdp_epsilon
 from hubbub.mechanism import gaussian
 

@@ -11,8 +11,7 @@ import torch
 from encrypted_runs import encrypted, terms
 from encrypted_runs import plan as encrypted_plan
 from flower_arms import Federation
-from hubbub.flower.mods import clipping_mod
-from hubbub.flower.population import GridPopulation
+from hubbub.flower import GridPopulation, clipping_mod
 from hubbub.mechanism.strategies import Identity
 from small_runs import CLIENTS, linear, population
 from ways import examples

@@ -11,9 +11,7 @@ import pytest
 from hubbub import accounting, calibrate, verify
 from hubbub.accounting.runs import RunCharge
 from hubbub.errors import BudgetError, ConfigError, LedgerError
-from hubbub.ledger.actual_cost import spent
-from hubbub.ledger.ledger import Ledger
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Ledger, Promise, spent
 from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import Participation, PoissonSampling
 from hubbub.mechanism.strategies import Identity

@@ -21,8 +21,7 @@ from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
-from hubbub.training import RunPlan, train
-from hubbub.training.aggregate import Population
+from hubbub.training import Population, RunPlan, train
 from replays import Transcript
 
 CLIENTS, CLIP, Z, DIM = 10, 0.5, 1.3, 160_000

@@ -98,10 +98,8 @@ def gaussians(r: np.random.Generator) -> Point:
 
 
 def either_way(one: hockey_stick.Means, other: hockey_stick.Means, epsilon: float) -> float:
-    return (
-        max(hockey_stick.mixture_delta(one, other, epsilon), hockey_stick.mixture_delta(other, one, epsilon)) * (1 - 1e-9)
-        - 1e-15
-    )
+    deltas = (hockey_stick.mixture_delta(*pair, epsilon) for pair in ((one, other), (other, one)))
+    return max(deltas) * (1 - 1e-9) - 1e-15
 
 
 def strategy_of(r: np.random.Generator, rounds: int) -> Strategy:
@@ -170,13 +168,10 @@ def truncated(r: np.random.Generator) -> Point:
     others = r.choice([-1.0, 0.0, 1.0], members - 1).tolist()
     with_unit = [1.0, *others]
     without = {"zero-out": [0.0, *others], "replace-one": [-1.0, *others], "add-or-remove-one": others}[relation]
-    laws = [
-        [
-            (chance, total / z)
-            for chance, total in hockey_stick.sums(values, hockey_stick.truncated_cohorts(len(values), q, most))
-        ]
-        for values in (with_unit, without)
-    ]
+    laws = []
+    for values in (with_unit, without):
+        sums = hockey_stick.sums(values, hockey_stick.truncated_cohorts(len(values), q, most))
+        laws.append([(chance, total / z) for chance, total in sums])
     return stated, delta, lambda eps: either_way(*laws, eps)
 
 
@@ -478,10 +473,8 @@ def test_every_event_has_an_epsilon_and_a_delta_from_no_noise_to_a_thousandfold(
     r, found = np.random.default_rng(seed), list[str]()
     for _ in range(points):
         event, relation, rounds = anything(r), relation_of(r), int(10 ** r.uniform(0, 6))
-        delta, factor = (
-            float(10 ** r.choice([r.uniform(-300, -0.31), r.uniform(-12, -0.31)])),
-            1 + float(10 ** r.uniform(-2, 0.5)),
-        )
+        delta = float(10 ** r.choice([r.uniform(-300, -0.31), r.uniform(-12, -0.31)]))
+        factor = 1 + float(10 ** r.uniform(-2, 0.5))
         what = f"{event}, {rounds}, {delta}, {relation}, {factor}"
 
         def epsilon(event: Event = event, rounds: int = rounds, delta: float = delta, relation: str = relation) -> float:
@@ -652,11 +645,8 @@ def test_acc_6_no_sensitivity_is_below_brute_force_over_every_pattern(matrices: 
         C += np.diag(np.where(np.diag(C) < 0, -1.0, 1.0))
         b, k = int(r.integers(1, n + 1)), int(r.integers(1, n + 1))
         k = min(k, 6)
-        for pattern in (
-            parts.SingleParticipation(),
-            parts.MinSeparation(b, k),
-            parts.FixedEpochs(max(1, min(k, math.ceil(n / b))), b),
-        ):
+        epochs = parts.FixedEpochs(max(1, min(k, math.ceil(n / b))), b)
+        for pattern in (parts.SingleParticipation(), parts.MinSeparation(b, k), epochs):
             truth = brute_force_sensitivity(C, pattern)
             # Through the mechanism too, which believes no strategy that is not ours.
             mechanism = Mechanism(Foreign(C, stated=1e-3), pattern, 1.0)

@@ -11,12 +11,11 @@ from safetensors import safe_open
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub import SimulatedPopulation, verify
 from hubbub.errors import ConfigError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
-from hubbub.training import SimulatedPopulation
 from hubbub.training.evaluation import QUANTILES, Spread, evaluate
-from hubbub.verification import verify
 from recorded_runs import invoke
 from refusals import refused
 

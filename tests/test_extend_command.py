@@ -198,10 +198,8 @@ def test_settings_that_go_on_from_a_run_are_trained_only_with_its_charge(place: 
     refused(by_hand, "the cost of what starts from a run's model counts that run")
     assert hubbub(*by_hand, "--set", 'privacy.earlier_runs=["one"]') == 0
     assert hubbub("verify", "two") == 0
-    refused(
-        ["audit", "two/config.toml", "--allow-import"],
-        f"training.extends = {str(place / 'one')!r}: an audit starts runs of its own",
-    )
+    words = f"training.extends = {str(place / 'one')!r}: an audit starts runs of its own"
+    refused(["audit", "two/config.toml", "--allow-import"], words)
     by_hand = (*by_hand[:3], "three", *by_hand[4:], "--set", 'privacy.earlier_runs=["one"]')
     refused(by_hand, "was extended in", "whose cost is not counted here")
 
@@ -270,8 +268,6 @@ def test_a_run_whose_releases_went_is_extended_from_the_checkpoint_that_its_ledg
     save_file(tensors, kept)
     manifest["sha256"] = hashlib.sha256(kept.read_bytes()).hexdigest()
     (tmp_path / "false/state/checkpoint.json").write_bytes(strict_json.canonical(manifest))
-    refused(
-        ["extend", "false", "--rounds", "2", "--out", "false-3", *PLAIN],
-        "state/checkpoint.json is not the file that the ledger binds",
-    )
+    words = "state/checkpoint.json is not the file that the ledger binds"
+    refused(["extend", "false", "--rounds", "2", "--out", "false-3", *PLAIN], words)
     assert not verify(tmp_path / "false").ok

@@ -23,14 +23,11 @@ from hubbub import AdaptiveClipping, verify
 from hubbub._util import strict_json
 from hubbub.cli.runs import close
 from hubbub.errors import ConfigError, LedgerError, RunFolderError
-from hubbub.ledger.actual_cost import spent
-from hubbub.ledger.chain import Chain
-from hubbub.ledger.multi_run import compose_runs, run_charges
+from hubbub.ledger import Chain, compose_runs, run_charges, spent
 from hubbub.ledger.promise import Extends
 from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import MinSeparation, Participation, PoissonSampling
-from hubbub.mechanism.strategies import Identity, toeplitz
-from hubbub.mechanism.strategies.strategy import Strategy
+from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
 from hubbub.noise import SecureSource
 from hubbub.training import LatticeSum, RunPlan, RunStore, ServerOptimizer, extended, train
 from hubbub.training.run_folder.record import read_run

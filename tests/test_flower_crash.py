@@ -20,8 +20,7 @@ from hubbub.flower.strategies import PrivateStrategy
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.history import History
 from hubbub.mechanism.strategies import toeplitz
-from hubbub.training.aggregate import LatticeSum
-from hubbub.training.release import ReleasePath
+from hubbub.training import LatticeSum, ReleasePath
 
 DIM, ROUNDS = 12, 3
 START = ArrayRecord({"w": Array(np.linspace(-1, 1, DIM, dtype=np.float32))})

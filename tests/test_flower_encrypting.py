@@ -40,13 +40,8 @@ pytestmark = pytest.mark.usefixtures("in_a_task")
 
 def told(agreement: Agreement | None = None, round_index: int = 0, **others: Any) -> dict[str, Any]:
     record = strict_json.canonical((agreement or agreed(owner().public_key)).record())
-    config = {
-        "hubbub_agreement": record,
-        "hubbub_round_index": round_index,
-        "dpfedavg_clip_norm": 1.0,
-        "dpfedavg_lattice_bits": 14,
-        **others,
-    }
+    lattice = {"dpfedavg_clip_norm": 1.0, "dpfedavg_lattice_bits": 14}
+    config = {"hubbub_agreement": record, "hubbub_round_index": round_index, **lattice, **others}
     return {name: value for name, value in config.items() if value is not None}
 
 

@@ -12,8 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from scipy import stats
 
-from hubbub.flower import DPFedAvgAdaptive, LocalGrid
-from hubbub.flower.numpy_client import DPNumPyClient
+from hubbub.flower import DPFedAvgAdaptive, DPNumPyClient, LocalGrid
 
 Numbers = npt.NDArray[Any]
 

@@ -135,19 +135,11 @@ def test_the_noise_is_in_the_release_whoever_adds_it(
 
 
 def test_an_adaptive_clip_norm_follows_the_count_that_nobody_reads(tmp_path: Path) -> None:
-    def made(initial: float) -> flower.DPFedAvgAdaptive:
-        return flower.DPFedAvgAdaptive(
-            FedAvg(min_available_nodes=CLIENTS),
-            noise_multiplier=1e-4,
-            initial_clip_norm=initial,
-            clip_count_stddev=1e-3,
-            num_sampled_clients=CLIENTS,
-            secagg=whole(),
-        )
-
+    settings = {"noise_multiplier": 1e-4, "clip_count_stddev": 1e-3, "num_sampled_clients": CLIENTS, "secagg": whole()}
     # All updates are within the first, and none within the second: a quantile of one half lies below, or above.
     for initial, sign in ((4.0, -1), (1e-3, +1)):
-        strategy = made(initial)
+        inner = FedAvg(min_available_nodes=CLIENTS)
+        strategy = flower.DPFedAvgAdaptive(inner, initial_clip_norm=initial, **settings)
         one_round(strategy, federation(tmp_path))
         assert strategy.clip_norm == pytest.approx(initial * math.exp(sign * 0.2 * 0.5), rel=1e-3)
 

@@ -14,8 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flower_arms import Federation, averaging, record
 from hubbub.errors import ConfigError
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, compat
-from hubbub.flower.mods import clipping_mod
+from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, clipping_mod, compat
 
 NAMES = compat.__all__
 FIXED = [name for name in NAMES if "Fixed" in name]

@@ -21,9 +21,8 @@ from hubbub.mechanism.workloads import prefix_sum
 from hubbub.models import CifarCnn, Cnn, Mlp
 from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
-from hubbub.training import ExamplePopulation, Execution, LocalTraining, SimulatedPopulation, private_gradients
+from hubbub.training import ExamplePopulation, Execution, LocalTraining, Ranks, SimulatedPopulation, private_gradients
 from hubbub.training.per_example import Chosen, ExampleGradients
-from hubbub.training.ranks import Ranks
 from hubbub.training.simulation.local import OneByOne
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks

@@ -116,10 +116,8 @@ def test_a_command_gets_the_promise_and_each_round_as_one_line_and_nothing_else_
     assert {body["run"] for body in bodies} == {chain.hashes[0]}
     ends = [hash_ for body, hash_ in zip(chain.records, chain.hashes, strict=True) if body["kind"] in ("promise", "commit")]
     assert [body["head"] for body in bodies] == ends
-    assert kept.ok() == (
-        True,
-        f"{ROUNDS + 1} kept heads in the ledger, in order, the last after 6 of 6 rounds; each is signed by a given key",
-    )
+    said = f"{ROUNDS + 1} kept heads in the ledger, in order, the last after 6 of 6 rounds; each is signed by a given key"
+    assert kept.ok() == (True, said)
 
 
 class Server:
@@ -232,10 +230,8 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(
     monkeypatch.setattr(head_hook, "_PATIENCE", 0.5)
     mark = str(tmp_path / "mark")
     started = time.monotonic()
-    assert (
-        HeadHook([sys.executable, "-c", command, mark]).give("0" * 64, 1, "1" * 64)
-        == f"{sys.executable}: no answer in 0.5 seconds"
-    )
+    said = HeadHook([sys.executable, "-c", command, mark]).give("0" * 64, 1, "1" * 64)
+    assert said == f"{sys.executable}: no answer in 0.5 seconds"
 
     def left() -> bool:
         lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]

@@ -20,8 +20,7 @@ import torch
 from conftest import CORRELATED
 from hubbub import CyclicPoissonSampling, FixedSizeSampling, PoissonSampling, RunStore, TruncatedPoissonSampling
 from hubbub._util.prf import KEY_BYTES, bits, derive, fresh_key, seed_key
-from hubbub.ledger.ledger import Ledger
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Ledger, Promise
 from hubbub.mechanism.strategies import Identity
 from hubbub.noise import SecureSource
 from hubbub.training.cohorts import CohortKeys, draw

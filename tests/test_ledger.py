@@ -10,9 +10,8 @@ import pytest
 from cohort_file import cohorts, name_of
 from hubbub import Mechanism, MinSeparation, TruncatedPoissonSampling
 from hubbub.errors import LedgerError, ParticipationError
-from hubbub.ledger.chain import read_chain
+from hubbub.ledger import Promise, read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
-from hubbub.ledger.promise import Promise
 from hubbub.mechanism import participation as parts
 from hubbub.mechanism.strategies import Identity
 

@@ -16,9 +16,7 @@ import malformed
 from conftest import at_work, raising
 from hubbub.cli import main
 from hubbub.errors import HubbubError
-from hubbub.training import rounds
-from hubbub.training.release import ReleasePath
-from hubbub.training.run_folder import RunStore
+from hubbub.training import ReleasePath, RunStore, rounds
 from malformed import CONFIG, EVERY, FAMILIES, Accepted, Call, Case, Command, Line, Run, Workplace
 from refusals import little_memory
 

@@ -249,11 +249,8 @@ def test_rng_6_shuffles_and_dropout_are_secret_in_a_release(kind: Any) -> None:
         before, everyone = total(), every_round(1)
         mechanism = Mechanism(Identity(1), everyone, 1.0)
         trained = deepcopy(model)
-        list(
-            train(
-                RunPlan(1, everyone, 6, mechanism, CLIP, privacy_unit=population.privacy_unit, noise=noise), population, trained
-            )
-        )
+        plan = RunPlan(1, everyone, 6, mechanism, CLIP, privacy_unit=population.privacy_unit, noise=noise)
+        list(train(plan, population, trained))
         assert torch.equal(total(), before) == kept
 
 
@@ -279,10 +276,8 @@ def adapted(reply: Message, draw: random.Random) -> Message:
     """Against the model that the client was sent: huge, aligned, at the clip norm, or of any size."""
     size = draw.choice([1e9, 1e30, CLIP, CLIP * 1.0001, 10 ** draw.uniform(-30, 30)])
     signs = random.Random(draw.choice([1, 2]))  # noqa: S311 # the same direction in every round
-    arrays = {
-        name: Array(np.asarray(array.numpy().astype(np.float64) + signs.gauss(0, 1) * size))
-        for name, array in reply.content["arrays"].items()
-    }
+    wide = {name: array.numpy().astype(np.float64) for name, array in reply.content["arrays"].items()}
+    arrays = {name: Array(np.asarray(array + signs.gauss(0, 1) * size)) for name, array in wide.items()}
     metrics = MetricRecord({"num-examples": draw.choice([1, 10**12, -8, 0]), NORM_BIT: draw.choice([0, 1, 2**62, -(2**62)])})
     reply.content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
     return reply

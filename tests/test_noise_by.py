@@ -15,25 +15,22 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from hubbub.accounting import Assumption, DiscreteGaussianShares, guarantee
+from hubbub.accounting import Assumption, DiscreteGaussianShares, RunFacts, guarantee
 from hubbub.accounting.events_of_mechanism import mechanism_events
-from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import HOLDERS_ADD
 from hubbub.cli.training import _progress
 from hubbub.errors import ConfigError, LedgerError, SumNotOpenedError
 from hubbub.experiment.build import build
 from hubbub.experiment.config import resolve
 from hubbub.experiment.engine.folder import RunInFolder
-from hubbub.ledger import compose_runs
+from hubbub.ledger import Promise, compose_runs
 from hubbub.ledger.actual_cost import cost_of_run, spent
-from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise import NoiseStream, SimulationSource
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
-from hubbub.training import LatticeSum, PlainSum, ReleasePath, RunPlan, RunStore, train
-from hubbub.training.aggregate import Population
+from hubbub.training import LatticeSum, PlainSum, Population, ReleasePath, RunPlan, RunStore, train
 from hubbub.training.run_folder.record import read_metrics, read_run
 from hubbub.verification import verify
 from recorded_runs import read_back
@@ -92,11 +89,8 @@ def test_more_numbers_than_a_lattice_has_room_for_are_refused_and_the_bits_that_
 
 @pytest.mark.parametrize("bits", [7, 25, 8.0, True, None])
 def test_a_lattice_that_is_not_there_is_refused(bits: object) -> None:
-    for make in (
-        lambda: Lattice(1.0, bits),
-        lambda: NoiseShares(3, lattice_bits=bits),
-        lambda: plan(BANDED, lattice_bits=bits),
-    ):
+    doors = (lambda: Lattice(1.0, bits), lambda: NoiseShares(3, lattice_bits=bits), lambda: plan(BANDED, lattice_bits=bits))
+    for make in doors:
         with pytest.raises((ValueError, TypeError), match="bits = "):
             make()
 

@@ -14,8 +14,7 @@ from hubbub import Mechanism, MinSeparation, verify
 from hubbub._util.prf import sealed, unsealed
 from hubbub.errors import RunFolderError
 from hubbub.ledger.promise import Promise
-from hubbub.mechanism.strategies import blt, toeplitz
-from hubbub.mechanism.strategies.strategy import Strategy
+from hubbub.mechanism.strategies import Strategy, blt, toeplitz
 from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, ReleasePath, RunStore

@@ -18,8 +18,7 @@ from hubbub._util.prf import derive, seed_key
 from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.renyi import added_delta, distance
 from hubbub.errors import ConfigError, LedgerError
-from hubbub.ledger.actual_cost import spent
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Promise, spent
 from hubbub.mechanism import Mechanism, NoiseShares, gaussian
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian, statistical_distance
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling, SingleParticipation
@@ -178,10 +177,7 @@ def test_shares_have_no_mu_and_their_trade_off_is_from_below() -> None:
     event = accounting.DiscreteGaussianShares(2.0, 5, 10**6, 10)
     assert accounting.gdp_mu([(event, 4)], "zero-out") is None
     rates = (0.001, 0.1, 0.5, 0.9)
-    bound, exact = (
-        accounting.trade_off([(event, 4)], rates, "zero-out"),
-        accounting.trade_off([(accounting.Gaussian(2.0), 4)], rates, "zero-out"),
-    )
+    bound, exact = (accounting.trade_off([(one, 4)], rates, "zero-out") for one in (event, accounting.Gaussian(2.0)))
     assert (bound <= exact).all()
     assert (bound[:3] > 0.5 * exact[:3]).all()
 

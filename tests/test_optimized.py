@@ -45,10 +45,8 @@ def test_what_is_stated_of_an_optimum_is_true_of_its_matrix_and_its_stream(
         # The rows of the noising matrix are those that the stream makes.
         errors = utility.squared_errors(answer.workload, answer.strategy)
         error = errors.mean() if answer.objective == "mean" else errors.max()
-        stated, true = (
-            answer.strategy.sensitivity(participation),
-            brute_force_sensitivity(answer.strategy.matrix(), participation),
-        )
+        stated = answer.strategy.sensitivity(participation)
+        true = brute_force_sensitivity(answer.strategy.matrix(), participation)
         assert stated.value >= true * (1 - 1e-12)
         assert not stated.exact or stated.value == pytest.approx(true, rel=1e-9)
         assert answer.squared_error == pytest.approx(error * stated.value**2, rel=1e-9)

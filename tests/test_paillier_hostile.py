@@ -77,9 +77,8 @@ def test_pai_2_ciphertexts_under_another_key_are_refused_by_the_name_of_the_clie
     draw = random.Random(1)  # noqa: S311
     foreign = small().public_key.encrypt([MARK])
     for _ in range(CASES):
-        key_id = draw.choice(
-            [draw.randbytes(16).hex(), "", foreign.public_key.key_id, PUBLIC.key_id[:-1], PUBLIC.key_id.upper()]
-        )
+        others = [draw.randbytes(16).hex(), "", foreign.public_key.key_id, PUBLIC.key_id[:-1], PUBLIC.key_id.upper()]
+        key_id = draw.choice(others)
         said = refusal(lambda key_id=key_id: PUBLIC.ciphertext(GOOD, key_id=key_id, name="client 'c7'"))
         assert said.startswith("client 'c7': encrypted under the key ")
     assert refusal(lambda: SHARES[0].partial_of({**HONEST, "c7": foreign})).startswith("client 'c7': encrypted under")

@@ -206,9 +206,8 @@ def test_pai_8_messages_that_came_before_are_refused(server: Server) -> None:
         said = server.refuses(rewritten(sent("c7", 0, 7), integers=again))
         assert "sent a ciphertext that was there before" in said
         assert "sent the message of" in server.refuses(sent("c1", 0, 1))
-        assert "has contributed to this round already" in refusal(
-            lambda: server.sum.add("c1", draw.choice([sent("c1", 0, 1), sent("c1", 0, 9)]))
-        )
+        said = refusal(lambda: server.sum.add("c1", draw.choice([sent("c1", 0, 1), sent("c1", 0, 9)])))
+        assert "has contributed to this round already" in said
 
 
 def test_pai_8_a_server_that_remembers_no_round_refuses_messages_of_all_rounds_before() -> None:
@@ -218,9 +217,8 @@ def test_pai_8_a_server_that_remembers_no_round_refuses_messages_of_all_rounds_b
     for case in range(CASES):
         restarted, name, before = Aggregator(AGREED, now), draw.choice(names), draw.randrange(8)
         old = sent(name, before, before)
-        assert f"sent a message of round {before + 1}, this is round 41" in refusal(
-            lambda name=name, old=old, to=restarted: to.add(name, old)
-        )
+        said = refusal(lambda name=name, old=old, to=restarted: to.add(name, old))
+        assert f"sent a message of round {before + 1}, this is round 41" in said
         moved = bytearray(old)
         moved[33:41] = struct.pack("<Q", now)
         if case % 2:

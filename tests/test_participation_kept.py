@@ -16,9 +16,7 @@ import torch
 from cohort_file import joined, name_of
 from hubbub import Mechanism, MinSeparation
 from hubbub.errors import ParticipationError
-from hubbub.ledger.actual_cost import spent
-from hubbub.ledger.ledger import Ledger
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Ledger, Promise, spent
 from hubbub.mechanism.strategies import toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, ReleasePath, RunStore

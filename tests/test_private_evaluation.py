@@ -18,9 +18,8 @@ from hubbub import Mechanism, MinSeparation, PoissonSampling, SingleParticipatio
 from hubbub.accounting import Gaussian, PoissonSampled, epsilon, guarantee
 from hubbub.errors import BudgetError, ConfigError, LedgerError, RunFolderError
 from hubbub.experiment import config as configs
-from hubbub.ledger.chain import read_chain
+from hubbub.ledger import Promise, read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
-from hubbub.ledger.promise import Promise
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.private_evaluation import Histogram, Mean, PrivateEvaluation, epsilon_of_share
 from hubbub.mechanism.strategies import Identity

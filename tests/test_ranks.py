@@ -62,15 +62,12 @@ def population(ranks: Ranks, kind: str, *, lattice: bool) -> training.Population
 
 SAMPLED = [parts.PoissonSampling(0.4), parts.FixedSizeSampling(7, CLIENTS), parts.BallsInBinsSampling(3)]
 PATTERNS = [parts.MinSeparation(3, 2), parts.FixedEpochs(2, 3)]
-CORRELATED = [
-    toeplitz.square_root(ROUNDS, bands=3),
-    BandedInverse(ROUNDS, (1.0, -0.5)),
-    BufferedLinearToeplitz(ROUNDS, (0.9,), (0.3,)),
-]
+BANDED = toeplitz.square_root(ROUNDS, bands=3)
+CORRELATED = [BANDED, BandedInverse(ROUNDS, (1.0, -0.5)), BufferedLinearToeplitz(ROUNDS, (0.9,), (0.3,))]
 CASES: list[tuple[Strategy, parts.Participation]] = [
     *((Identity(ROUNDS), drawn) for drawn in (*SAMPLED, *PATTERNS)),
     *((strategy, drawn) for strategy in CORRELATED for drawn in PATTERNS),
-    (toeplitz.square_root(ROUNDS, bands=3), parts.CyclicPoissonSampling(0.8, 3)),
+    (BANDED, parts.CyclicPoissonSampling(0.8, 3)),
 ]
 
 
@@ -253,12 +250,8 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
         nn.init.constant_(frozen.weight, float(ranks.rank))
         model = nn.Sequential(frozen, model)
     if how == "other examples of a loop":
-        inputs = torch.full((6, 4), float(ranks.rank))
-        return (
-            training.private_gradients(model, F.cross_entropy, inputs, torch.zeros(6).long(), 0.3, ranks=ranks)
-            .open(None)
-            .tolist()
-        )
+        examples = torch.full((6, 4), float(ranks.rank)), torch.zeros(6).long()
+        return training.private_gradients(model, F.cross_entropy, *examples, 0.3, ranks=ranks).open(None).tolist()
     clients = people()
     if wrong and how == "other data":
         # As many examples of each client.

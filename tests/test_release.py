@@ -20,8 +20,7 @@ from torch import nn
 from conftest import raising
 from hubbub import Mechanism, MinSeparation, PoissonSampling
 from hubbub.errors import ConfigError, LedgerError, NoiseExhaustedError, ParticipationError, RunFolderError, SumNotOpenedError
-from hubbub.ledger.chain import read_chain
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Promise, read_chain
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import BandedToeplitz, BinaryTree, Identity, strategy_arrays, toeplitz

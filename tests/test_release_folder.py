@@ -14,9 +14,8 @@ from torch import nn
 
 from hubbub import Mechanism, MinSeparation, PoissonSampling, verify
 from hubbub.errors import LedgerError, ParticipationError, RunFolderError
-from hubbub.ledger.chain import read_chain
+from hubbub.ledger import Promise, read_chain
 from hubbub.ledger.ledger import end_run
-from hubbub.ledger.promise import Promise
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.training import ReleasePath, RunStore, train
 from refusals import contents

@@ -17,8 +17,7 @@ from hubbub import FixedEpochs, Mechanism, MinSeparation, PoissonSampling, facto
 from hubbub._util import strict_json
 from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.errors import ConfigError, DataError, HubbubError, RunFolderError
-from hubbub.ledger.ledger import Ledger
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Ledger, Promise
 from hubbub.mechanism.strategies import BinaryTree, Identity, toeplitz
 from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.noise import NoiseStream

@@ -9,8 +9,8 @@ import pytest
 from hubbub import factorization
 from hubbub.factorization import semiseparable as recursions
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
+from hubbub.mechanism.strategies import Semiseparable
 from hubbub.mechanism.strategies import semiseparable as streamed
-from hubbub.mechanism.strategies.semiseparable import Semiseparable
 from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.testing import check_strategy
 

@@ -55,10 +55,8 @@ def test_what_is_said_of_groups_is_true_for_each_participation(cohorts: parts.Pa
     else:
         assert "group_epsilon" in sentence
         assert group_epsilon(answer.at, 1e-3, 2) > answer.at(1e-3)
-        fewer = (
-            isinstance(cohorts, parts.FixedSizeSampling | parts.TruncatedPoissonSampling) and relation == "add-or-remove-one"
-        )
-        assert ("k − 1 fewer in the population" in sentence) == fewer
+        counted = isinstance(cohorts, parts.FixedSizeSampling | parts.TruncatedPoissonSampling)
+        assert ("k − 1 fewer in the population" in sentence) == (counted and relation == "add-or-remove-one")
     assert len(ends) == 1
 
 
@@ -86,9 +84,8 @@ def test_no_statement_of_presence_calls_the_number_of_units_public(cohorts: part
     texts = [a.text for a in of(cohorts, relation).assumptions]
     presence = relation == "add-or-remove-one"
     assert ("the number of clients and the classes of the data are public" in texts) != presence
-    assert (
-        any("every number of clients that is published are the same whether a client is there" in t for t in texts) == presence
-    )
+    hidden = "every number of clients that is published are the same whether a client is there"
+    assert any(hidden in text for text in texts) == presence
 
 
 @pytest.mark.parametrize("cohorts", EVERY, ids=str)

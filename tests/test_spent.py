@@ -15,14 +15,10 @@ from hubbub import accounting
 from hubbub.accounting import Gaussian, PoissonSampled
 from hubbub.accounting.wording import ranks_assumption
 from hubbub.errors import ConfigError, LedgerError
-from hubbub.ledger.actual_cost import spent
-from hubbub.ledger.ledger import Ledger
-from hubbub.ledger.multi_run import compose_runs, run_charges
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Ledger, Promise, compose_runs, run_charges, spent
 from hubbub.mechanism import gaussian
 from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, Participation, PoissonSampling
-from hubbub.mechanism.strategies import Identity, toeplitz
-from hubbub.mechanism.strategies.strategy import Strategy
+from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
 from hubbub.report.summary import summary
 from hubbub.training.run_folder.record import read_run
 from recorded_runs import BAND, BANDED, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, history_of, hubbub, promise_of, recorded
@@ -31,11 +27,8 @@ from refusals import refused
 
 def brute_force(C: np.ndarray, sets: list[list[int]]) -> float:
     """The largest ‖Σ ±C[:, j]‖ over the signs of each set, which is attained by vectors along one line."""
-    return max(
-        float(np.linalg.norm(C[:, rounds] @ np.array(signs)))
-        for rounds in sets
-        for signs in itertools.product((1, -1), repeat=len(rounds))
-    )
+    signed = ((rounds, signs) for rounds in sets for signs in itertools.product((1, -1), repeat=len(rounds)))
+    return max(float(np.linalg.norm(C[:, rounds] @ np.array(signs))) for rounds, signs in signed)
 
 
 def test_a_pattern_that_was_kept_costs_what_was_promised_so_far() -> None:

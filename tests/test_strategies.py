@@ -82,11 +82,8 @@ def test_what_our_own_strategies_say_of_themselves_is_true_of_their_matrix(strat
     said, C = strategies.own(strategy), strategy.matrix()
     triangular = C.shape[0] == C.shape[1] and not np.triu(C, 1).any()
     # Of a square C of a tree no number of bands is claimed.
-    assert (
-        said.matrix_bands is None
-        if not triangular or isinstance(strategy, strategies.BinaryTree)
-        else said.matrix_bands >= bands_of(C)
-    )
+    banded = triangular and not isinstance(strategy, strategies.BinaryTree)
+    assert said.matrix_bands >= bands_of(C) if banded else said.matrix_bands is None
     assert not said.toeplitz or (triangular and np.allclose(C[1:, 1:], C[:-1, :-1]))
     references = (Path(report.__file__).parent / "templates" / "references.bib").read_text()
     assert all(f"{{{key}," in references for key in said.sources)

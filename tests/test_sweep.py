@@ -145,20 +145,11 @@ def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(
 
 def point(settings: dict[str, Any], accuracies: list[float | None], epsilon: float | None) -> PointSummary:
     """A finished point; of a run without accuracy, a waiting one."""
-    cells = [
-        CellSummary(
-            f"{settings} {seed}",
-            {**settings, "training.seed": seed},
-            "waiting" if accuracy is None else "finished",
-            rounds=2,
-            epsilon=epsilon,
-            delta=1e-5,
-            accuracy=accuracy,
-            loss=accuracy and 1 - accuracy,
-            train_accuracy=accuracy and accuracy + 0.01,
-        )
-        for seed, accuracy in enumerate(accuracies)
-    ]
+    cells = []
+    for seed, accuracy in enumerate(accuracies):
+        scores = {} if accuracy is None else {"accuracy": accuracy, "loss": 1 - accuracy, "train_accuracy": accuracy + 0.01}
+        state, cost = "finished" if scores else "waiting", {"rounds": 2, "epsilon": epsilon, "delta": 1e-5}
+        cells.append(CellSummary(f"{settings} {seed}", {**settings, "training.seed": seed}, state, **cost, **scores))
     return PointSummary(tuple(cells))
 
 
@@ -173,10 +164,8 @@ def test_the_best_is_the_mean_over_seeds_of_finished_points_at_the_least_epsilon
     unlike = point({"a": 5}, [0.5, 0.5], 1.0)
     assert replace(unlike, cells=(unlike.cells[0], replace(unlike.cells[1], epsilon=3.0))).epsilon == 3.0
     failed = replace(unlike.cells[0], state="failed", epsilon=None, delta=None)
-    assert (
-        PointSummary((failed, replace(unlike.cells[1], neighboring_relation="zero-out"))).promised
-        == "1 at delta 1e-05, zero-out"
-    )
+    zeroed = replace(unlike.cells[1], neighboring_relation="zero-out")
+    assert PointSummary((failed, zeroed)).promised == "1 at delta 1e-05, zero-out"
     assert point({"a": 6}, [None], 1.0).promised == "–"
     assert unfinished.state == "1 finished, 1 waiting"
     assert replace(told, points=(unfinished,)).best is None

@@ -220,12 +220,10 @@ def test_pai_13_fewer_contributions_than_agreed_are_not_decrypted():
 
 def test_pai_13_contributions_that_only_make_a_sum_look_larger_are_refused_by_name():
     alone = contributions(1)
-    with pytest.raises(ValueError, match="client 'again' is the same ciphertext as client 'client-0'"):
-        SHARES[0].partial_of(alone | {"again": alone["client-0"]}, at_least=2)
-    with pytest.raises(ValueError, match="client 'again' is the same ciphertext as client 'client-0'"):
-        SHARES[0].partial_of(
-            alone | {"again": [contributions(2)["client-1"].integers[0], alone["client-0"].integers[1]]}, at_least=2
-        )
+    half = [contributions(2)["client-1"].integers[0], alone["client-0"].integers[1]]
+    for again in (alone["client-0"], half):
+        with pytest.raises(ValueError, match="client 'again' is the same ciphertext as client 'client-0'"):
+            SHARES[0].partial_of(alone | {"again": again}, at_least=2)
     with pytest.raises(ValueError, match="client 'empty' was encrypted without randomness"):
         SHARES[0].partial_of(alone | {"empty": [1, 1 + 5 * PUBLIC.n]}, at_least=2)
     with pytest.raises(ValueError, match=r"client 'short' has shape \(1,\): must be \(2,\)"):
@@ -311,6 +309,7 @@ TOLD = untold.forms([*SMALL_SAFE, *(share.secret for share in SHORT_SHARES)])
 
 LIED = SHORT.encrypt([4, -2])
 TRUE = SHORT_SHARES[1].partial(LIED)
+CHALLENGE, RESPONSE = TRUE.proof.challenge, TRUE.proof.response
 N_SMALL, SQUARE = SHORT.n, SHORT.n**2
 
 
@@ -358,17 +357,10 @@ LIES: dict[str, Callable[[Draw], Partial]] = {
     "no number": lambda draw: replaced(draw, draw.choice([None, 1.0, "1", b"1", True, [1]])),
     "too few or too many": lambda draw: replace(TRUE, integers=draw.choice([(), TRUE.integers[:1], TRUE.integers * 2])),
     "a response out of range": lambda draw: replace(
-        TRUE,
-        proof=Proof(
-            TRUE.proof.challenge, draw.choice([-TRUE.proof.response, TRUE.proof.response + (1 << draw.randrange(840, 5000))])
-        ),
+        TRUE, proof=Proof(CHALLENGE, draw.choice([-RESPONSE, RESPONSE + (1 << draw.randrange(840, 5000))]))
     ),
-    "another response": lambda draw: replace(
-        TRUE, proof=Proof(TRUE.proof.challenge, TRUE.proof.response ^ (1 << draw.randrange(800)))
-    ),
-    "another challenge": lambda draw: replace(
-        TRUE, proof=Proof(TRUE.proof.challenge ^ (1 << draw.randrange(300)), TRUE.proof.response)
-    ),
+    "another response": lambda draw: replace(TRUE, proof=Proof(CHALLENGE, RESPONSE ^ (1 << draw.randrange(800)))),
+    "another challenge": lambda draw: replace(TRUE, proof=Proof(CHALLENGE ^ (1 << draw.randrange(300)), RESPONSE)),
     "no proof": lambda draw: replace(
         TRUE, proof=draw.choice([None, 7, Proof(0, 0), Proof(1.0, 2.0), Proof("1", "2"), Proof(True, True)])
     ),

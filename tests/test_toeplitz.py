@@ -114,11 +114,8 @@ def test_overlapping_columns_keep_an_exact_sensitivity(pattern: MinSeparation) -
     assert stated.exact
     assert stated.value == pytest.approx(truth, rel=1e-12)
     assert result.squared_error == pytest.approx(unit_error(A, result.strategy) * truth**2, rel=1e-10)
-    assert (
-        result.lower_bound
-        <= result.squared_error
-        < 0.999 * factorization.toeplitz.optimize(A, bands=4, participation=pattern).squared_error
-    )
+    few = factorization.toeplitz.optimize(A, bands=4, participation=pattern)
+    assert result.lower_bound <= result.squared_error < 0.999 * few.squared_error
 
 
 @settings(max_examples=40)

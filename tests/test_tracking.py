@@ -158,10 +158,7 @@ training = { rounds = 4, evaluate_every = 4 }
 privacy = { noise_multiplier = 1.0, sampling = "poisson" }
 data = { clients = 20 }
 """
-GAUGES = {
-    *("rounds", "rounds_planned", "rounds_aborted", "epsilon", "delta", "clip_norm", "loss", "accuracy"),
-    "last_round_timestamp_seconds",
-}
+GAUGES = {*"rounds rounds_planned rounds_aborted epsilon delta clip_norm loss accuracy last_round_timestamp_seconds".split()}
 
 
 def gauges(path: Path) -> dict[str, float]:

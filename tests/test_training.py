@@ -13,8 +13,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.errors import BudgetError, ConfigError
 from hubbub.mechanism.participation import PoissonSampling, every_round
 from hubbub.testing import ContractError, check_population
-from hubbub.training import LocalTraining, PlainSum, RunPlan, SimulatedPopulation, train
-from hubbub.training.aggregate import Population
+from hubbub.training import LocalTraining, PlainSum, Population, RunPlan, SimulatedPopulation, train
 from hubbub.training.simulation.functional import FlatModel
 from small_runs import CLIENTS, PLANS, flat, linear, population
 

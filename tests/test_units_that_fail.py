@@ -17,12 +17,11 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import encrypted_runs
-from hubbub import training
+from hubbub import AdaptiveClipping, training
 from hubbub.errors import ConfigError, DataError
 from hubbub.experiment.tracking import scalars
 from hubbub.mechanism.strategies import Identity
 from hubbub.training import ExamplePopulation, Execution, LocalTraining, RunStore, SimulatedPopulation, private_gradients, train
-from hubbub.training.clipping import AdaptiveClipping
 from hubbub.training.simulation.local import Examples
 from odd_modules import Mixes
 from small_runs import CLIENTS, PLANS, linear, population

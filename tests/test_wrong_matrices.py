@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hubbub import Mechanism, MinSeparation, SingleParticipation
 from hubbub.factorization import Optimized, strategy_file
-from hubbub.mechanism import Mechanism
-from hubbub.mechanism.participation import MinSeparation, SingleParticipation
 from hubbub.mechanism.strategies import Dense, dense
 from hubbub.mechanism.workloads import prefix_sum
 from hubbub.testing import brute_force_sensitivity

@@ -20,11 +20,9 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub import ExamplePopulation, Mechanism
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, PoissonSampling
-from hubbub.mechanism.strategies import BinaryTree, Identity, banded_inverse, blt, dense, toeplitz
-from hubbub.mechanism.strategies.strategy import Strategy
+from hubbub.mechanism.strategies import BinaryTree, Identity, Strategy, banded_inverse, blt, dense, toeplitz
 from hubbub.noise.lattice import Lattice
-from hubbub.training import LatticeSum, RunPlan, RunStore, train
-from hubbub.training.aggregate import Population
+from hubbub.training import LatticeSum, Population, RunPlan, RunStore, train
 from hubbub.training.clipping import AdaptiveClipping, Clipping, CountSplit
 
 if TYPE_CHECKING:
@@ -36,6 +34,8 @@ PATTERN = MinSeparation(4, 8)
 # Takes the witness of a start, the seed of its data, how many rounds it makes (None for all that are left), and whether
 # releases are kept; returns the model.
 Go = Callable[["Witness", int, int | None, bool], np.ndarray]
+# Takes the seed of the data and the folder of the run.
+Clients = Callable[[int, Path], Population]
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,7 @@ def examples(seed: int) -> ExamplePopulation:
 
 
 def loop(
-    plan: RunPlan,
-    population: Callable[[int, Path], Population],
-    witness: "Witness",
-    seed: int,
-    rounds: int | None,
-    keep_releases: bool,
+    plan: RunPlan, population: Clients, witness: "Witness", seed: int, rounds: int | None, keep_releases: bool
 ) -> np.ndarray:
     """One start of the training loop."""
     module, store = zeros(), RunStore(witness.folder, keep_releases=keep_releases)
@@ -151,15 +146,9 @@ def loop(
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
 
 
-def looped(plan: RunPlan, population: Callable[[int, Path], Population] | None = None, noise_by: str = "server") -> Way:
-    return Way(
-        promise=plan.promise(),
-        cohort=plan.expected_cohort_size,
-        go=partial(loop, plan, population or (lambda seed, folder: RandomSums(seed))),
-        clipping=plan.clip_norm,
-        noise_by=noise_by,
-        lattice_bits=plan.lattice_bits,
-    )
+def looped(plan: RunPlan, population: Clients | None = None, noise_by: str = "server") -> Way:
+    go = partial(loop, plan, population or (lambda seed, folder: RandomSums(seed)))
+    return Way(plan.promise(), plan.expected_cohort_size, go, plan.clip_norm, noise_by, plan.lattice_bits)
 
 
 def plan_of(strategy: Strategy, participation: Participation = PATTERN, **changes: Any) -> RunPlan:

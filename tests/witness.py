@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from hubbub.noise import SecureSource, Segments
-from hubbub.training import LatticeSum
-from hubbub.training.release import ReleasePath
+from hubbub.training import LatticeSum, ReleasePath
 from release_file import release_digest
 from simulated_disk import Disk, Killed
 from ways import WAYS, Way

@@ -9,52 +9,17 @@ from malformed import inputs, messages, runs
 from malformed.place import CALIBRATE, CONFIG, EVERY, NOISY, RESUME, Accepted, Call, Case, Command, Line, Run, Workplace, people
 
 __all__ = [
-    "CALIBRATE",
-    "CONFIG",
-    "EVERY",
-    "FAMILIES",
-    "NOISY",
-    "RESUME",
-    "Accepted",
-    "Call",
-    "Case",
-    "Command",
-    "Line",
-    "Run",
-    "Workplace",
-    "people",
-    "whole",
-]
+    "CALIBRATE", "CONFIG", "EVERY", "FAMILIES", "NOISY", "RESUME",
+    "Accepted", "Call", "Case", "Command", "Line", "Run", "Workplace", "people", "whole",
+]  # fmt: skip
 
 whole = runs.whole
-FAMILIES = {
-    family.__name__.replace("_", " "): family
-    for family in (
-        runs.damaged_files,
-        runs.kinds_of_file,
-        runs.modes,
-        runs.moved_lines,
-        runs.rolled_back,
-        runs.forged_records,
-        runs.forged_order,
-        runs.forged_cohorts,
-        runs.forged_promises,
-        runs.forged_tensors,
-        runs.documents,
-        runs.metrics,
-        runs.extra_releases,
-        runs.edited_settings,
-        inputs.settings,
-        inputs.flags,
-        inputs.heads,
-        inputs.names,
-        inputs.matrices,
-        inputs.data_sets,
-        messages.contributions,
-        messages.replies,
-        messages.agreements,
-        messages.holder_messages,
-        messages.holder_folders,
-        messages.state_folders,
-    )
-}
+_ALL = [
+    runs.damaged_files, runs.kinds_of_file, runs.modes, runs.moved_lines, runs.rolled_back, runs.forged_records,
+    runs.forged_order, runs.forged_cohorts, runs.forged_promises, runs.forged_tensors, runs.documents, runs.metrics,
+    runs.extra_releases, runs.edited_settings,
+    inputs.settings, inputs.flags, inputs.heads, inputs.names, inputs.matrices, inputs.data_sets,
+    messages.contributions, messages.replies, messages.agreements, messages.holder_messages, messages.holder_folders,
+    messages.state_folders,
+]  # fmt: skip
+FAMILIES = {family.__name__.replace("_", " "): family for family in _ALL}

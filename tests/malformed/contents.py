@@ -54,23 +54,12 @@ def opened(content: bytes) -> tuple[dict[str, Any], bytes]:
 
 def tensors(**arrays: np.ndarray) -> bytes:
     """A safetensors file of arrays, laid out by hand."""
-    names = {
-        "float64": "F64",
-        "float32": "F32",
-        "float16": "F16",
-        "int64": "I64",
-        "int32": "I32",
-        "bool": "BOOL",
-        "uint8": "U8",
-    }
+    names = {"f": "F", "i": "I", "u": "U"}
     header, data = {}, b""
     for name, array in arrays.items():
-        offsets = [len(data), len(data) + array.nbytes]
-        header[name.replace("__", ".")] = {
-            "dtype": names[str(array.dtype)],
-            "shape": list(array.shape),
-            "data_offsets": offsets,
-        }
+        offsets, kind = [len(data), len(data) + array.nbytes], array.dtype.kind
+        dtype = "BOOL" if kind == "b" else f"{names[kind]}{8 * array.itemsize}"
+        header[name.replace("__", ".")] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": offsets}
         data += array.tobytes()
     return tensors_file(header, data)
 

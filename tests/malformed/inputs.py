@@ -210,11 +210,8 @@ def names(run: Run) -> Iterator[Case]:
     """Names of files, runs, settings and strategies that are not shown as they are."""
     for nasty, word in (NASTY | IMPOSSIBLE).items():
         as_text = repr(nasty[:20])
-        paths = [
-            *(("plan", nasty), ("train", nasty)),
-            *((command, nasty) for command in ("resume", "verify", "ledger", "close")),
-        ]
-        yield Case(f"path {as_text}", tuple(paths), (word,), nothing)
+        paths = tuple((command, nasty) for command in ("plan", "train", "resume", "verify", "ledger", "close"))
+        yield Case(f"path {as_text}", paths, (word,), nothing)
         lines = ((*NOISY, "--mechanism", nasty), (*NOISY, "--strategy", nasty), (nasty, "x"), (*PLAN, "--set", nasty))
         yield Case(f"word {as_text}", lines, (word,), nothing)
         key = json.dumps(nasty.replace("\udcff", "\ufffe"))
@@ -226,10 +223,8 @@ def names(run: Run) -> Iterator[Case]:
         yield Case(f"a file called {as_text}", (train,), (word, "exists"), holding(nasty, b"years of work"))
         lines = (("verify", nasty), ("resume", nasty, "--allow-import"), ("ledger", nasty))
         yield Case(f"a run called {as_text} with a bad ledger", lines, ("ledger.jsonl", word), moved(nasty, "ledger.jsonl"))
-        resume = (("resume", nasty, "--allow-import"),)
-        yield Case(
-            f"a run called {as_text} with a bad state", resume, ("checkpoint.json", word), moved(nasty, "state/checkpoint.json")
-        )
+        resume, damage = (("resume", nasty, "--allow-import"),), moved(nasty, "state/checkpoint.json")
+        yield Case(f"a run called {as_text} with a bad state", resume, ("checkpoint.json", word), damage)
     for path in ("../nowhere", "run/../nowhere", "/proc/self/nowhere", "~nobody/nowhere", "plan.toml/nowhere", "/", "."):
         lines = tuple((command, path) for command in ("resume", "verify", "ledger", "close"))
         yield Case(f"no run at {path}", lines, (path, "is no run"), nothing)
@@ -290,11 +285,8 @@ def matrices(run: Run) -> Iterator[Case]:
         yield Case(f"{odd} at {place}", ((*rates, "rates.npy"),), ("rates.npy", f"[{place}]"), holding("rates.npy", content))
     for kind in KINDS:
         if kind != "link":
-            lines = (
-                (*NOISY, "--mechanism", "C.npy"),
-                plan_with("privacy.strategy=dense", "privacy.matrix=C.npy"),
-                (*rates, "C.npy"),
-            )
+            plan = plan_with("privacy.strategy=dense", "privacy.matrix=C.npy")
+            lines = ((*NOISY, "--mechanism", "C.npy"), plan, (*rates, "C.npy"))
             yield Case(f"matrix: {kind}", lines, ("C.npy",), together(holding("C.npy", npy(C)), becoming("C.npy", kind)))
 
 
@@ -323,9 +315,8 @@ def data_sets(run: Run) -> Iterator[Case]:
         for member, form in members.items():
             for what, odd in laws.of_npy(bytes(99), *form):
                 yield case(f"{member}: {what}", holding("data.bin", archive(**{**sound, member: odd})))
-            yield case(
-                f"no {member}", holding("data.bin", archive(**{key: odd for key, odd in sound.items() if key != member}))
-            )
+            others = {key: odd for key, odd in sound.items() if key != member}
+            yield case(f"no {member}", holding("data.bin", archive(**others)))
         for kind in KINDS:
             if kind != "link":
                 yield case(kind, together(holding("data.bin", b"x"), becoming("data.bin", kind)))

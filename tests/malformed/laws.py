@@ -15,16 +15,9 @@ DEEP = 100_000
 Damaged = Iterator[tuple[str, bytes]]
 # In the place of each value of a record: a value of every type, of no record of ours, and none.
 WRONG: dict[str, Any] = {
-    "nothing": ...,
-    "null": None,
-    "true": True,
-    "-1": -1,
-    "1.5": 1.5,
-    "text": "\x1b[31m[/red]",
-    "list": [1],
-    "table": {"a": 1},
+    "nothing": ..., "null": None, "true": True, "-1": -1, "1.5": 1.5, "text": "\x1b[31m[/red]", "list": [1], "table": {"a": 1},
     "huge": 10**30,
-}
+}  # fmt: skip
 
 
 def of_bytes(content: bytes, *, flips: int = 0, cuts: int = 12, seed: int = 0) -> Damaged:
@@ -34,14 +27,9 @@ def of_bytes(content: bytes, *, flips: int = 0, cuts: int = 12, seed: int = 0) -
     for cut in some(min(cuts, len(content) - 1), len(content) - 1, seed + 1):
         yield f"cut at {cut}", content[:cut]
     for what, other in {
-        "empty": b"",
-        "blank": b" \n",
-        "zeros": bytes(len(content)),
-        "text": b"First Citizen:",
-        "backwards": content[::-1],
-        "pickle": pickle.dumps(Payload()),
-        "zip": b"PK\x03\x04" + bytes(60),
-    }.items():
+        "empty": b"", "blank": b" \n", "zeros": bytes(len(content)), "text": b"First Citizen:", "backwards": content[::-1],
+        "pickle": pickle.dumps(Payload()), "zip": b"PK\x03\x04" + bytes(60),
+    }.items():  # fmt: skip
         if other != content:
             yield what, other
 
@@ -131,11 +119,8 @@ def of_safetensors(content: bytes) -> Damaged:  # one part of the format after a
         [begin, 2**63], [2**64, 2**64 + end], [begin, float(end)], [nan, end], [str(begin), str(end)], None, {},
     )  # fmt: skip
     shapes = ([*first["shape"], 2], [-1, *first["shape"]], [2**32, 2**32], [2**63], [1.0, *first["shape"]], ["8"], None, 8, {})
-    for key, odds in {
-        "data_offsets": offsets,
-        "shape": shapes,
-        "dtype": ("F65", "f64", "", None, 64, ["F64"], "object", "\x1b[31m"),
-    }.items():
+    dtypes = ("F65", "f64", "", None, 64, ["F64"], "object", "\x1b[31m")
+    for key, odds in {"data_offsets": offsets, "shape": shapes, "dtype": dtypes}.items():
         for odd in odds:
             yield f"{key} {odd!r}", tensors_file({**header, name: {**first, key: odd}}, data)
         yield f"no {key}", tensors_file({**header, name: {k: v for k, v in first.items() if k != key}}, data)

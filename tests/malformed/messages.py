@@ -212,10 +212,8 @@ def holder_folders(run: Run) -> Iterator[Case]:
     free = frozenset({"noise_round: -1", "noise_round: huge", "next_round: huge"})
     for name, content in files.items():
         if content and name.endswith(".json"):
-            bad = [
-                *laws.of_bytes(content),
-                *((f"JSON: {what}", odd) for what, odd in laws.of_json(content) if what != "a name more"),
-            ]
+            bad = list(laws.of_bytes(content))
+            bad += [(f"JSON: {what}", odd) for what, odd in laws.of_json(content) if what != "a name more"]
             if Path(name).name == "opened.json":
                 bad += [(what, json.dumps(odd).encode()) for what, odd in laws.of_record(json.loads(content), free)]
             damages: dict[str, Damage] = {what: holding(name, odd) for what, odd in bad}
@@ -262,11 +260,8 @@ def state_folders(run: Run) -> Iterator[Case]:  # noqa: C901 # one kind after an
     content = files[model] or b""
     header, data = contents.opened(content)
     bad = [*laws.of_safetensors(content), *((f"as bytes: {what}", odd) for what, odd in laws.of_bytes(content, flips=60))]
-    for key, odds in {
-        "rounds": ("-1", "2", "x", "", "1.5", "10" * 30),
-        "clip_norm": ("nan", "inf", "x", ""),
-        "sha256": ("", "0" * 64),
-    }.items():
+    rounds = ("-1", "2", "x", "", "1.5", "10" * 30)
+    for key, odds in {"rounds": rounds, "clip_norm": ("nan", "inf", "x", ""), "sha256": ("", "0" * 64)}.items():
         for odd in odds:
             changed = {**header, "__metadata__": {**header["__metadata__"], key: odd}}
             bad.append((f"{key} {odd[:9]!r}", contents.tensors_file(changed, data)))

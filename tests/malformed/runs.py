@@ -141,16 +141,7 @@ def forged_records(run: Run) -> Iterator[Case]:
             # A stated number may be wrong in the type or in the value; that of another name then no longer fits.
             other = ("stddev", "epsilon", "l2_sensitivity") if path[0] == "mechanism" else ()
             # Where no round begins, the metrics show it first; of a head that never was the checkpoint or the noise tells.
-            field: Word = (
-                path[-1],
-                f"line {index + 1}",
-                "metrics.jsonl",
-                "clipped",
-                "checkpoint.json",
-                "noise.sealed",
-                *path,
-                *other,
-            )
+            field: Word = (*path, f"line {index + 1}", "metrics.jsonl", "clipped", "checkpoint.json", "noise.sealed", *other)
             damage = forged([*bodies[:index], canonical(record), *bodies[index + 1 :]])
             yield Case(f"{kind}: {what}", (VERIFY, RESUME), (("ledger", "promise"), field), damage)
         for what, odd in laws.of_json(bodies[index]):
@@ -169,10 +160,8 @@ def moved_lines(run: Run) -> Iterator[Case]:
             "and a blank line": [*lines[: i + 1], b"\n", *lines[i + 1 :]],
         }
         if i + 1 < len(lines):
-            made |= {
-                "gone": lines[:i] + lines[i + 1 :],
-                "after the next": [*lines[:i], lines[i + 1], lines[i], *lines[i + 2 :]],
-            }
+            made["gone"] = lines[:i] + lines[i + 1 :]
+            made["after the next"] = [*lines[:i], lines[i + 1], lines[i], *lines[i + 2 :]]
         for what, odd in made.items():
             yield case("ledger.jsonl", f"line {i + 1} {what}", holding("run/ledger.jsonl", b"".join(odd)), "line")
     for what, odd in {
@@ -439,11 +428,8 @@ def metrics(run: Run) -> Iterator[Case]:
             yield row(what, json.dumps(record).encode(), (VERIFY,))
     for factor in (0.0, 0.5, 2.0):
         yield row(f"epsilon times {factor}", json.dumps({**good, "epsilon": good["epsilon"] * factor}).encode(), (VERIFY,))
-    for what, rows in {
-        "backwards": lines[::-1],
-        "a row twice": [*lines, lines[-1]],
-        "the first twice": lines[:1] + lines,
-    }.items():
+    moved = {"backwards": lines[::-1], "a row twice": [*lines, lines[-1]], "the first twice": lines[:1] + lines}
+    for what, rows in moved.items():
         yield Case(what, (RESUME,), ("metrics.jsonl",), holding("run/metrics.jsonl", b"".join(rows)))
 
 
@@ -451,12 +437,8 @@ def extra_releases(run: Run) -> Iterator[Case]:
     """Releases of rounds that there were not."""
     for t in (4, 8, 9, 11, 12, 10**6, 10**200):
         commands = (VERIFY,) if t == 4 else (VERIFY, RESUME)
-        yield Case(
-            f"of round {str(t)[:9]}",
-            commands,
-            ("release", str(t)),
-            holding(f"run/state/releases/{t}.safetensors", run.files[LAST]),
-        )
+        damage = holding(f"run/state/releases/{t}.safetensors", run.files[LAST])
+        yield Case(f"of round {str(t)[:9]}", commands, ("release", str(t)), damage)
 
 
 def whole(run: Run) -> Iterable[Case]:

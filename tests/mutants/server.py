@@ -20,23 +20,10 @@ HERE = Path(__file__).resolve().parent.parent
 PATIENCE = 120
 # All that tests import, but for the package itself, and what pytest wants to load by itself.
 LIBRARIES = (
-    "cryptography.hazmat.primitives.ciphers",
-    "dp_accounting.pld.privacy_loss_distribution",
-    "flwr.clientapp",
-    "flwr.serverapp.strategy",
-    "gmpy2",
-    "matplotlib.figure",
-    "mpmath",
-    "numpy",
-    "pytest",
-    "rich.console",
-    "safetensors.torch",
-    "scipy.signal",
-    "scipy.stats",
-    "torch._dynamo",
-    "torch.func",
-    "typer.main",
-)
+    "cryptography.hazmat.primitives.ciphers", "dp_accounting.pld.privacy_loss_distribution", "flwr.clientapp",
+    "flwr.serverapp.strategy", "gmpy2", "matplotlib.figure", "mpmath", "numpy", "pytest", "rich.console", "safetensors.torch",
+    "scipy.signal", "scipy.stats", "torch._dynamo", "torch.func", "typer.main",
+)  # fmt: skip
 # What a mistake in the copy itself raises, whatever is tested.
 NO_PROGRAM = (NameError, ImportError, SyntaxError)
 

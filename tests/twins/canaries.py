@@ -20,8 +20,7 @@ from hubbub.mechanism import Mechanism, gaussian
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import toeplitz
 from hubbub.noise.lattice import Lattice
-from hubbub.training import LatticeSum, LocalTraining, ReleasePath, RunPlan, SimulatedPopulation, release, train
-from hubbub.training.ranks import Ranks
+from hubbub.training import LatticeSum, LocalTraining, Ranks, ReleasePath, RunPlan, SimulatedPopulation, release, train
 from hubbub.training.simulation import Execution, simulate
 from twins.twin import FALSE_ALARM, Array, System, Twin, instead
 
@@ -51,9 +50,8 @@ def run() -> Seen:
     """A run of training whose clients are the canaries that take part."""
     sent = torch.from_numpy(-LENGTH * CLIP_NORM * directions()[:EACH]).float()
     clients = [(update[None], torch.zeros(1, 1)) for update in sent]
-    population = SimulatedPopulation(
-        clients, lambda output, _: output.mean(), LocalTraining(learning_rate=1.0), execution=Execution("one-by-one")
-    )
+    local, one_by_one = LocalTraining(learning_rate=1.0), Execution("one-by-one")
+    population = SimulatedPopulation(clients, lambda output, _: output.mean(), local, execution=one_by_one)
     plan = RunPlan(ROUNDS, MECHANISM.participation, EACH, MECHANISM, clip_norm=CLIP_NORM)
     model = nn.Linear(DIM, 1, bias=False, dtype=torch.float32)
     before, released = model.weight.detach().double().flatten(), []
@@ -61,13 +59,8 @@ def run() -> Seen:
         after = model.weight.detach().double().flatten()
         released.append((after - before).numpy() * EACH)
         before = after
-    scores = audit.whitened_scores(
-        MECHANISM.strategy.matrix(),
-        np.stack(released),
-        np.ones((2 * EACH, ROUNDS)),
-        directions(),
-        stddev=MECHANISM.stddev * CLIP_NORM,
-    )
+    C, always, stddev = MECHANISM.strategy.matrix(), np.ones((2 * EACH, ROUNDS)), MECHANISM.stddev * CLIP_NORM
+    scores = audit.whitened_scores(C, np.stack(released), always, directions(), stddev=stddev)
     return Seen(scores[EACH:], scores[:EACH])
 
 

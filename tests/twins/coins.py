@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from hubbub._util.prf import fresh_key
-from hubbub.ledger.ledger import Ledger
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Ledger, Promise
 from hubbub.mechanism import participation as parts
 from hubbub.training import cohorts
 from hubbub.training.cohorts import CohortKeys, draw
