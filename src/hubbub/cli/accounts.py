@@ -19,6 +19,7 @@ from hubbub.cli.flags import number, whole
 from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, print_table, require_output, say
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import strategy_name
+from hubbub.factorization import FAMILIES
 from hubbub.factorization.families import Family, strategy_of
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
@@ -209,6 +210,8 @@ def _family(flags: Flags) -> tuple[str, dict[str, Any]]:
     if ":" in parts.get("strategy", ""):
         raise ConfigError(f"--strategy {parts['strategy']!r}: for code of your own, use hubbub.accounting.guarantee in Python")
     name = strategy_name("--strategy", parts.pop("strategy", "file" if "matrix" in parts else "identity"))
+    if "matrix" in parts and ("matrix" not in FAMILIES[name].options or len(parts) > 1):
+        raise ConfigError("--matrix: the file describes its strategy; leave --strategy and its numbers out")
     return name, {key.replace("_", "-"): value for key, value in parts.items()}
 
 
