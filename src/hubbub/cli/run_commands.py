@@ -38,6 +38,8 @@ def new(
     text = (resources("hubbub") / "cli" / "templates" / f"{template}.template").read_text(encoding="utf-8")
     if os.path.lexists(file):
         raise ConfigError(f"FILE = '{file}': exists already; choose another name")
+    if not file.parent.is_dir():
+        raise ConfigError(f"FILE = '{file}': there is no folder '{file.parent}'; make it first")
     try:
         write_atomic(file, text.replace("examples/own_model.py", str(file)).encode(), mode=0o666)
     except OSError as error:
