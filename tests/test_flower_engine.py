@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
+from hubbub._util.prf import seed_key
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError
 from hubbub.experiment import config
 from hubbub.experiment.build import build
@@ -67,6 +68,8 @@ def test_a_secure_run_on_flower_releases_the_same_under_the_same_keys(tmp_path: 
         numbers = itertools.count(1)
         for module in (release, store):
             monkeypatch.setattr(module, "fresh_key", lambda numbers=numbers: next(numbers).to_bytes(32, "big"))
+        # Nodes shuffle by the seed, a population in this process by a secret key.
+        monkeypatch.setattr("hubbub.training.rounds.fresh_key", lambda: seed_key(3))
         require_ends("train", file, "--out", tmp_path / engine, "--set", f"training.engine={engine}")
         require_ends("verify", tmp_path / engine)
     releases = [sorted((tmp_path / name / "state" / "releases").iterdir()) for name in ("process", "flower")]
