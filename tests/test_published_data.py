@@ -61,7 +61,7 @@ def test_clothes_come_in_every_form_of_the_digits(home: Path, tmp_path: Path, mo
     arrays["y_train"][:] = generator.integers(0, 10, 60_000)
     arrays["x_test"][-1] = 7
     files = dict(zip(mnist._NAMES, (idx(array) for array in arrays.values()), strict=True))
-    digests = " ".join(hashlib.md5(content, usedforsecurity=False).hexdigest() for content in files.values())
+    digests = tuple(hashlib.md5(content, usedforsecurity=False).hexdigest() for content in files.values())
     monkeypatch.setattr(mnist, "_FASHION", mnist._Kind("Fashion-MNIST", "fashion-mnist", "https://x/", digests, 0.5, 0.25))
     expected = (arrays["x_train"][:50, np.newaxis] / 255 - 0.5) / 0.25
     folder = tmp_path / "data" / "fashion-mnist"

@@ -44,7 +44,7 @@ a sum may be repeated over its noise @ lattice.require_one_shape
 ? test_own_classes.py::test_shp_11_a_sum_that_torch_would_repeat_over_its_noise_is_refused[lattice]
 
 a sum may be as long as it is @ ReleasePath._recorded
-- self._draws and clip_norm is not None
-+ False
+- _require_clipped(self.next_round, total, len(cohort), clip_norm)
++ pass
 ? test_release.py::test_shp_12_a_sum_longer_than_clipped_updates_can_make_is_refused_before_anything_is_recorded[lattice]
 """)

@@ -44,6 +44,8 @@ from hubbub._util.checks import Array
 from hubbub.accounting.events import BallsInBins, NeighboringRelation
 from hubbub.accounting.pairs import Law, Loss, LossLaw, Pair
 
+__all__ = ["BinsLaw", "Ratio", "directions", "of_mixture"]
+
 # μ and the reach of the tails may add up to this: e^(-37²/2) is still a normal float64, and what products of two masses lose to
 # underflow, in all at most 1e9·2^-1074·e^(37²/2) of the tail's mass, is below e^-35 of it.
 _MOST_DEVIATIONS = 37.0

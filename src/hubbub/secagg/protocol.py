@@ -227,7 +227,7 @@ class Agreement:
         """A received agreement; compare its key's ``key_id`` with the one that the owner gave you."""
         try:
             stated = dict(table("the agreement", record))
-            version, modulus = stated.pop("version"), stated.pop("n")
+            version, modulus = stated.pop("version", None), stated.pop("n", None)
             if type(version) is not int or version != _VERSION:
                 raise ValueError(f"version = {shown(version)}: is of another version than {_VERSION}, which this hubbub reads")
             if not isinstance(modulus, str) or not _HEXADECIMAL.fullmatch(modulus):
