@@ -160,6 +160,8 @@ def test_the_command_that_is_printed_runs_what_was_recommended(tmp_path: Path) -
     told = json.loads(invoke("plan", str(toml), *typed, "--json"))
     best = next(one for one in told["neighbours"] if one["recommended"])
     command = told["recommended"]["command"]
+    allowed = json.loads(invoke("plan", str(toml), *typed, "--json", "--allow-import"))["recommended"]["command"]
+    assert allowed == f"{command} --allow-import"
     assert command in invoke("plan", str(toml), *typed)
     words = shlex.split(command)
     assert words[:2] == ["hubbub", "train"]

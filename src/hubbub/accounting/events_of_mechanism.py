@@ -39,7 +39,16 @@ _LEAST_MU_SQUARED = Fraction(1, 10**24)
 
 def default_relation(participation: parts.Participation) -> NeighboringRelation:
     """Add-or-remove-one for cohorts that each unit joins at random, zero-out for patterns and cohorts of a fixed size."""
-    return "zero-out" if isinstance(participation, parts.Pattern | parts.FixedSizeSampling) else "add-or-remove-one"
+    match participation:
+        case parts.SingleParticipation() | parts.FixedEpochs() | parts.MinSeparation() | parts.FixedSizeSampling():
+            return "zero-out"
+        case (
+            parts.PoissonSampling()
+            | parts.TruncatedPoissonSampling()
+            | parts.CyclicPoissonSampling()
+            | parts.BallsInBinsSampling()
+        ):
+            return "add-or-remove-one"
 
 
 def mechanism_events(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, int], ...]:
