@@ -22,8 +22,6 @@ from hubbub.mechanism import Mechanism
 from hubbub.mechanism.strategies.strategy import Memory, memory_rows, progress, require_round
 from hubbub.noise.sources import IncarnationSource, NoiseSource, SecureSource, Segments, SimulationSource
 
-# Numbers of a row in one step on a CPU, to stay in its cache.
-_SLICE = 1 << 14
 _CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -95,8 +93,7 @@ class NoiseStream:
         self._first_segment = first // self._length
         begin = self._first_segment * self._length
         self._width = min(self.dim, -(-stop // self._length) * self._length) - begin
-        segments = [(at, min(at + self._length, self._width)) for at in range(0, self._width, self._length)]
-        self._slices = [(at, min(at + _SLICE, end)) for begun, end in segments for at in range(begun, end, _SLICE)]
+        self._segments = [(at, min(at + self._length, self._width)) for at in range(0, self._width, self._length)]
         self._wanted = slice(first - begin, stop - begin)
         self._round = self.drawn = 0
         if isinstance(source, SecureSource | IncarnationSource):
@@ -200,10 +197,10 @@ class NoiseStream:
             require_own_process(self._process, f"round {self._round}", "whose noise this is")
         strategy = self.mechanism.strategy
         require_round(self._round, strategy.rounds)
-        z = _Draws(self.source, self._first_segment, self._length, self._width, self._like)
+        z = _Draws(self.source, self._first_segment, self._like)
         places: list[int] | None = None
-        for start, stop in self._slices:
-            z.move_to(start, stop)
+        for start, stop in self._segments:
+            z.begin_segment(stop - start)
             memory = tuple(self._ring[slot, start:stop] for slot in self._remembered)
             # Overflow is found in the row.
             with np.errstate(all="ignore"):
@@ -302,32 +299,29 @@ class NoiseStream:
 
 
 class _Draws:
-    """The rows of z that one round draws, segment after segment; a step sees the slice that was moved to."""
+    """The rows of z that one round draws, segment after segment."""
 
-    def __init__(self, source: NoiseSource, first_segment: int, length: int, width: int, like: torch.Tensor) -> None:
-        self._source, self._first_segment, self._length, self._width, self._like = source, first_segment, length, width, like
+    def __init__(self, source: NoiseSource, first_segment: int, like: torch.Tensor) -> None:
+        self._source, self._first_segment, self._like = source, first_segment, like
         self._filling: dict[int, Segments] = {}
         self._segment: dict[int, npt.NDArray[Any]] = {}
-        self._begin, self._here = 0, slice(0)
-        self.drawn = 0
+        self._width = self.drawn = 0
 
-    def move_to(self, start: int, stop: int) -> None:
-        """Advance to the numbers ``start`` to ``stop`` − 1, in order, all of one segment."""
-        begin = start // self._length * self._length
-        if begin == start:
-            self._segment.clear()
-        self._begin, self._here = begin, slice(start - begin, stop - begin)
+    def begin_segment(self, width: int) -> None:
+        """Advance to the next segment, of ``width`` numbers."""
+        self._segment.clear()
+        self._width = width
 
     def draw(self, index: int) -> npt.NDArray[Any]:
-        """The slice of row ``index`` of z."""
+        """The segment of row ``index`` of z."""
         if index not in self._filling:
             self._filling[index] = self._source.segments(index, self._first_segment)
             self.drawn = max(self.drawn, index + 1)
         if index not in self._segment:
-            z = self._like.new_empty(min(self._length, self._width - self._begin))
+            z = self._like.new_empty(self._width)
             self._filling[index](z)
             self._segment[index] = z.numpy()
-        return self._segment[index][self._here]
+        return self._segment[index]
 
 
 def require_memory(rows: int, width: int, number_bytes: int = 8) -> None:
