@@ -14,6 +14,7 @@ import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from _comparison import draw
@@ -28,7 +29,7 @@ class Task:
     """Rows of the table.
 
     Args:
-        name: What is learnt, and where.
+        name: What is learnt, and where; a heading.
         mechanism: In words.
         file: In ``examples/records``.
         changes: Changed settings, by epsilon.
@@ -176,20 +177,20 @@ def spread(values: Sequence[float]) -> str:
 
 
 def table(tasks: Sequence[Task], runs: Runs, seeds: int, quick: Settings) -> str:
-    """A row for each task, mechanism and epsilon."""
-    rows = []
-    for task in tasks:
-        for epsilon in task.changes:
+    """Under the name of each task a table, with a row for each mechanism and epsilon."""
+    header = ("epsilon", "mechanism", "accuracy (seeds)", "one core", "`hubbub train examples/records/…`", "published")
+    parts = []
+    for name, same in groupby(tasks, lambda task: task.name):
+        rows = []
+        for task, epsilon in ((task, epsilon) for task in same for epsilon in task.changes):
             tests = task.tests(epsilon, seeds, quick)
             seconds = [record["cpu_seconds"] for settings in tests if (record := runs.get(settings)) is not None]
             took = f"{statistics.median(seconds):.0f} s" if seconds else ""
             budget = "∞" if math.isinf(epsilon) else f"{epsilon:g}"
-            rows.append((
-                task.name, budget, task.mechanism, spread(accuracies(runs, tests)), took, task.command(epsilon),
-                task.published.get(epsilon, ""),
-            ))  # fmt: skip
-    header = ("task", "epsilon", "mechanism", "accuracy (seeds)", "one core", "`hubbub train examples/records/…`", "published")
-    return markdown(header, rows)
+            accuracy, published = spread(accuracies(runs, tests)), task.published.get(epsilon, "")
+            rows.append((budget, task.mechanism, accuracy, took, task.command(epsilon), published))
+        parts.append(f"### {name}\n\n{markdown(header, rows)}")
+    return "\n\n".join(parts)
 
 
 def main() -> None:
