@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -161,6 +162,17 @@ def test_nothing_is_found_where_the_unit_is_an_example() -> None:
     plan = plan_of(Identity(12), patterns.PoissonSampling(0.3), 18.0, privacy_unit="example")
     found = audit(plan, lambda _: examples, small_model(), honest=examples, effort=Effort(canaries=30, runs=3), seed=1)
     assert found.holds, found.faults
+    with pytest.raises(ConfigError, match="the plan promises to hide all data of a client"):
+        audit(replace(plan, privacy_unit="client"), lambda _: examples, small_model(), honest=examples, seed=1)
+
+
+def test_updates_are_drawn_under_a_secret_key_and_alike_in_the_clear() -> None:
+    honest, plan = population(), plan_of(Identity(ROUNDS), patterns.PoissonSampling(0.5), 6.0)
+    with patch.object(honest, "draw_under", wraps=honest.draw_under) as draws:
+        found = audit(plan, lambda _: population(), linear(), honest=honest, effort=Effort(canaries=4, runs=10), seed=1)
+    assert len({call.args[0] for call in draws.call_args_list}) == 10
+    # Were they not alike, the difference would be taken for noise.
+    assert found.holds, found.faults
 
 
 def noise(monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -289,6 +301,12 @@ def test_a_run_without_a_promise_and_a_round_without_a_release_are_refused() -> 
 
     with pytest.raises(ConfigError, match="needs every release"):
         audited(PLANS["independent, separated"](), clients(Aborts))
+
+    class Divided(SimulatedPopulation):
+        ranks = SimpleNamespace(size=2)
+
+    with pytest.raises(ConfigError, match="divides its cohorts among 2 ranks"):
+        audited(PLANS["independent, separated"](), clients(Divided))
     with pytest.raises(ValueError, match="canaries = 41"):
         audited(PLANS["independent, separated"](), effort=Effort(canaries=41))
     with pytest.raises(ValueError, match="rounds = 13"):
@@ -319,7 +337,10 @@ def test_clients_are_themselves_again_after_an_audit_and_the_model_is_as_it_was(
     assert collect.call_count == 2 * ROUNDS
     for now, then in zip(model.parameters(), before, strict=True):
         torch.testing.assert_close(now.detach(), then, atol=0, rtol=0)
-    sums = [which.collect(range(CLIENTS), model, 0.5, 3).open(None) for which in (mine, clients())]
+    sums = []
+    for which in (mine, clients()):
+        which.draw_under(bytes(32))
+        sums.append(which.collect(range(CLIENTS), model, 0.5, 3).open(None))
     torch.testing.assert_close(*sums, atol=0, rtol=0)
 
 

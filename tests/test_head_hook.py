@@ -201,6 +201,8 @@ def test_cra_19_what_a_hook_did_not_take_is_given_with_the_next_round_in_order(
         for result in run:
             outside.away = result.round_index in (1, 2)
     assert [rounds for rounds, _ in outside.kept] == list(range(ROUNDS + 1))
+    chain = read_chain(tmp_path / "run" / "ledger.jsonl")
+    assert chain.round_heads(outside.kept[1][1].upper()) == chain.round_heads()[2:] == outside.kept[2:]
     assert [record.getMessage() for record in caplog.records] == [
         "head hook: the head after 3 rounds was not taken (outside: away); it is given again with the next one"
     ] * 2

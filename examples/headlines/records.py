@@ -182,7 +182,7 @@ def table(tasks: Sequence[Task], runs: Runs, seeds: int, quick: Settings) -> str
     parts = []
     for name, same in groupby(tasks, lambda task: task.name):
         rows = []
-        for task, epsilon in ((task, epsilon) for task in same for epsilon in task.changes):
+        for task, epsilon in [(row, epsilon) for row in same for epsilon in row.changes]:
             tests = task.tests(epsilon, seeds, quick)
             seconds = [record["cpu_seconds"] for settings in tests if (record := runs.get(settings)) is not None]
             took = f"{statistics.median(seconds):.0f} s" if seconds else ""

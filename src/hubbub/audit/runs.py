@@ -140,8 +140,8 @@ def audit(
         The findings. A lower bound far below the stated epsilon proves nothing.
 
     Raises:
-        ConfigError: The run promises nothing, or noise near a step of the lattice; no canary was ever sampled, or a round was
-            aborted.
+        ConfigError: The run promises nothing, or noise near a step of the lattice; its cohorts are divided among ranks; no
+            canary was ever sampled, or a round was aborted.
         ValueError: More canaries than clients, or more rounds than the run has.
 
     Example:
@@ -163,6 +163,8 @@ def audit(
             "the tests are of Gaussian noise; audit a run with more noise"
         )
     first = population(0)
+    if first.ranks.size > 1:
+        raise ConfigError(f"population: divides its cohorts among {first.ranks.size} ranks; audit one of a single process")
     clients, dim = list(first.clients), FlatModel(model).dim
     canaries, runs, rounds = effort.settled(plan, len(clients), dim)
     audited = replace(plan, rounds=rounds, earlier=(), noise="secure")

@@ -142,6 +142,10 @@ class _Observer(Population):
         return self.population.clients
 
     @property
+    def privacy_unit(self) -> str:
+        return self.population.privacy_unit
+
+    @property
     def noise_in_sums(self) -> bool:
         return self.population.noise_in_sums
 
@@ -151,6 +155,11 @@ class _Observer(Population):
 
     def prepare(self, model: nn.Module, cohort: int) -> None:
         self.population.prepare(model, cohort)
+
+    def draw_under(self, key: bytes) -> None:
+        # The same updates in the clear.
+        for population in (self.population, self.honest):
+            population.draw_under(key)
 
     def adversary(self, canary: int) -> Adversary:
         """The update of a canary."""

@@ -298,9 +298,18 @@ def optimize(
     shares = _shares(weights, rounds, objective)
     small = rounds <= MOST_ROUNDS and rounds * bands**2 <= _SMALL and objective == "mean"
     gap = (_TIGHT if small else _USUAL) if relative_gap is None else open_unit("relative_gap", relative_gap)
-    found = least_error(workload, shares, bands, gap) if objective == "mean" else least_largest_error(workload, bands, gap)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if objective == "mean":
+                found = least_error(workload, shares, bands, gap)
+            else:
+                found = least_largest_error(workload, bands, gap)
+    except ValueError as error:
+        # The search has no start of finite error.
+        raise _too_uneven(workload) from error
     strategy = Banded(found.C.T)
-    _require_sound(workload, strategy, found.errors)
+    if not _sound(workload, strategy, found.errors):
+        raise _too_uneven(workload)
     # Columns have norm 1 up to rounding, which the sensitivity accounts for.
     squared = strategy.sensitivity(participation).value ** 2
     # Columns that no client may join are free in their norm.
@@ -312,17 +321,20 @@ def optimize(
     return Optimized(strategy, workload, participation, objective, found.value * squared, bound, family, found.evaluations)
 
 
-def _require_sound(workload: Workload, strategy: Banded, errors: Array) -> None:
-    """Refuse an answer that rounding has spoilt, which uneven learning rates may do."""
+def _sound(workload: Workload, strategy: Banded, errors: Array) -> bool:
+    """Whether rounding has not spoilt an answer, which uneven learning rates may do."""
     sound = bool(np.isfinite(errors).all())
     if sound and workload.learning_rates and workload.rounds <= MOST_ROUNDS:
         sound = bool(np.allclose(squared_errors(workload, strategy), errors, rtol=1e-6, atol=0.0))
-    if not sound:
-        rates = workload.learning_rates or (1.0,)
-        raise ValueError(
-            f"workload: its learning rates, from {min(rates):g} to {max(rates):g}, are too uneven for float64 with momentum "
-            f"{workload.momentum:g}; use dense.optimize, or toeplitz.optimize for equal ones"
-        )
+    return sound
+
+
+def _too_uneven(workload: Workload) -> ValueError:
+    rates = workload.learning_rates or (1.0,)
+    return ValueError(
+        f"workload: its learning rates, from {min(rates):g} to {max(rates):g}, are too uneven for float64 with momentum "
+        f"{workload.momentum:g}; use dense.optimize, or toeplitz.optimize for equal ones"
+    )
 
 
 def _shares(weights: npt.ArrayLike | None, rounds: int, objective: str) -> Array:

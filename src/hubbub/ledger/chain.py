@@ -81,7 +81,7 @@ class Chain:
 
     def round_heads(self, after: str | None = None) -> list[tuple[int, str]]:
         """After how many rounds the chain had which head: of its promise, and of each round that was ended since a head."""
-        found = []
+        found, after = [], after and after.lower()
         for body, head in zip(reversed(self.records), reversed(self.hashes), strict=True):
             if head == after:
                 break
