@@ -24,7 +24,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 import hubbub
 from conftest import raising
 from hubbub import AdaptiveClipping, training
-from hubbub.cli.training import How, launched
+from hubbub.cli.training import How
 from hubbub.cli.training import train as begin
 from hubbub.errors import ConfigError, LedgerError, RankError
 from hubbub.experiment import config as configs
@@ -37,7 +37,7 @@ from hubbub.noise import NoiseStream
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.sources import IncarnationSource
 from hubbub.training.aggregate import LatticeSum
-from hubbub.training.ranks import Ranks
+from hubbub.training.ranks import Ranks, has_launcher
 from hubbub.training.rounds import server_step
 from hubbub.training.run_folder.state import model_digest
 from hubbub.training.simulation.functional import FlatModel
@@ -234,11 +234,11 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
         if wrong:
             torch.distributed.all_reduce = reduces
         return [ranks.summed([lambda total: total.add_(1)] * 3, torch.zeros(9, dtype=torch.int64)) for _ in range(2)]
-    if how == "a sharded model":
+    if how in ("a sharded model", "a sharded frozen layer"):
         from torch.distributed.fsdp import fully_shard
 
-        whole = nn.Linear(4, 2)
-        fully_shard(whole, mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (ranks.size,)))
+        whole = nn.Sequential(nn.Linear(4, 2).requires_grad_(how == "a sharded model"), nn.Linear(2, 2))
+        fully_shard(whole[0], mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (ranks.size,)))
         return training.SimulatedPopulation(people(), F.cross_entropy, ranks=ranks).collect([1], whole, 0.5, 0)
     if how == "hangs":
         ranks.exchange(lambda: time.sleep(8) if wrong else None)
@@ -270,7 +270,7 @@ FAULTS = [
     ("another sum", "rank 1: has another round, cohort, clip norm or sum"),
     ("other calls", "rank 1: is out of step: its exchange 4 is 'cohort, model, data or device' of .*summed, and .*'exchange'"),
     ("leads alone", "rank 1: is out of step: its exchange 4 is 'lead' of .*failing, and exchange 4 of rank 0 is 'cohort"),
-    ("another plan", "rank 1: has another plan"),
+    ("another plan", "rank 1: has another promise"),
     ("other data", "rank 1: has another data, loss, local training or seed"),
     ("a wrong part", r"rank 1: its part is \(3, torch.float32\)"),
     ("an error", "rank 1: no room"),
@@ -323,8 +323,9 @@ def test_rank_0_alone_has_the_record_and_another_says_so() -> None:
     assert on_ranks(2, of_rank_0) == [["Ledger", "CohortKeys"], refused]
 
 
-def test_a_sharded_model_is_refused_on_every_rank() -> None:
-    for found in on_ranks(2, failing, "a sharded model"):
+@pytest.mark.parametrize("what", ["a sharded model", pytest.param("a sharded frozen layer", marks=pytest.mark.slow)])
+def test_a_sharded_model_is_refused_on_every_rank(what: str) -> None:
+    for found in on_ranks(2, failing, what):
         assert isinstance(found, ConfigError | RankError), found
         assert "has sharded parameters" in str(found)
 
@@ -332,17 +333,92 @@ def test_a_sharded_model_is_refused_on_every_rank() -> None:
 @pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
 def test_many_tasks_without_a_group_are_refused_since_each_would_be_a_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "4")
-    with pytest.raises(ConfigError, match=f"{name} = 4: this command was started several times"):
-        launched()
+    with pytest.raises(ConfigError, match=f"{name} = 4: this program was started several times"):
+        Ranks.launched()
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert launched()
+    assert has_launcher()
+    # A platform that numbers every process makes no group of one; torchrun does.
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert not has_launcher()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+    assert has_launcher()
+
+
+def differing(ranks: Ranks) -> list[str]:
+    """What is said of a loop of one's own in which rank 1 differs, in one way after another."""
+    leads, asked = ranks.leads, []
+    os.environ["LOCAL_WORLD_SIZE"] = str(ranks.size)
+    hubbub.training.release.require_memory = lambda rows, width: asked.append(width)
+
+    def path(noise_multiplier: float = 2.0, **changed: Any) -> training.ReleasePath:
+        mechanism = hubbub.Mechanism(toeplitz.square_root(3, 2), parts.MinSeparation(2, 2), noise_multiplier)
+        made = training.ReleasePath(Promise(3, mechanism, settings={}, **changed), 2, clients=2, ranks=ranks)
+        made.start()
+        return made
+
+    class OwnSum:
+        lattice, statistics = Lattice(1.0), {}
+
+        def digest(self, key: bytes) -> str:
+            return f"{key!r} {leads}"
+
+        def open(self, row: torch.Tensor | None) -> torch.Tensor:
+            raise NotImplementedError
+
+    whole, said = torch.ones(2, dtype=torch.int64), []
+    for act in (
+        lambda: path(2.0 if leads else 1e-3),
+        lambda: path(simulation=not leads),
+        lambda: path().begin(["a"], LatticeSum(whole, Lattice(1.0, 24 if leads else 16), {}), 1.0),
+        lambda: path().begin(["a"], OwnSum(), 1.0),
+    ):
+        with pytest.raises(RankError) as refused:
+            act()
+        said.append(str(refused.value))
+    # The rank that has the noise of so few numbers counts all ranks of its machine.
+    assert asked[0] == (2 * ranks.size if leads else 0)
+    return said
+
+
+def test_a_loop_in_which_a_rank_differs_in_its_promise_or_in_what_its_sum_means_is_refused() -> None:
+    promise = "rank 1: has another promise, number of clients or seed than rank 0"
+    other = "rank 1: has another round, cohort, clip norm or sum than rank 0"
+    assert on_ranks(2, differing) == [[promise, promise, other, other]] * 2
+
+
+class Drifting(Identity):
+    """A strategy whose matrix changes on one rank."""
+
+    changed = False
+
+    def matrix(self) -> np.ndarray:
+        return super().matrix() * (2.0 if self.changed else 1.0)
+
+
+def drifts(ranks: Ranks) -> None:
+    mechanism = hubbub.Mechanism(Drifting(3), parts.MinSeparation(1, 3), 2.0)
+    path = training.ReleasePath(Promise(3, mechanism, settings={}), 2, clients=2, ranks=ranks)
+    path.start()
+    Drifting.changed = not ranks.leads
+    path.begin(["a"], LatticeSum(torch.ones(2, dtype=torch.int64), Lattice(1.0), {}), 1.0)
+
+
+def test_a_strategy_that_changes_on_another_rank_is_noticed() -> None:
+    for found in on_ranks(2, drifts):
+        assert isinstance(found, RankError), found
+        assert str(found).startswith("rank 1: strategy = Drifting: round 0 is not that of the promise any more")
 
 
 def test_a_launcher_that_starts_train_again_begins_no_second_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.toml").write_text("[privacy]\nepsilon = 4.0\n")
-    for count, size, out in (("TORCHELASTIC_RESTART_COUNT", 2, Path("run")), ("SLURM_RESTART_COUNT", 1, None)):
+    for count, size, out in (
+        ("TORCHELASTIC_RESTART_COUNT", 2, Path("run")),
+        ("TORCHELASTIC_RESTART_COUNT", 1, None),
+        ("SLURM_RESTART_COUNT", 1, None),
+    ):
+        monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
         monkeypatch.setenv(count, "1")
         monkeypatch.setattr(How, "shared", lambda *_, size=size: SimpleNamespace(size=size, leads=True))
         with pytest.raises(ConfigError, match="would begin another run; resume the first one"):
@@ -492,6 +568,32 @@ def test_cra_13_ranks_of_one_command_listen_to_this_machine_alone_and_end_with_a
     ends = time.monotonic() + 60
     while any(map(alive, ranks)):
         assert time.monotonic() < ends, "a rank outlives the command"
+        time.sleep(0.1)
+
+
+WAITING = """
+import os, pathlib, time
+from hubbub.training import Ranks
+Ranks.launched()
+pathlib.Path(f"{os.environ['RANK']}.pid").write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_cra_13_ranks_of_a_program_end_with_torchrun(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(WAITING)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "loop.py"]
+    starter = subprocess.Popen(command, cwd=tmp_path)
+    while len(found := [int(text) for path in tmp_path.glob("*.pid") if (text := path.read_text())]) < 2:
+        assert starter.poll() is None
+        time.sleep(0.05)
+    starter.kill()
+    starter.wait()
+    ends = time.monotonic() + 60
+    while any(map(alive, found)):
+        assert time.monotonic() < ends, "a rank outlives torchrun"
         time.sleep(0.1)
 
 

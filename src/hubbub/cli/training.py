@@ -37,7 +37,7 @@ from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.chain import read_chain
 from hubbub.training import RunPlan
 from hubbub.training import train as run_rounds
-from hubbub.training.ranks import Ranks
+from hubbub.training.ranks import Ranks, has_launcher
 from hubbub.training.run_folder import NORMALIZATION
 from hubbub.training.run_folder.record import ledger_of, read_run
 
@@ -71,12 +71,15 @@ class How:
         Without a launcher and with more than one process, the command is started again under torch's.
         """
         training = config.training
-        if launched():
-            from hubbub._util.processes import end_with
-
+        if has_launcher():
             # Before it waits for the others.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
-            end_with(int(os.environ.get(_STARTER, os.getppid())))
+            if starter := os.environ.get(_STARTER):
+                from hubbub._util.processes import end_with
+
+                end_with(int(starter))
+            # Machines have different numbers of cores, and ranks must compute alike.
+            torch.set_num_threads(1)
         elif training.nproc > 1:
             if config.data.features != "none":
                 # Once, on all cores, and not by each process.
@@ -85,7 +88,6 @@ class How:
         ranks = Ranks.launched(time_limit=training.rank_timeout, shard_optimizer=training.shard == "optimizer")
         if ranks.leads:
             return ranks
-        torch.set_num_threads(1)
         settings, plan = cast("tuple[configs.Config, RunPlan]", ranks.lead(lambda: None))
         side = client_side(settings, allow_import=self.allow_import, ranks=ranks)
         for _ in run_rounds(plan, side.population, side.model):
@@ -152,19 +154,6 @@ class How:
                 say(screen, f"A tracker could not be closed ({error}); its last rounds may be missing there")
 
 
-def launched() -> bool:
-    """Whether torchrun, the like of it, or :meth:`How.shared` started this process as one of several."""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return True
-    for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if os.environ.get(name, "1") not in ("", "0", "1"):
-            raise ConfigError(
-                f"{name} = {os.environ[name]}: this command was started several times at once, and each would be a run of its "
-                "own over the same people; start torchrun once on each machine (srun --ntasks-per-node=1 torchrun …)"
-            )
-    return False
-
-
 def _launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
     """Run a command of hubbub in several processes of this machine, under torch's launcher, and exit.
 
@@ -191,6 +180,7 @@ def _launch(nproc: int, arguments: Sequence[str]) -> NoReturn:
         "MASTER_PORT": port,
         # The store is here, and not on rank 0.
         "TORCHELASTIC_USE_AGENT_STORE": True,
+        "LOCAL_WORLD_SIZE": nproc,
         _STARTER: os.getpid(),
     }
     environments = {
@@ -231,7 +221,7 @@ def _begin(layers: Sequence[configs.Layer], out: Path | None, stem: str, how: Ho
     if (ranks := how.shared(config)) is None:
         return
     again = "it would begin another run; resume the first one instead"
-    if ranks.size > 1 and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         raise ConfigError(f"torchrun started this command again, and {again}")
     # A folder that is named would be the same, and is refused if it has a run.
     if out is None and os.environ.get("SLURM_RESTART_COUNT", "0") != "0":

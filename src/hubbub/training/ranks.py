@@ -29,10 +29,11 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_process_group_s
 
 from hubbub._util import __version__
 from hubbub._util.checks import positive
+from hubbub._util.processes import end_with
 from hubbub.errors import ConfigError, RankError
 from hubbub.noise.sources import SecureSource, sampler
 
-__all__ = ["TIME_LIMIT", "Ranks", "divided", "fingerprint", "segments", "word"]
+__all__ = ["TIME_LIMIT", "Ranks", "divided", "fingerprint", "has_launcher", "segments", "word"]
 
 T = TypeVar("T")
 
@@ -40,7 +41,9 @@ T = TypeVar("T")
 TIME_LIMIT = 1800.0
 # In which a rank that lives says that an exchange failed.
 _SOON = timedelta(seconds=5)
-_LAUNCHED = "RANK"
+_LAUNCHED, _TORCHRUN = "RANK", "TORCHELASTIC_RUN_ID"
+# How many processes SLURM or MPI started together.
+_TOGETHER = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"
 _BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
 
 
@@ -57,6 +60,24 @@ class _Broken:
     """The answer of a rank that lives, on which an exchange of data failed."""
 
     why: str
+
+
+def has_launcher() -> bool:
+    """Whether torchrun, or the like of it, started this process as a rank of a group.
+
+    Raises:
+        ConfigError: It was started several times without a group.
+    """
+    if _LAUNCHED in os.environ:
+        # Of one rank only torchrun makes a group, which it may start again; some platforms number every process.
+        return os.environ.get("WORLD_SIZE") != "1" or _TORCHRUN in os.environ
+    for name in _TOGETHER:
+        if os.environ.get(name, "1") not in ("", "0", "1"):
+            raise ConfigError(
+                f"{name} = {os.environ[name]}: this program was started several times at once, and each would be a run of its "
+                "own over the same people; start torchrun once on each machine (srun --ntasks-per-node=1 torchrun …)"
+            )
+    return False
 
 
 def fingerprint(*parts: object) -> str:
@@ -165,13 +186,17 @@ class Ranks:
     def launched(cls, *, time_limit: float = TIME_LIMIT, shard_optimizer: bool = False) -> "Ranks":
         """The processes that torchrun, or the like of it, started together with this one; without any, one rank.
 
+        Ranks of torchrun end when it does, within seconds.
+
         Raises:
-            ConfigError: The group cannot be made from the environment.
+            ConfigError: The group cannot be made from the environment, or SLURM or MPI started several processes without one.
             RankError: As for the class.
         """
         if not dist.is_initialized():
-            if _LAUNCHED not in os.environ:
+            if not has_launcher():
                 return cls()
+            if _TORCHRUN in os.environ:
+                end_with(os.getppid())
             try:
                 dist.init_process_group("gloo", timeout=timedelta(seconds=positive("time_limit", time_limit)))
             except (ValueError, RuntimeError) as error:

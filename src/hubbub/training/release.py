@@ -15,6 +15,7 @@ from a key of its own; earlier rows are drawn again from the key of their incarn
 """
 
 import math
+import os
 import sys
 import threading
 from collections.abc import Hashable, Iterator, Sequence
@@ -22,6 +23,7 @@ from collections.abc import Hashable, Iterator, Sequence
 import numpy as np
 import torch
 
+from hubbub._util import strict_json
 from hubbub._util.prf import Uncopied, derive, fresh_key, seed_key
 from hubbub.errors import ConfigError, LedgerError, ParticipationError, RankError, RunFolderError
 from hubbub.ledger.ledger import Ledger, Ticket
@@ -143,9 +145,15 @@ class ReleasePath(Uncopied):
         self._parts = segments(dim, self._ranks.size)
         first, stop = self._parts[self._ranks.rank]
         remembered = (memory_rows(here.strategy) or 0) if here else 0
-        require_memory(remembered, stop - first)
+        # All ranks of a machine share its memory.
+        together = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if self._ranks.size > 1 else 1
+        require_memory(remembered, together * (stop - first))
         if mechanism and self._on_lattice:
             Lattice(1.0, self._lattice_bits).require_dim(dim)
+        stated = dim, clients, seed, noise_in_sums
+        self._ranks.require_same(
+            "promise, number of clients or seed", lambda: fingerprint(strict_json.canonical(promise.record()), *stated)
+        )
         # Of rank 0: the record.
         self._ledger: Ledger | None = None
         self._cohort_keys: CohortKeys | None = None
@@ -220,18 +228,21 @@ class ReleasePath(Uncopied):
         require_sum(total, "total")
         with self._one_at_a_time:
             self._require_started()
-            known = total.total if isinstance(total, LatticeSum | PlainSum) else None
+            known, round_index = total.total if isinstance(total, LatticeSum | PlainSum) else None, self.next_round
+            if foreign := self._foreign:
+                self._ranks.exchange(lambda: foreign.require(round_index))
             # One row would hide two sums, whose releases show their difference.
             self._ranks.require_same(
-                "round, cohort, clip norm or sum", lambda: fingerprint(self.next_round, list(cohort), clip_norm, known)
+                "round, cohort, clip norm or sum",
+                lambda: fingerprint(
+                    round_index, list(cohort), clip_norm, total.lattice, total.digest(bytes(32)) if known is None else known
+                ),
             )
             ticket = self._ranks.lead(lambda: self._recorded(cohort, total, clip_norm))
             self._begun = ticket, total, known.clone() if known is not None and self._draws else None
             return ticket
 
     def _recorded(self, cohort: Cohort, total: Sum, clip_norm: float | None) -> Ticket:
-        if self._foreign:
-            self._foreign.require(self.next_round)
         lattice = total.lattice
         if (units := getattr(total, "units", 0)) > len(cohort):
             raise ParticipationError(

@@ -7,7 +7,6 @@ A sum that cannot be opened aborts its round: the cost stays on record, and the 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from hubbub._util import strict_json
 from hubbub._util.prf import fresh_key
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNotOpenedError
 from hubbub.ledger.promise import Extends
@@ -280,7 +278,6 @@ class RunState:
         ranks.lead(lambda: take_up(Extends.of(plan.settings), model.vector, optimizer, store.folder if store else None))
         ranks.share(model.vector)
         promise = plan.promise(clients=len(clients), parameters=model.dim, initial_model=model_digest(model.vector))
-        ranks.require_same("plan", lambda: hashlib.sha256(strict_json.canonical(promise.record())).hexdigest())
         dim = model.dim + plan.clip_norms.further
         path = ReleasePath(
             promise,

@@ -92,6 +92,11 @@ def require_trainable(module: nn.Module, loss: object = None) -> list[nn.Paramet
                 f"model: has the buffer {name!r}, which is neither clipped nor noised; register a constant with "
                 "persistent=False, or make it a parameter"
             )
+    if any(hasattr(p, "full_tensor") for p in module.parameters()):
+        raise ConfigError(
+            "model: has sharded parameters (DTensor, as of FSDP2): a release is of one flat vector, and each pass through a "
+            "frozen one waits for all ranks, which compute different units; leave the model whole"
+        )
     if any(is_lazy(p) or p.is_meta for p in module.parameters()):
         raise ConfigError("model: has parameters without values (lazy layers, device 'meta'); call it on an example or load it")
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -102,11 +107,6 @@ def require_trainable(module: nn.Module, loss: object = None) -> list[nn.Paramet
 
 
 def _require_plain(parameters: list[nn.Parameter]) -> None:
-    if any(hasattr(p, "full_tensor") for p in parameters):
-        raise ConfigError(
-            "model: has sharded parameters (DTensor, as of FSDP2), and a release is of one flat vector; leave the model whole, "
-            "and let ranks divide cohort and noise"
-        )
     if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters):
         raise ConfigError("model: has hooks on parameters, which the gradients of single units would not call; remove them")
     kinds = {p.dtype for p in parameters}
