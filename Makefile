@@ -32,8 +32,9 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports & imports=$$!; $(BIN)/mypy && wait $$imports
 
-test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
+# The checks run beside the tests, many of which wait for processes.
+test: setup
+	$(MAKE) check & checks=$$!; $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'; tests=$$?; wait $$checks && exit $$tests
 
 stress: check
 	$(BIN)/python -m pytest -n 2
