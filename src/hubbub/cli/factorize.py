@@ -48,7 +48,7 @@ class Setting:
         return {
             "rounds": f"{self.workload.rounds:,}",
             "workload": "SGD with " + ", ".join(parts) if parts else "prefix sums",
-            "participation": cohort_words(self.participation),
+            "participation": cohort_words(self.participation, rounds=self.workload.rounds),
         }
 
     def as_json(self) -> dict[str, Any]:
