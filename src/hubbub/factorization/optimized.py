@@ -26,8 +26,8 @@ class Optimized(Generic[AnyStrategy]):
         strategy: C. Its scale is free: a mechanism's noise multiplier is relative to the largest column norm.
         workload: A.
         participation: Which rounds one client may join.
-        objective: ``"mean"`` of the squared errors over rounds, their ``"max"``, or a ``"weighted mean"``, whose weights are not
-            kept.
+        objective: ``"mean"`` of the squared errors over rounds, their ``"max"``, or a ``"weighted mean"`` of them, without its
+            weights.
         squared_error: The error of ``strategy``, at sensitivity 1 to ``participation`` and unit noise.
         lower_bound: A lower bound on the error of every strategy of ``bound_family``, proved by duality, less an allowance for
             rounding; at most ``squared_error``.
