@@ -10,7 +10,7 @@ from conftest import oracle
 from hubbub import MinSeparation, SingleParticipation, factorization
 from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.errors import DataError
-from hubbub.factorization import published, strategy_file
+from hubbub.factorization import families, published, strategy_file
 from hubbub.factorization.families import DESCRIPTIONS
 from hubbub.mechanism import sensitivity, utility
 from hubbub.mechanism.workloads import Workload, prefix_sum
@@ -53,6 +53,20 @@ def test_a_file_that_states_another_error_is_refused() -> None:
     object.__setattr__(answer, "squared_error", answer.squared_error * 1.01)
     strategy_file.save("s.safetensors", answer)
     refused("factorize file --matrix s.safetensors".split(), "s.safetensors", "states squared_error = ", "it is ")
+
+
+def test_a_file_beyond_the_rounds_of_a_matrix_is_checked_by_its_buffers_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for family in ("blt", "time-varying", "banded"):
+        answer(*f"factorize {family} --rounds 24 -o {family}.safetensors".split())
+    errors = [answer(*f"factorize file --matrix {f}.safetensors".split())["squared_error"] for f in ("blt", "time-varying")]
+    monkeypatch.setattr(families, "_MOST_BY_MATRIX", 23)
+    monkeypatch.setattr(utility, "squared_errors", None)
+    for family, error in zip(("blt", "time-varying"), errors, strict=True):
+        for setting in ("", " --min-separation 24"):
+            found = answer(*f"factorize file --matrix {family}.safetensors{setting}".split())
+            assert found["squared_error"] == pytest.approx(error, rel=1e-9)
+    refused("factorize file --matrix banded.safetensors".split(), "Banded", "not checked beyond 23 rounds", "account and train")
+    refused("factorize file --matrix blt.safetensors --learning-rates cooldown".split(), "learning_rates")
 
 
 def test_what_a_file_says_is_shown_and_not_obeyed() -> None:

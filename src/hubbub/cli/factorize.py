@@ -17,12 +17,11 @@ from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, pr
 from hubbub.errors import ConfigError, DataError, HubbubError
 from hubbub.factorization import FAMILIES, published, strategy_file
 from hubbub.factorization.bounds import lower_bound
-from hubbub.factorization.families import DESCRIPTIONS, Family, answer_of
+from hubbub.factorization.families import DESCRIPTIONS, Family, answer_of, squared_errors
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, participation_record
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.strategies.strategy import memory_rows
-from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import Workload
 
 # Beyond this the dense matrices behind a picture, or behind the error of a strategy that is not optimized, take minutes.
@@ -206,7 +205,7 @@ def _computed_again(matrix: str, setting: Setting, stated: Optimized[Strategy]) 
     error = float((roots**2).mean() if stated.objective == "mean" else roots.max() ** 2)
     if not math.isclose(error, stated.squared_error, rel_tol=_SAME):
         raise DataError(f"{matrix}: states squared_error = {stated.squared_error!r}, it is {error!r}")
-    bound = lower_bound(setting.workload, setting.participation, stated.objective)
+    bound = lower_bound(setting.workload, setting.participation, "max" if stated.objective == "max" else "mean")
     return replace(stated, squared_error=error, lower_bound=bound, bound_family="every strategy")
 
 
