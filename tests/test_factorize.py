@@ -69,6 +69,12 @@ def test_a_file_beyond_the_rounds_of_a_matrix_is_checked_by_its_buffers_or_named
     refused("factorize file --matrix blt.safetensors --learning-rates cooldown".split(), "learning_rates")
 
 
+def test_a_schedule_that_begins_with_0_is_refused_with_the_next_step() -> None:
+    np.save("rates.npy", np.linspace(0, 1, 8))
+    words = ("learning_rates[0] = 0.0", "give a small positive rate, or leave that round out")
+    refused("factorize banded --rounds 8 --learning-rates rates.npy".split(), *words)
+
+
 def test_what_a_file_says_is_shown_and_not_obeyed() -> None:
     strategy_file.save(
         "s.safetensors", factorization.banded.optimize(prefix_sum(rounds=8), 2), command="rm \x1b[2J\n[red]it[/red]"
@@ -154,6 +160,15 @@ def test_the_best_of_all_meets_the_bound_and_the_reference() -> None:
     assert first["root_mean_squared_error"] ** 2 == pytest.approx(reference["mean_sq_error"], rel=1e-8)
     assert first["relative_to_bound"] == pytest.approx(1, abs=1e-8)
     assert (first["family"], last["family"]) == ("dense", "identity")
+
+
+def test_an_error_that_is_shown_as_at_most_is_no_lower_than_it_is() -> None:
+    asked = "compare --rounds 24 --min-separation 3 --families fourier".split()
+    (row,) = answer(*asked)["strategies"]
+    assert not row["sensitivity_exact"]
+    keys = ("root_mean_squared_error", "root_max_squared_error")
+    for key, shown in zip(keys, re.findall(r"≤ ([\d.]+)", invoke(*asked)), strict=True):
+        assert row[key] <= float(shown) <= row[key] * (1 + 1e-4)
 
 
 def test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows() -> None:

@@ -215,7 +215,7 @@ def _rows(setting: Setting, answer: Optimized[Strategy], facts: Mapping[str, Any
         "squared error": f"{answer.squared_error!r} ({answer.objective} over rounds, at sensitivity 1)",
         "its root": f"{answer.root_squared_error!r}",
         "lower bound": f"{answer.lower_bound!r} (for {answer.bound_family})",
-        "gap": f"at most {answer.relative_gap:.2g} of the squared error",
+        "gap": f"at most {float(to_digits(answer.relative_gap, 2, 'ROUND_CEILING')):g} of the squared error",
         "L2 sensitivity": f"{facts['l2_sensitivity']!r} ({'exact' if facts['sensitivity_exact'] else 'an upper bound'})",
         "largest column norm": f"{facts['column_norm']!r}",
         "rows of noise kept": _count(facts["memory_rows"]),
@@ -334,12 +334,15 @@ def _all_compared(
 
 
 def _cells(row: Mapping[str, Any]) -> Sequence[str]:
-    least = "" if row["sensitivity_exact"] else "≤ "
-    mean, largest = row["root_mean_squared_error"], row["root_max_squared_error"]
+    roots = []
+    for root in (row["root_mean_squared_error"], row["root_max_squared_error"]):
+        if root is None:
+            roots.append("-")
+        else:
+            roots.append(f"{root:.5g}" if row["sensitivity_exact"] else f"≤ {float(to_digits(root, 5, 'ROUND_CEILING')):g}")
     return (
         row["family"],
-        "-" if mean is None else f"{least}{mean:.5g}",
-        "-" if largest is None else f"{least}{largest:.5g}",
+        *roots,
         _excess(row["relative_to_best"]),
         _excess(row["relative_to_bound"]),
         _count(row["memory_rows"]),

@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from hubbub._util import to_digits
 from hubbub._util.checks import plain_numbers
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.strategies.strategy import Strategy
@@ -90,8 +91,8 @@ class Optimized(Generic[AnyStrategy]):
         rows = [
             ("participation", str(self.participation)),
             ("squared error", f"{self.squared_error:.7g}"),
-            ("lower bound", f"{self.lower_bound:.7g}, for {self.bound_family}"),
-            ("better by at most", f"{self.relative_gap:.2g} of the squared error"),
+            ("lower bound", f"{float(to_digits(self.lower_bound, 7, 'ROUND_FLOOR')):.7g}, for {self.bound_family}"),
+            ("better by at most", f"{float(to_digits(self.relative_gap, 2, 'ROUND_CEILING')):g} of the squared error"),
         ]
         return bundle(sentence, rows)
 
