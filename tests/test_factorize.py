@@ -10,7 +10,7 @@ from conftest import oracle
 from hubbub import MinSeparation, SingleParticipation, factorization
 from hubbub._util.tensor_proto import read_tensor_proto
 from hubbub.errors import DataError
-from hubbub.factorization import published, strategy_file
+from hubbub.factorization import families, published, strategy_file
 from hubbub.factorization.families import DESCRIPTIONS
 from hubbub.mechanism import sensitivity, utility
 from hubbub.mechanism.workloads import Workload, prefix_sum
@@ -53,6 +53,26 @@ def test_a_file_that_states_another_error_is_refused() -> None:
     object.__setattr__(answer, "squared_error", answer.squared_error * 1.01)
     strategy_file.save("s.safetensors", answer)
     refused("factorize file --matrix s.safetensors".split(), "s.safetensors", "states squared_error = ", "it is ")
+
+
+def test_a_file_beyond_the_rounds_of_a_matrix_is_checked_by_its_buffers_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for family in ("blt", "time-varying", "banded"):
+        answer(*f"factorize {family} --rounds 24 -o {family}.safetensors".split())
+    errors = [answer(*f"factorize file --matrix {f}.safetensors".split())["squared_error"] for f in ("blt", "time-varying")]
+    monkeypatch.setattr(families, "_MOST_BY_MATRIX", 23)
+    monkeypatch.setattr(utility, "squared_errors", None)
+    for family, error in zip(("blt", "time-varying"), errors, strict=True):
+        for setting in ("", " --min-separation 24"):
+            found = answer(*f"factorize file --matrix {family}.safetensors{setting}".split())
+            assert found["squared_error"] == pytest.approx(error, rel=1e-9)
+    refused("factorize file --matrix banded.safetensors".split(), "Banded", "not checked beyond 23 rounds", "account and train")
+    refused("factorize file --matrix blt.safetensors --learning-rates cooldown".split(), "learning_rates")
+
+
+def test_a_schedule_that_begins_with_0_is_refused_with_the_next_step() -> None:
+    np.save("rates.npy", np.linspace(0, 1, 8))
+    words = ("learning_rates[0] = 0.0", "give a small positive rate, or leave that round out")
+    refused("factorize banded --rounds 8 --learning-rates rates.npy".split(), *words)
 
 
 def test_what_a_file_says_is_shown_and_not_obeyed() -> None:
@@ -140,6 +160,15 @@ def test_the_best_of_all_meets_the_bound_and_the_reference() -> None:
     assert first["root_mean_squared_error"] ** 2 == pytest.approx(reference["mean_sq_error"], rel=1e-8)
     assert first["relative_to_bound"] == pytest.approx(1, abs=1e-8)
     assert (first["family"], last["family"]) == ("dense", "identity")
+
+
+def test_an_error_that_is_shown_as_at_most_is_no_lower_than_it_is() -> None:
+    asked = "compare --rounds 24 --min-separation 3 --families fourier".split()
+    (row,) = answer(*asked)["strategies"]
+    assert not row["sensitivity_exact"]
+    keys = ("root_mean_squared_error", "root_max_squared_error")
+    for key, shown in zip(keys, re.findall(r"≤ ([\d.]+)", invoke(*asked)), strict=True):
+        assert row[key] <= float(shown) <= row[key] * (1 + 1e-4)
 
 
 def test_what_compare_says_no_matrix_is_below_is_below_all_that_it_shows() -> None:

@@ -94,6 +94,14 @@ def test_epsilon_and_noise_undo_each_other_at_every_scale(delta: float, sigma: f
         assert again == pytest.approx(sigma, rel=1e-6 if delta > 0.99 else 1e-12)
 
 
+def test_delta_accepts_every_noise_that_is_calibrated_for_it() -> None:
+    random = np.random.default_rng(11)
+    for log_epsilon, log_delta, log_size in random.uniform((-3, -12, -3), (2, -0.01, 3), (500, 3)):
+        epsilon, delta, size = 10**log_epsilon, 10**log_delta, 10**log_size
+        assert gaussian.delta(epsilon, gaussian.noise_multiplier(epsilon, delta, size), size) <= delta
+    assert gaussian.calibrate("analytic", 0.3, 0.01, 0.1).holds
+
+
 @pytest.mark.parametrize("delta", [1e-99, 1e-12, 1e-5, 0.1, 0.5, 0.99])
 def test_noise_for_epsilon_0_is_that_of_the_total_variation(delta: float) -> None:
     # 2Φ(1/2σ) − 1 = δ.

@@ -1,6 +1,7 @@
 """What an optimizer of any family says of its answer is true of the answer's matrix and of its stream."""
 
 import itertools
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -51,6 +52,14 @@ def test_what_is_stated_of_an_optimum_is_true_of_its_matrix_and_its_stream(
         assert not stated.exact or stated.value == pytest.approx(true, rel=1e-9)
         assert answer.squared_error == pytest.approx(error * stated.value**2, rel=1e-9)
         assert answer.lower_bound <= error * true**2 * (1 + 1e-9)
+
+
+def test_a_shown_bound_is_no_higher_and_a_shown_gap_no_lower_than_the_proved_one() -> None:
+    for gap in np.random.default_rng(3).uniform(0, 0.3, 50):
+        found = Optimized(Identity(1), prefix_sum(1), SingleParticipation(), "mean", 1.0, 1 - gap, "every strategy", 0)
+        card = found._repr_mimebundle_()["text/html"]
+        assert float(re.search(r"([\d.e-]+), for every strategy", card)[1]) <= found.lower_bound
+        assert found.relative_gap <= float(re.search(r"([\d.e-]+) of the squared error", card)[1]) <= found.relative_gap + 0.01
 
 
 def test_what_is_no_strategy_no_workload_no_matrix_or_no_pattern_of_a_family_is_refused(tmp_path: Path) -> None:

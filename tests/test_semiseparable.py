@@ -76,6 +76,15 @@ def _exact_columns(strategy: Semiseparable) -> list[list[Fraction]]:
     return columns
 
 
+def test_one_participation_by_any_name_needs_no_matrix() -> None:
+    rounds = 20_001
+    strategy = Semiseparable(np.linspace(1, 2, rounds), np.ones((rounds, 1)), np.full((rounds, 1), 0.5), np.ones((rounds, 1)))
+    for participation in (MinSeparation(5, 1), FixedEpochs(1, rounds), MinSeparation(rounds, 9)):
+        assert strategy.sensitivity(participation) == strategy.sensitivity(SingleParticipation())
+    # Of the first rounds alone: those after them have longer columns.
+    assert strategy.sensitivity(FixedEpochs(1, 3)).value ** 2 == pytest.approx((1 + 2 / 20_000) ** 2 + 4 / 3, rel=1e-9)
+
+
 @pytest.mark.parametrize("participation", [SingleParticipation(), FixedEpochs(2, 3), MinSeparation(2, 2)])
 @pytest.mark.parametrize("size", [1.0, 1e2, 1e4, 1e6, 1e8])
 def test_buffers_that_nearly_cancel_understate_nothing(size: float, participation: Participation) -> None:

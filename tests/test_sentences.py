@@ -192,6 +192,23 @@ def test_charges_of_named_runs_are_in_epsilon_and_no_others() -> None:
     assert f"the run of ledger {tried.first[:16]}" in both.statement()
 
 
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (parts.FixedEpochs(1, 2), "each client in at most one of the first 2 rounds"),
+        (parts.FixedEpochs(2, 2), "each client in at most 2 of the first 4 rounds, whole multiples of 2 apart"),
+        (parts.FixedEpochs(1, 6), "each client in at most one round"),
+        (parts.FixedEpochs(2, 3), "each client in at most 2 rounds, whole multiples of 3 apart"),
+    ],
+)
+def test_epochs_that_end_before_the_run_are_said_with_their_end(pattern: parts.Participation, words: str) -> None:
+    """Rounds after them may cost more: C = diag(1, 1, 1, 1, 10, 10) does, and one epoch of two rounds ends before."""
+    answer = of(pattern)
+    assert answer.cohorts == words
+    assert f", {words}" in answer.statement()
+    assert pattern.allows([5]) == ("first" not in words)
+
+
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_the_words_of_a_pattern_are_true_of_what_it_allows(pattern: parts.Participation) -> None:
     """A client that skips an epoch comes back two epochs later, not exactly one."""

@@ -15,7 +15,7 @@ from hubbub.experiment import config as configs
 from hubbub.experiment.build import build
 from hubbub.experiment.engine.folder import resolved
 from hubbub.experiment.planner import planned
-from hubbub.factorization import Optimized, strategy_file
+from hubbub.factorization import Optimized, banded, strategy_file
 from hubbub.factorization.families import DESCRIPTIONS, Family, answer_of
 from hubbub.mechanism import strategies
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation
@@ -67,6 +67,14 @@ def test_what_is_stated_of_a_strategy_comes_back(tmp_path: Path, participation: 
     for key in ("objective", "squared_error", "lower_bound", "bound_family", "iterations"):
         assert getattr(stored.answer, key) == getattr(given, key)
     assert (stored.seconds, stored.command) == (0.25, "hubbub factorize …")
+
+
+def test_the_least_weighted_mean_is_not_stored_or_shown_as_a_plain_one(tmp_path: Path) -> None:
+    found = banded.optimize(prefix_sum(16), 4, weights=[0] * 15 + [1])
+    assert "root weighted mean squared error" in found._repr_mimebundle_()["text/plain"]
+    with pytest.raises(ValueError, match=r"'weighted mean'.*numpy\.save.*without weights"):
+        strategy_file.save(tmp_path / "s.safetensors", found)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_file_is_one_that_others_read_and_states_no_sensitivity(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def test_another_optimizer_from_another_start_finds_nothing_better(objective: st
 def test_overlapping_columns_keep_an_exact_sensitivity(pattern: MinSeparation) -> None:
     A = workloads.prefix_sum(40)
     result = factorization.toeplitz.optimize(A, bands=16, participation=pattern)
+    assert result.bound_family in ("every strategy", "every lower-triangular Toeplitz strategy")
     stated = result.strategy.sensitivity(pattern)
     truth = brute_force_sensitivity(result.strategy.matrix(), pattern)
     assert stated.exact

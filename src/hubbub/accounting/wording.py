@@ -211,11 +211,11 @@ def cohorts_of(mechanism: Mechanism, privacy_unit: str = "client") -> str:
     """Who takes part when in a mechanism's rounds, in words."""
     if mechanism.participation == parts.every_round(mechanism.rounds):
         return f"any {privacy_unit} in any round"
-    return cohort_words(mechanism.participation, privacy_unit)
+    return cohort_words(mechanism.participation, privacy_unit, mechanism.rounds)
 
 
-def cohort_words(participation: parts.Participation, privacy_unit: str = "client") -> str:
-    """Who takes part when, in words.
+def cohort_words(participation: parts.Participation, privacy_unit: str = "client", rounds: int | None = None) -> str:
+    """Who takes part when, in words; epochs that end before the last of ``rounds`` rounds, or of unknown ones, are said to.
 
     Example:
         >>> cohort_words(parts.BallsInBinsSampling(bins=10), privacy_unit="example")
@@ -223,10 +223,12 @@ def cohort_words(participation: parts.Participation, privacy_unit: str = "client
     """
     unit = privacy_unit
     match participation:
-        case parts.SingleParticipation() | parts.FixedEpochs(1, _) | parts.MinSeparation(_, 1):
+        case parts.FixedEpochs(epochs, b):
+            most, one, apart = ("one", "round", "") if epochs == 1 else (epochs, "rounds", f", whole multiples of {b} apart")
+            first = f"of the first {count(epochs * b, 'round')}" if rounds is None or epochs * b < rounds else one
+            return f"each {unit} in at most {most} {first}{apart}"
+        case parts.SingleParticipation() | parts.MinSeparation(_, 1):
             return f"each {unit} in at most one round"
-        case parts.FixedEpochs(epochs, rounds_per_epoch):
-            return f"each {unit} in at most {epochs} rounds, whole multiples of {rounds_per_epoch} apart"
         case parts.MinSeparation(1, max_participations):
             return f"each {unit} in at most {max_participations} rounds"
         case parts.MinSeparation(min_separation, max_participations):

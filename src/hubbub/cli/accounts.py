@@ -184,9 +184,9 @@ def _described(flags: Flags) -> Mechanism:
         except ValueError as error:
             if named is not None:
                 raise
-            raise ConfigError(
-                f"{error}; by default each client may join every round: say --min-separation or --rounds-per-epoch"
-            ) from error
+            flags_of = {"MinSeparation": "--min-separation", "FixedEpochs": "--rounds-per-epoch"}
+            ways = " or ".join([*(flags_of[kind] for kind in FAMILIES[name].repeats), "--max-participations 1"])
+            raise ConfigError(f"{error}; by default each client may join every round: say {ways}") from error
     return Mechanism(strategy, participation, noise_multiplier=1.0)
 
 
@@ -202,6 +202,8 @@ def _family(flags: Flags) -> tuple[str, dict[str, Any]]:
             key, equals, value = part.partition("=")
             if not equals or key not in _OPTIONS:
                 raise ConfigError(f"--mechanism {named!r}: {part!r} is no option; write {'=…, '.join(_OPTIONS)}=…")
+            if key in options:
+                raise ConfigError(f"--mechanism {named!r}: {key} comes twice; give it once")
             try:
                 options[key] = _OPTIONS[key](value)
             except typer.BadParameter as error:

@@ -17,12 +17,11 @@ from hubbub.cli.output import WIDE, console, grid, print_columns, print_json, pr
 from hubbub.errors import ConfigError, DataError, HubbubError
 from hubbub.factorization import FAMILIES, published, strategy_file
 from hubbub.factorization.bounds import lower_bound
-from hubbub.factorization.families import DESCRIPTIONS, Family, answer_of
+from hubbub.factorization.families import DESCRIPTIONS, Family, answer_of, squared_errors
 from hubbub.factorization.optimized import Objective, Optimized
 from hubbub.mechanism.participation import FixedEpochs, MinSeparation, Participation, SingleParticipation, participation_record
 from hubbub.mechanism.strategies import Strategy
 from hubbub.mechanism.strategies.strategy import memory_rows
-from hubbub.mechanism.utility import squared_errors
 from hubbub.mechanism.workloads import Workload
 
 # Beyond this the dense matrices behind a picture, or behind the error of a strategy that is not optimized, take minutes.
@@ -48,7 +47,7 @@ class Setting:
         return {
             "rounds": f"{self.workload.rounds:,}",
             "workload": "SGD with " + ", ".join(parts) if parts else "prefix sums",
-            "participation": cohort_words(self.participation),
+            "participation": cohort_words(self.participation, rounds=self.workload.rounds),
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -206,7 +205,7 @@ def _computed_again(matrix: str, setting: Setting, stated: Optimized[Strategy]) 
     error = float((roots**2).mean() if stated.objective == "mean" else roots.max() ** 2)
     if not math.isclose(error, stated.squared_error, rel_tol=_SAME):
         raise DataError(f"{matrix}: states squared_error = {stated.squared_error!r}, it is {error!r}")
-    bound = lower_bound(setting.workload, setting.participation, stated.objective)
+    bound = lower_bound(setting.workload, setting.participation, "max" if stated.objective == "max" else "mean")
     return replace(stated, squared_error=error, lower_bound=bound, bound_family="every strategy")
 
 
@@ -216,7 +215,7 @@ def _rows(setting: Setting, answer: Optimized[Strategy], facts: Mapping[str, Any
         "squared error": f"{answer.squared_error!r} ({answer.objective} over rounds, at sensitivity 1)",
         "its root": f"{answer.root_squared_error!r}",
         "lower bound": f"{answer.lower_bound!r} (for {answer.bound_family})",
-        "gap": f"at most {answer.relative_gap:.2g} of the squared error",
+        "gap": f"at most {float(to_digits(answer.relative_gap, 2, 'ROUND_CEILING')):g} of the squared error",
         "L2 sensitivity": f"{facts['l2_sensitivity']!r} ({'exact' if facts['sensitivity_exact'] else 'an upper bound'})",
         "largest column norm": f"{facts['column_norm']!r}",
         "rows of noise kept": _count(facts["memory_rows"]),
@@ -335,12 +334,15 @@ def _all_compared(
 
 
 def _cells(row: Mapping[str, Any]) -> Sequence[str]:
-    least = "" if row["sensitivity_exact"] else "≤ "
-    mean, largest = row["root_mean_squared_error"], row["root_max_squared_error"]
+    roots = []
+    for root in (row["root_mean_squared_error"], row["root_max_squared_error"]):
+        if root is None:
+            roots.append("-")
+        else:
+            roots.append(f"{root:.5g}" if row["sensitivity_exact"] else f"≤ {float(to_digits(root, 5, 'ROUND_CEILING')):g}")
     return (
         row["family"],
-        "-" if mean is None else f"{least}{mean:.5g}",
-        "-" if largest is None else f"{least}{largest:.5g}",
+        *roots,
         _excess(row["relative_to_best"]),
         _excess(row["relative_to_bound"]),
         _count(row["memory_rows"]),

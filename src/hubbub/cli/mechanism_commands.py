@@ -60,6 +60,8 @@ def account(
     Without flags on participation, each client may join every round; compare and factorize take one round of each client.
     """
     given = _given(context)
+    if as_json and in_full:
+        raise ConfigError("--json with --statement: give one of them; a statement is text")
     if not runs:
         commands.accounts.account(given, as_json=as_json, in_full=in_full)
         return

@@ -318,7 +318,8 @@ def optimize(
     bound, family = found.lower_bound * squared, f"every strategy of at most {bands} bands{equal}"
     if weights is None:
         bound, family = max((bound, family), (bounds.lower_bound(workload, participation, objective), "every strategy"))
-    return Optimized(strategy, workload, participation, objective, found.value * squared, bound, family, found.evaluations)
+    least = objective if weights is None else "weighted mean"
+    return Optimized(strategy, workload, participation, least, found.value * squared, bound, family, found.evaluations)
 
 
 def _sound(workload: Workload, strategy: Banded, errors: Array) -> bool:

@@ -301,7 +301,7 @@ def optimize(
     if n <= _SUMMED:
         errors = squared_errors(workload, strategy)
         error = float(errors.mean() if objective == "mean" else errors[-1])
-    # A lower bound for every Toeplitz strategy.
+    # A lower bound for every lower-triangular Toeplitz strategy.
     bound = rate**2 * toeplitz_bound(matrices.root_series(workload.momentum, n), b, k, objective == "mean")
     if n <= _SUMMED and (k > 1 or objective == "mean"):
         bound = max(bound, lower_bound(workload, participation, objective))

@@ -1,4 +1,4 @@
-"""Lower bounds on the error of every strategy, and of every Toeplitz strategy, in milliseconds.
+"""Lower bounds on the error of every strategy, and of every lower-triangular Toeplitz strategy, in milliseconds.
 
 Letters: X = CᵀC, n rounds, b rounds that two participations of one client are at least apart, k participations.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hubbub import factorization
-from hubbub._util.checks import integer, one_of, plain_numbers
+from hubbub._util.checks import Array, integer, one_of, plain_numbers
 from hubbub.errors import ConfigError
 from hubbub.factorization import FAMILIES
 from hubbub.mechanism.participation import (
@@ -102,19 +102,28 @@ def answer_of(family: Family, workload: Workload, participation: Participation) 
     made = _closed_form(family, workload, participation)
     if made is None:
         return _optimized(family, workload, participation)
-    if workload.rounds > _MOST_BY_MATRIX:
-        raise ConfigError(
-            f"rounds = {workload.rounds}: the error of strategy {family.name!r} is computed from its matrix, of at most "
-            f"{_MOST_BY_MATRIX:,} rounds; an optimized one such as blt has a closed form"
-        )
-    from hubbub.mechanism import utility
-
-    objective: Objective = family.objective or "mean"
     with np.errstate(all="ignore"):
-        errors = utility.squared_errors(workload, made) * made.sensitivity(participation).value ** 2
-        error = float(errors.mean() if objective == "mean" else errors.max())
-    bound = factorization.lower_bound(workload, participation, objective)
-    return factorization.Optimized(made, workload, participation, objective, error, bound, "every strategy", iterations=0)
+        error = float((squared_errors(workload, made) * made.sensitivity(participation).value ** 2).mean())
+    bound = factorization.lower_bound(workload, participation, "mean")
+    return factorization.Optimized(made, workload, participation, "mean", error, bound, "every strategy", iterations=0)
+
+
+def squared_errors(workload: Workload, strategy: Strategy) -> Array:
+    """:func:`hubbub.mechanism.utility.squared_errors`, beyond the rounds of a dense matrix from buffers alone."""
+    from hubbub.factorization import semiseparable
+    from hubbub.mechanism import utility
+    from hubbub.mechanism.strategies import Semiseparable, blt
+
+    if workload.rounds <= _MOST_BY_MATRIX:
+        return utility.squared_errors(workload, strategy)
+    if isinstance(strategy, blt.BufferedLinearToeplitz):
+        return blt.squared_errors(workload, strategy)
+    if isinstance(strategy, Semiseparable) and not workload.momentum:
+        return semiseparable.squared_errors(workload, strategy.recursion())
+    raise ConfigError(
+        f"rounds = {workload.rounds}: the error of a {type(strategy).__name__} is computed from its matrix, and not checked "
+        f"beyond {_MOST_BY_MATRIX:,} rounds; account and train take the strategy, or its file, as it is"
+    )
 
 
 def _closed_form(family: Family, workload: Workload, participation: Participation) -> Strategy | None:

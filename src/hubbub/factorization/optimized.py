@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from hubbub._util import to_digits
 from hubbub._util.checks import plain_numbers
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.strategies.strategy import Strategy
@@ -26,7 +27,8 @@ class Optimized(Generic[AnyStrategy]):
         strategy: C. Its scale is free: a mechanism's noise multiplier is relative to the largest column norm.
         workload: A.
         participation: Which rounds one client may join.
-        objective: ``"mean"`` of the squared errors over rounds, or their ``"max"``.
+        objective: ``"mean"`` of the squared errors over rounds, their ``"max"``, or a ``"weighted mean"`` of them, without its
+            weights.
         squared_error: The error of ``strategy``, at sensitivity 1 to ``participation`` and unit noise.
         lower_bound: A lower bound on the error of every strategy of ``bound_family``, proved by duality, less an allowance for
             rounding; at most ``squared_error``.
@@ -47,7 +49,7 @@ class Optimized(Generic[AnyStrategy]):
     strategy: AnyStrategy
     workload: Workload
     participation: Participation
-    objective: Objective
+    objective: Objective | Literal["weighted mean"]
     squared_error: float
     lower_bound: float
     bound_family: str
@@ -89,8 +91,8 @@ class Optimized(Generic[AnyStrategy]):
         rows = [
             ("participation", str(self.participation)),
             ("squared error", f"{self.squared_error:.7g}"),
-            ("lower bound", f"{self.lower_bound:.7g}, for {self.bound_family}"),
-            ("better by at most", f"{self.relative_gap:.2g} of the squared error"),
+            ("lower bound", f"{float(to_digits(self.lower_bound, 7, 'ROUND_FLOOR')):.7g}, for {self.bound_family}"),
+            ("better by at most", f"{float(to_digits(self.relative_gap, 2, 'ROUND_CEILING')):g} of the squared error"),
         ]
         return bundle(sentence, rows)
 

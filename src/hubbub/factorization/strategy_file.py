@@ -67,7 +67,7 @@ def save(path: str | Path, answer: Optimized[Strategy], *, seconds: float | None
         command: The command that made it.
 
     Raises:
-        ValueError: Another ending, a text of more than 8192 letters, or arrays of more than 4 GiB.
+        ValueError: Another ending, the least weighted mean, a text of more than 8192 letters, or arrays of more than 4 GiB.
         OSError: The file cannot be written; the old content stays.
 
     Example:
@@ -82,6 +82,11 @@ def save(path: str | Path, answer: Optimized[Strategy], *, seconds: float | None
         raise ValueError(f"path = {file}: must end in {SUFFIX}")
     if not isinstance(answer, Optimized):
         raise TypeError(f"answer = {shown(answer)}: must be an Optimized, as optimize or families.answer_of returns")
+    if answer.objective == "weighted mean":
+        raise ValueError(
+            "answer: its objective is 'weighted mean', whose weights no strategy file states; save its matrix alone by "
+            "numpy.save('C.npy', answer.strategy.matrix()), or optimize without weights"
+        )
     arrays = {f"{_STRATEGY}{name}": np.ascontiguousarray(a) for name, a in strategy_arrays(answer.strategy).items()}
     if answer.workload.learning_rates is not None:
         arrays[_RATES] = np.array(answer.workload.learning_rates)

@@ -313,6 +313,6 @@ def optimize(
         bounds.append((lower_bound(workload, participation, objective), "every strategy"))
         root = matrices.root_series(workload.momentum, workload.rounds)
         of_root = toeplitz_bound(root, workload.rounds, 1, objective == "mean")
-        bounds.append((float(a[0] ** 2) * of_root, "every Toeplitz strategy"))
+        bounds.append((float(a[0] ** 2) * of_root, "every lower-triangular Toeplitz strategy"))
     bound, family = max(bounds)
     return Optimized(strategy, workload, participation, objective, squared, bound, family, evaluations)

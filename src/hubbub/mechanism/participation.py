@@ -118,17 +118,18 @@ class SingleParticipation(_Participation):
 class FixedEpochs(_Participation):
     """Each client takes part in at most ``epochs`` rounds, which lie exactly ``rounds_per_epoch`` apart.
 
-    A client that skips an epoch keeps its place: rounds r, r + 2b are allowed.
+    A client that skips an epoch keeps its place: rounds r, r + 2b are allowed. All are among the first k·b rounds: a longer run
+    has no client after them.
 
     Args:
-        epochs: The most rounds of one client, at least 1.
+        epochs: k: the most rounds of one client, at least 1.
         rounds_per_epoch: b: the rounds from one participation to the next, at least 1.
 
     Example:
         >>> FixedEpochs(epochs=3, rounds_per_epoch=10).allows([4, 14, 24])
         True
-        >>> FixedEpochs(epochs=3, rounds_per_epoch=10).allows([4, 15])
-        False
+        >>> FixedEpochs(epochs=3, rounds_per_epoch=10).allows([4, 15]), FixedEpochs(epochs=3, rounds_per_epoch=10).allows([30])
+        (False, False)
     """
 
     epochs: int

@@ -48,9 +48,8 @@ class Workload:
         number("momentum", self.momentum, lambda x: 0 <= x < 1, "be at least 0 and below 1")
         if self.learning_rates is None:
             return
-        found = numbers_within(
-            "learning_rates", self.learning_rates, "from 1e-100 to 1e100", lambda rate: 1e-100 <= rate <= 1e100
-        )
+        rule = "from 1e-100 to 1e100; in the place of 0 give a small positive rate, or leave that round out"
+        found = numbers_within("learning_rates", self.learning_rates, rule, lambda rate: 1e-100 <= rate <= 1e100)
         rates = tuple(found.tolist())
         if len(rates) != self.rounds:
             raise ValueError(f"learning_rates has {len(rates)} entries: must have one for each of {self.rounds} rounds")

@@ -77,7 +77,7 @@ def draw_matrices(title: str, answer: Optimized[Strategy], roots: Array) -> byte
     axes = figure.add_subplot(grid[2, :])
     rounds, root, bound = np.arange(1, len(roots) + 1), answer.root_squared_error, math.sqrt(answer.lower_bound)
     axes.plot(rounds, roots, marker="o" if len(rounds) < 50 else "", markersize=3, **look(0))
-    words = "root mean squared error" if answer.objective == "mean" else "largest root squared error"
+    words = "largest root squared error" if answer.objective == "max" else f"root {answer.objective} squared error"
     axes.axhline(root, color=SERIES[0], linestyle="--", linewidth=1, label=f"{words}: {root:.6g}")
     axes.axhline(bound, color=SERIES[1], linestyle=":", label=f"lower bound: {bound:.6g}, for {answer.bound_family}")
     axes.set(xlim=(1, max(2, len(rounds))), ylim=(0, max(float(roots.max()), root) * 1.25))

@@ -222,8 +222,9 @@ def noise_multiplier(epsilon: float, delta: float, sensitivity: float = 1.0) -> 
     sigma = newton(excess, min(start, _GREATEST)) * size
 
     def enough(sigma: float) -> bool:
-        # Delta alone is not enough: the epsilon stated for this noise must not exceed the requested one by an ulp.
-        return _meets(eps, _ratio(sigma, size), target) and _epsilon(target, _ratio(sigma, size)) <= eps
+        # Neither delta nor epsilon, as stated for this noise, may exceed the request by an ulp: they round its quotient apart.
+        attained, ratio = _exponential(_log_delta(eps, *_quotient(sigma, size))[0]), _ratio(sigma, size)
+        return attained <= target and _meets(eps, ratio, target) and _epsilon(target, ratio) <= eps
 
     return pushed(sigma, enough)
 

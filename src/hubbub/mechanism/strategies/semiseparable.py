@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubbub._util.checks import Array, Rebuilt, real_array
-from hubbub.mechanism.participation import Participation, SingleParticipation, covering, worst_rounds
+from hubbub.mechanism.participation import Participation, covering, worst_rounds
 from hubbub.mechanism.sensitivity import Sensitivity, of_columns, of_matrix
 from hubbub.mechanism.strategies.matrices import require_invertible
 from hubbub.mechanism.strategies.strategy import Description, Draw, Memory, Row, require_dense, require_round
@@ -113,7 +113,7 @@ class Semiseparable(Rebuilt):
 
     def sensitivity(self, participation: Participation) -> Sensitivity:
         """How far one client can move C·x: for one participation by exact column norms without the matrix."""
-        recursion, single = self.recursion(), isinstance(participation, SingleParticipation)
+        recursion, most = self.recursion(), worst_rounds(covering(participation, self.rounds), self.rounds)[1]
         norms = magnitude = column_norms(recursion)
         if any((part < 0).any() for part in recursion[1:]):
             # Numbers of both signs cancel.
@@ -121,10 +121,9 @@ class Semiseparable(Rebuilt):
         # Round up by the possible rounding error of each round's additions, relative to the squared norms that columns would
         # have if nothing cancelled.
         rounding = self.rounds * (4 + 2 * self.buffers) * _ROUNDOFF
-        if single and (norms > _LEAST_KEPT * magnitude).all():
+        if most == 1 and (norms > _LEAST_KEPT * magnitude).all():
             return of_columns(norms + rounding * magnitude, participation)
         stated = of_matrix(self.matrix(), participation)
-        most = worst_rounds(covering(participation, self.rounds), self.rounds)[1]
         return replace(stated, value=stated.value + rounding * most * float(np.sqrt(magnitude.max())))
 
     def step(self, round_index: int, draw: Draw, memory: Memory) -> tuple[Row, Memory]:
