@@ -44,7 +44,7 @@ _MANY_TIMES = 3.0
 _FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
 _OF_SWEEP = (
     "a choice by what other runs showed: these settings are of a sweep of {} over the same people, and if this run was chosen "
-    "by their results, the epsilon to state is that of all of them together ('hubbub account' of all)"
+    "by their results, the epsilon to state is that of all of them together ('hubbub account' of all, if it knows one)"
 )
 _HELD_OUT_IS_EXACT = "accuracy and loss on held-out training examples (training.validation), which are exact"
 
