@@ -143,6 +143,11 @@ def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(
         refused(["sweep", "good.toml", "-o", "s", *grid], "s: another process is working on this sweep; wait for it")
 
 
+def test_the_command_that_resumes_a_sweep_can_be_pasted() -> None:
+    asked = sweeping.Asked((), None, (), None, 2, True, False)
+    assert sweeping._again(Path("my runs/a"), asked) == "hubbub sweep 'my runs/a' --jobs 2 --allow-import"
+
+
 def point(settings: dict[str, Any], accuracies: list[float | None], epsilon: float | None) -> PointSummary:
     """A finished point; of a run without accuracy, a waiting one."""
     cells = []

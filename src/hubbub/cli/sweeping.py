@@ -1,5 +1,6 @@
 """``hubbub sweep``: runs over a grid of settings, begun or resumed, and one table of all of them."""
 
+import shlex
 import signal
 from collections.abc import Sequence
 from contextlib import closing
@@ -129,7 +130,7 @@ def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequenc
 
 def _again(folder: Path, asked: Asked) -> str:
     jobs = f" --jobs {asked.jobs}" if asked.jobs > 1 else ""
-    return f"hubbub sweep {folder}{jobs}{' --allow-import' if asked.allow_import else ''}"
+    return f"hubbub sweep {shlex.quote(str(folder))}{jobs}{' --allow-import' if asked.allow_import else ''}"
 
 
 def _print(screen: Console, folder: Path, results: SweepSummary) -> None:
