@@ -132,8 +132,7 @@ class How:
         try:
             writers: dict[str, tracking.Write] = {}
             for name, place in named.items():
-                of_run = () if name == "tensorboard" else (run_name,)
-                writers[name] = stack.enter_context(getattr(tracking, name)(place, *of_run))
+                writers[name] = stack.enter_context(getattr(tracking, name)(place, run_name))
 
             def show(row: Mapping[str, Any]) -> None:
                 for name, write in list(writers.items()):
