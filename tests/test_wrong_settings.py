@@ -242,6 +242,13 @@ def test_a_start_that_ended_before_its_settings_were_written_may_begin_again(mon
     refused(settings("good.toml"), "exists already", "hubbub resume new")
 
 
+def test_a_run_that_stopped_before_its_first_round_is_resumed() -> None:
+    assert hubbub(*settings("good.toml"), "--tensorboard", "/proc/self/nope") == 2
+    assert not Path("new/ledger.jsonl").exists()
+    refused(settings("good.toml"), "or resume it with 'hubbub resume new'")
+    assert hubbub("resume", "new") == 0
+
+
 @pytest.mark.parametrize(
     ("taken", "line", "words"),
     [

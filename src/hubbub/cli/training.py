@@ -428,8 +428,9 @@ def new_folder(out: Path | None, kind: str, stem: str) -> Path:
         if held <= {"guarantee.json", "state"} and {p.name for p in (out / "state").rglob("*") if not p.is_dir()} == {"lock"}:
             held = set()
         # What a run released before its settings were written is used by the next one.
-        if held and (NORMALIZATION not in held or held & {"config.toml", "ledger.jsonl"}):
-            resume = f", or resume it with 'hubbub resume {shlex.quote(str(out))}'" if (out / "ledger.jsonl").is_file() else ""
+        begun = {"config.toml", "ledger.jsonl"}
+        if held and (NORMALIZATION not in held or held & begun):
+            resume = f", or resume it with 'hubbub resume {shlex.quote(str(out))}'" if held & begun else ""
             raise RunFolderError(f"{out}: exists already; choose another with --out{resume}")
         return out
     return next(folder for number in count(1) if not (folder := Path(kind, f"{stem}-{number}")).exists())
