@@ -139,8 +139,9 @@ def test_a_new_start_keeps_groups_and_slots_and_tosses_new_coins() -> None:
     [
         (parts.MinSeparation(4, 9), 20, 4, "needs 16 clients, there are 12"),
         (parts.MinSeparation(3, 2), 20, 4, "need 7 participations"),
-        (parts.SingleParticipation(), 4, 4, "need 16 clients"),
-        (parts.FixedEpochs(2, 3), 7, 4, "the run has 7 rounds"),
+        (parts.SingleParticipation(), 4, 4, "need 16 clients, there are 12; .*rounds to 3 or cohort_size to 3"),
+        (parts.SingleParticipation(), 13, 1, "another pattern, or lower rounds to 12$"),
+        (parts.FixedEpochs(2, 3), 7, 4, "the run has 7 rounds; raise epochs to 3, or lower rounds to 6"),
         (parts.MinSeparation(3, 2), 6, 0.5, "expected_cohort_size = 0.5: .* a whole number of at least 1"),
         (parts.SingleParticipation(), 2, 2.7, "expected_cohort_size = 2.7"),
         (parts.FixedSizeSampling(4, 13), 6, 4, "population = 13"),

@@ -10,6 +10,7 @@ import pytest
 
 from hubbub import accounting, calibrate, verify
 from hubbub.accounting.runs import RunCharge
+from hubbub.accounting.wording import same_units
 from hubbub.errors import BudgetError, ConfigError, LedgerError
 from hubbub.ledger import Ledger, Promise, spent
 from hubbub.mechanism import Mechanism, gaussian
@@ -17,7 +18,21 @@ from hubbub.mechanism.participation import Participation, PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.training.run_folder.record import read_run
 from malformed import CONFIG
-from recorded_runs import BAND, COIN, EVEN, PATTERN, ROUNDS, THREE, answer, charges, hubbub, interrupted_at, recorded, rewritten
+from recorded_runs import (
+    BAND,
+    COIN,
+    EVEN,
+    PATTERN,
+    ROUNDS,
+    THREE,
+    answer,
+    charges,
+    hubbub,
+    interrupted_at,
+    invoke,
+    recorded,
+    rewritten,
+)
 from refusals import refused
 
 
@@ -113,6 +128,42 @@ def test_the_settings_refuse_what_is_no_earlier_run(tmp_path: Path) -> None:
     for budget, words in (("stop_epsilon", "the earlier runs alone cost"), ("epsilon", "earlier runs alone cost")):
         told = ("--set", 'privacy.earlier_runs=["real"]', "--set", f"privacy.{budget}=0.5")
         refused(["plan", "run.toml", "--allow-import", *told], words)
+
+
+DEAL = {"data.name": "digits", "data.partition": "iid", "data.clients": 40, "data.alpha": 0.5, "training.validation": 0.0}
+OTHER_DEALS = {"data.clients": 20, "data.partition": "user", "seed": 7, "training.validation": 0.1}
+
+
+def dealt(**change: object) -> Promise:
+    return replace(EVEN, settings={**EVEN.settings, **DEAL, "seed": 0, **change})
+
+
+@pytest.mark.parametrize("other", OTHER_DEALS)
+def test_acc_12_runs_whose_clients_have_other_parts_of_the_same_data_have_no_epsilon_together(
+    tmp_path: Path, other: str
+) -> None:
+    changed = dealt(**{other: OTHER_DEALS[other]})
+    one, two = (recorded(tmp_path / f"{n}", run, THREE, n, close=True) for n, run in enumerate((dealt(), changed)))
+    refused(["account", one, two], "no epsilon is known", "or account each run alone")
+    (tmp_path / "run.toml").write_text("data.clients = 40\nprivacy.noise_multiplier = 1.0")
+    plan = ["plan", tmp_path / "run.toml", "--set", f"privacy.earlier_runs=['{two}']"]
+    name = "training.seed" if other == "seed" else other
+    refused(plan, f"{two} and this run: have {name} = {OTHER_DEALS[other]!r} and", "give all runs the same seed and partition")
+
+
+def test_runs_whose_clients_are_alike_or_whose_promise_does_not_say_so_are_counted_together(tmp_path: Path) -> None:
+    users = {"data.partition": "user"}
+    pairs = (
+        (dealt(), dealt(**{"data.alpha": 0.1})),
+        (dealt(**users), dealt(**users, seed=7)),
+        (dealt(), EVEN),
+        (dealt(), dealt(**{"data.name": "own:data", "seed": 7})),
+    )
+    for number, pair in enumerate(pairs):
+        runs = [recorded(tmp_path / f"{number}-{n}", run, THREE, n) for n, run in enumerate(pair)]
+        assert answer("account", *runs)["epsilon"] == pytest.approx(answer("account", *runs[::-1])["epsilon"])
+    assert f"- {same_units('client')}" in invoke("account", *runs, "--statement")
+    assert same_units("client") in replace(EVEN, earlier=charges(runs[0])).after(6, 1e-5).assumptions
 
 
 @pytest.mark.usefixtures("own_code")

@@ -19,7 +19,7 @@ from hubbub.accounting.events import BallsInBins, Event, MixtureOfGaussians, Tre
 from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.runs import RunCharge, run_assumptions
 from hubbub.accounting.statement import RunFacts
-from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
+from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, same_units
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.errors import ConfigError
 from hubbub.mechanism import Mechanism, gaussian
@@ -286,9 +286,8 @@ def test_the_statement_of_several_runs_holds_each_in_a_line_and_all_that_they_as
     other = CHARGES[5][0]
     heads = "ab" * 32, "cd" * 32
     # As compose_runs makes it.
-    both = replace(
-        second, noise_multiplier=None, mechanism="3 runs over the same people", cohorts="", assumptions=(EACH_RUN, FIXED_RUNS)
-    )
+    assumed = EACH_RUN, FIXED_RUNS, same_units("client")
+    both = replace(second, noise_multiplier=None, mechanism="3 runs over the same people", cohorts="", assumptions=assumed)
     text = both.statement(RunFacts(heads=heads, runs=(first, second), others=(other,)))
     listed = text.split("The runs:\n")[1].split("\n\n")[0].splitlines()
     assert len(listed) == 3
@@ -298,7 +297,7 @@ def test_the_statement_of_several_runs_holds_each_in_a_line_and_all_that_they_as
         assert run.cohorts in line
     assert other.head[:16] in listed[2]
     assumed = text.split("It assumes (and who enforces it):\n")[1].split("\n\n")[0].splitlines()
-    union = {*first.assumptions, *second.assumptions, *run_assumptions(other, "zero-out"), FIXED_RUNS}
+    union = {*first.assumptions, *second.assumptions, *run_assumptions(other, "zero-out"), FIXED_RUNS, same_units("client")}
     assert set(assumed) == {f"- {assumption}" for assumption in union}
     assert len(assumed) == len(union)
     assert points(text)["Noise"] == "that of each run, named below."

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from conftest import raising
 from hubbub import Mechanism, Plan, PoissonSampling, RunStore, SingleParticipation, accounting, load, verify
 from hubbub.errors import BudgetError, ConfigError, DataError, LedgerError, RunFolderError
 from hubbub.experiment import config as configs
@@ -22,6 +23,7 @@ from hubbub.ledger.multi_run import compose_runs
 from hubbub.mechanism.strategies import Identity
 from hubbub.noise.sources import SimulationSource
 from hubbub.report.summary import summary
+from hubbub.training.aggregate import LatticeSum
 from hubbub.training.moments import Moments, _Units, private_moments, read_moments
 from hubbub.training.run_folder import NORMALIZATION
 from recorded_runs import hubbub
@@ -220,6 +222,22 @@ def test_a_run_that_stopped_before_its_settings_were_written_uses_what_it_releas
     # By its folder, in another run, whose cost counts it once.
     third = build(small(data__normalization=tmp_path / "again" / NORMALIZATION, privacy__earlier_runs=[f"{tmp_path}/again"]))
     assert len(third.plan.earlier) == 2
+
+
+def test_those_that_were_stopped_within_their_round_stay_spent_and_another_run_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = tmp_path / "one"
+    with monkeypatch.context() as patch:
+        patch.setattr(LatticeSum, "open", raising(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            RunInFolder.begun(build(small()), one)
+    with pytest.raises(RunFolderError, match=r"its cost stays spent; .* name this one in privacy\.earlier_runs there"):
+        RunInFolder.begun(build(small()), one)
+    counting = f'["{one / NORMALIZATION}"]'
+    assert len(planned(small(privacy__earlier_runs=counting), 100).earlier) == 2
+    with pytest.raises(ConfigError, match=r"this run: have training\.seed = 0 and 1"):
+        planned(small(privacy__earlier_runs=counting, training__seed=1), 100)
 
 
 def test_those_of_other_clients_and_those_that_a_run_would_not_count_are_refused(tmp_path: Path) -> None:

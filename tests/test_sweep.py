@@ -16,7 +16,7 @@ from hubbub.accounting import PoissonSampled
 from hubbub.accounting.selection import selection_epsilon
 from hubbub.cli import main, sweeping
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.experiment.config import Config, DataConfig, PrivacyConfig, TrainingConfig, absolute, load, overrides
+from hubbub.experiment.config import Config, DataConfig, TrainingConfig, absolute, load, overrides
 from hubbub.experiment.planner import planned
 from hubbub.experiment.sweep import grid as grids
 from hubbub.experiment.sweep.grid import Cell, SweepRecord, begin, cells_of, grid_of, locked, read_record
@@ -143,6 +143,11 @@ def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(
         refused(["sweep", "good.toml", "-o", "s", *grid], "s: another process is working on this sweep; wait for it")
 
 
+def test_the_command_that_resumes_a_sweep_can_be_pasted() -> None:
+    asked = sweeping.Asked((), None, (), None, 2, True, False)
+    assert sweeping._again(Path("my runs/a"), asked) == "hubbub sweep 'my runs/a' --jobs 2 --allow-import"
+
+
 def point(settings: dict[str, Any], accuracies: list[float | None], epsilon: float | None) -> PointSummary:
     """A finished point; of a run without accuracy, a waiting one."""
     cells = []
@@ -228,21 +233,18 @@ def test_scores_of_clients_data_are_covered_by_no_epsilon(tmp_path: Path) -> Non
     assert not any("are public" in text for text in told.assumptions)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "wander"),
-    [
-        (Config(training=TrainingConfig(seed=1)), Config(training=TrainingConfig(seed=2)), True),
-        (Config(data=DataConfig(clients=10)), Config(data=DataConfig(clients=20)), True),
-        (Config(training=TrainingConfig(rounds=1)), Config(training=TrainingConfig(rounds=2)), False),
-        *(
-            (Config(training=TrainingConfig(seed=1), **more), Config(training=TrainingConfig(seed=2), **more), False)
-            for more in ({"data": DataConfig(partition="user")}, {"privacy": PrivacyConfig(unit="example")})
-        ),
-    ],
-)
-def test_if_a_seed_deals_the_data_it_is_said_whose_the_sum_is(tmp_path: Path, one: Config, other: Config, wander: bool) -> None:
-    told = choice([known(tmp_path / "one", COIN, 1, one), known(tmp_path / "two", FEWER, 2, other)])
-    assert any("deal the data to clients anew" in text for text in told.warnings) == wander
+def test_where_a_seed_deals_the_data_anew_no_epsilon_of_all_runs_is_stated(tmp_path: Path) -> None:
+    deal = {"data.name": "digits", "data.partition": "iid", "data.clients": 40, "data.alpha": 0.5, "training.validation": 0.0}
+    runs = [replace(COIN, settings={**COIN.settings, **deal, "seed": seed}) for seed in (1, 2, 2)]
+    one, two, three = (known(tmp_path / str(number), run, number) for number, run in enumerate(runs))
+    for begun, stated in ([two, three], True), ([one, two], False):
+        told = replace(sweep({"privacy.clip_norm": (0.5,)}), choice=choice(begun))
+        assert (told.choice.epsilon is not None) == bool(told.choice.trials) == stated
+        headline, own = list(told.choice_lines())[:2]
+        assert ("-differential privacy for each client" in headline) == stated
+        assert ("All runs together: Not stated: " in headline and "training.seed = 1 and 2" in headline) == (not stated)
+        assert own.startswith("The best row's own epsilon")
+        assert told.as_json()["choice"]["sentence"] in headline
 
 
 def sweep(grid: dict[str, tuple[Any, ...]], seeds: int = 1, **more: Any) -> SweepSummary:

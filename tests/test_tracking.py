@@ -13,6 +13,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from conftest import raising
+from hubbub.errors import ConfigError
 from hubbub.experiment import tracking
 from hubbub.ledger.chain import Chain
 from hubbub.training import RoundResult
@@ -109,16 +110,25 @@ def test_what_a_population_calls_its_statistics_makes_none_of_them_public() -> N
 
 @pytest.mark.slow
 def test_tensorboard_finds_every_number_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir(mode=0o755)
     assert trained(tmp_path / "run", "--tensorboard", str(tmp_path / "events")) == 0
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    found = EventAccumulator(str(tmp_path / "events"))
+    found = EventAccumulator(str(tmp_path / "events" / "run"))
     found.Reload()
     assert set(found.Tags()["scalars"]) > {*PUBLIC, "private/clients", "private/phases/aggregate", "private/clipped_fraction"}
     for name, key in (("public/epsilon", "epsilon"), ("public/accuracy", "accuracy"), ("private/clients", "clients")):
         events = found.Scalars(name)
         assert [event.step for event in events] == [1, 2, 3]
         assert [event.value for event in events] == pytest.approx([row[key] for row in rows], rel=1e-6)
-    assert (tmp_path / "events").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "events" / "run").stat().st_mode & 0o077 == 0
+
+
+def test_private_numbers_are_written_where_nobody_else_may_look(tmp_path: Path) -> None:
+    with tracking.tensorboard(tmp_path, "new"):
+        assert (tmp_path / "new").stat().st_mode & 0o077 == 0
+    (tmp_path / "open").mkdir(mode=0o755)
+    with pytest.raises(ConfigError, match=r"tensorboard = .*others may enter .*open, .*: chmod 700 .*open\)"):
+        tracking.tensorboard(tmp_path, "open").__enter__()
 
 
 def test_a_hosted_tracker_gets_what_is_public_and_the_rest_if_it_is_asked_for(tmp_path: Path, trackers: Any) -> None:

@@ -79,6 +79,7 @@ def guarantee(
     own = wording.assumptions(who, stated, shares_of=least, privacy_unit=privacy_unit, pattern_kept_by=kept_by)
     others = [assumption for run in earlier for assumption in run_assumptions(run, stated)]
     ended = (wording.stopped(done),) if done < mechanism.rounds else ()
+    several = (wording.FIXED_RUNS, wording.same_units(privacy_unit)) if earlier else ()
     words, cohorts, events = wording.describe(mechanism, privacy_unit), [who], mechanism_events(mechanism, done)
     relations = covered_relations(who)
     if measured is not None:
@@ -105,7 +106,7 @@ def guarantee(
         clip_noise_multiplier=mechanism.stddev,
         mechanism=words,
         rounds=done,
-        assumptions=tuple(dict.fromkeys((*own, *ended, *others, *((wording.FIXED_RUNS,) if earlier else ())))),
+        assumptions=tuple(dict.fromkeys((*own, *ended, *others, *several))),
         earlier=tuple(earlier),
         cohorts=wording.cohorts_of(mechanism, privacy_unit),
         sensitivity_of="one round" if isinstance(who, RandomParticipation) else "the whole run",

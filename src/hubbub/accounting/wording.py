@@ -152,6 +152,14 @@ _COINS = Assumption(
     "cohorts were sampled at random exactly as stated, never filtered by who answered, and stay secret", "operator"
 )
 FIXED_RUNS = Assumption("no run's noise, cohorts or number of rounds was chosen by what another released", "operator")
+
+
+def same_units(unit: str) -> Assumption:
+    """What is assumed of the clients or examples of several runs."""
+    text = f"each {unit} is the same {unit} in all runs counted here: its data are no other {unit}'s in any"
+    return Assumption(text, "operator")
+
+
 HOLDERS_ADD = Assumption(
     "each share holder adds the whole noise, from a key of its own, before a sum is decrypted, and at least one of them keeps "
     "its key and its noise to itself",

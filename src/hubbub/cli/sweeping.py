@@ -1,5 +1,6 @@
 """``hubbub sweep``: runs over a grid of settings, begun or resumed, and one table of all of them."""
 
+import shlex
 import signal
 from collections.abc import Sequence
 from contextlib import closing
@@ -98,7 +99,8 @@ def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequenc
     words += f": {len(left)} to do, {min(asked.jobs, max(len(left), 1))} at a time, in {folder}"
     say(screen, f"Sweep of {len(cells)} runs{words}")
     if len(cells) > 1:
-        say(screen, "Choosing among runs over the same people costs privacy beyond each run's own; the results state how much.")
+        words = "Choosing among runs over the same people costs privacy beyond each run's own; the results state how much"
+        say(screen, f"{words}, if that is known.")
     # A shell that starts a command in the background makes it ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -128,7 +130,7 @@ def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequenc
 
 def _again(folder: Path, asked: Asked) -> str:
     jobs = f" --jobs {asked.jobs}" if asked.jobs > 1 else ""
-    return f"hubbub sweep {folder}{jobs}{' --allow-import' if asked.allow_import else ''}"
+    return f"hubbub sweep {shlex.quote(str(folder))}{jobs}{' --allow-import' if asked.allow_import else ''}"
 
 
 def _print(screen: Console, folder: Path, results: SweepSummary) -> None:

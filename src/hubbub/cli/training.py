@@ -134,8 +134,7 @@ class How:
         try:
             writers: dict[str, tracking.Write] = {}
             for name, place in named.items():
-                of_run = () if name == "tensorboard" else (run_name,)
-                writers[name] = stack.enter_context(getattr(tracking, name)(place, *of_run))
+                writers[name] = stack.enter_context(getattr(tracking, name)(place, run_name))
 
             def show(row: Mapping[str, Any]) -> None:
                 for name, write in list(writers.items()):
@@ -419,8 +418,9 @@ def new_folder(out: Path | None, kind: str, stem: str) -> Path:
         if held <= {"guarantee.json", "state"} and {p.name for p in (out / "state").rglob("*") if not p.is_dir()} == {"lock"}:
             held = set()
         # What a run released before its settings were written is used by the next one.
-        if held and (NORMALIZATION not in held or held & {"config.toml", "ledger.jsonl"}):
-            resume = f", or resume it with 'hubbub resume {shlex.quote(str(out))}'" if (out / "ledger.jsonl").is_file() else ""
+        begun = {"config.toml", "ledger.jsonl"}
+        if held and (NORMALIZATION not in held or held & begun):
+            resume = f", or resume it with 'hubbub resume {shlex.quote(str(out))}'" if held & begun else ""
             raise RunFolderError(f"{out}: exists already; choose another with --out{resume}")
         return out
     return next(folder for number in count(1) if not (folder := Path(kind, f"{stem}-{number}")).exists())

@@ -17,7 +17,7 @@ from hubbub.accounting.runs import RunCharge
 from hubbub.datasets import Dataset, by_user, dealt, dirichlet, iid
 from hubbub.errors import ConfigError
 from hubbub.experiment.config import DATASETS, MODELS, PRIVATELY, Config, DataConfig
-from hubbub.experiment.planner import everyone, made, path_of, planned, require_release
+from hubbub.experiment.planner import deal_of, everyone, made, path_of, planned, require_release
 from hubbub.experiment.settings import encryption_of, require_fitting_unit
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.promise import Extends
@@ -136,16 +136,8 @@ def _require_alike(config: Config, recorded: Recorded) -> None:
 
 
 def _inputs(config: Config) -> dict[str, object]:
-    """The settings that say what is normalized, and whose it is: one client of other parts would be several of these."""
-    data, training = config.data, config.training
-    inputs: dict[str, object] = {"data.name": data.name, "data.features": data.features}
-    if config.privacy.unit == "client":
-        inputs["data.partition"] = data.partition
-        if data.partition != "user":
-            inputs |= {"data.clients": data.clients, "training.seed": training.seed, "training.validation": training.validation}
-        if data.partition == "dirichlet":
-            inputs["data.alpha"] = data.alpha
-    return inputs
+    """The settings that say what is normalized, and whose it is."""
+    return {**deal_of(config), "data.features": config.data.features}
 
 
 def with_moments(run: Run, folder: Path, *, allow_import: bool = False, ranks: Ranks | None = None) -> Run:

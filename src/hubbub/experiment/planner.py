@@ -26,7 +26,7 @@ from hubbub.experiment.settings import (
 )
 from hubbub.factorization.families import Family, strategy_of
 from hubbub.ledger.actual_cost import Recorded
-from hubbub.ledger.multi_run import costs_of_ended_runs
+from hubbub.ledger.multi_run import costs_of_ended_runs, require_same_clients
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.participation import Participation, PoissonSampling, RandomParticipation, SingleParticipation
@@ -44,7 +44,7 @@ _MANY_TIMES = 3.0
 _FAIRNESS_IS_EXACT = "accuracy and loss by client (private-fairness.json), which are exact"
 _OF_SWEEP = (
     "a choice by what other runs showed: these settings are of a sweep of {} over the same people, and if this run was chosen "
-    "by their results, the epsilon to state is that of all of them together ('hubbub account' of all)"
+    "by their results, the epsilon to state is that of all of them together ('hubbub account' of all, if it knows one)"
 )
 _HELD_OUT_IS_EXACT = "accuracy and loss on held-out training examples (training.validation), which are exact"
 
@@ -211,17 +211,16 @@ def _settings(config: Config, encryption: "Encryption | None", earlier: tuple[Ru
 def _earlier(config: Config, participation: Participation) -> tuple[RunCharge, ...]:
     """The cost of the earlier runs that the settings name, each counted once; an unfinished one is refused."""
     named, data = config.privacy.earlier_runs or (), config.data
-    if data.normalization == PRIVATELY:
-        return (*_earlier(replace(config, data=DataConfig()), participation), _unreleased(config, participation))
-    if not named and data.normalization is None:
-        return ()
+    own = (_unreleased(config, participation),) if data.normalization == PRIVATELY else ()
+    if not named and (own or data.normalization is None):
+        return own
     # Loads torch, which nothing else here needs.
     from hubbub.training.run_folder.record import read_run
 
     folders = [Path(folder).expanduser() for folder in named]
     recorded = [read_run(folder) for folder in folders]
     releases = ""
-    if data.normalization is not None:
+    if data.normalization is not None and not own:
         released = require_release(data.normalization)
         releases, path = released.chain.hashes[0], released.promise.settings.get("data.path")
         # Of a data set that needs no path, or of one by HUBBUB_DATA, there is none on record.
@@ -233,6 +232,7 @@ def _earlier(config: Config, participation: Participation) -> tuple[RunCharge, .
         if Path(released.name).resolve() not in [folder.resolve() for folder in folders]:
             recorded.append(released)
     runs = costs_of_ended_runs(recorded)
+    require_same_clients([*((run.name, run.promise.settings) for run in recorded), ("this run", deal_of(config))])
     for run in runs:
         if run.simulation and config.privacy.noise == "secure":
             if run.first == releases:
@@ -241,7 +241,20 @@ def _earlier(config: Config, participation: Participation) -> tuple[RunCharge, .
                     f'"{PRIVATELY}", or noise = "simulation"'
                 )
             raise ConfigError(f"privacy.earlier_runs: the run of {run.first[:16]} is a simulation; leave it out")
-    return runs
+    return (*runs, *own)
+
+
+def deal_of(config: Config) -> dict[str, object]:
+    """The settings that decide whose an example is: one client of other ones would be several of these."""
+    data, training = config.data, config.training
+    found: dict[str, object] = {"data.name": data.name}
+    if config.privacy.unit == "client":
+        found["data.partition"] = data.partition
+        if data.partition != "user":
+            found |= {"data.clients": data.clients, "training.seed": training.seed, "training.validation": training.validation}
+        if data.partition == "dirichlet":
+            found["data.alpha"] = data.alpha
+    return found
 
 
 def path_of(data: DataConfig) -> str | None:

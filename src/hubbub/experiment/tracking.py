@@ -2,7 +2,7 @@
 
 Call :func:`log` in the loop::
 
-    with tensorboard("logs/mine") as write:
+    with tensorboard("logs", "mine") as write:
         for result in train(plan, population, model):
             log(result, write)
 
@@ -80,22 +80,25 @@ def _opening(extra: str, place: str, then: str) -> Iterator[None]:
 
 
 @contextmanager
-def tensorboard(folder: str | Path) -> Iterator[Write]:
-    """A writer of TensorBoard event files, in a folder that only the user can read.
+def tensorboard(folder: str | Path, run_name: str) -> Iterator[Write]:
+    """A writer of TensorBoard event files, in a subfolder of the run's name that only the user can read.
 
     Raises:
-        ConfigError: TensorBoard is not installed, or the folder cannot be written.
+        ConfigError: TensorBoard is not installed, or the subfolder cannot be written or is open to others.
 
     Example:
         >>> import tempfile
-        >>> with tensorboard(Path(tempfile.mkdtemp()) / "events") as write:
+        >>> with tensorboard(tempfile.mkdtemp(), "run") as write:
         ...     log({"round_index": 0, "epsilon": 0.5}, write)
     """
     with _opening("tensorboard", str(folder), "name a folder"):
         from torch.utils.tensorboard import SummaryWriter
 
-        make_folder(Path(folder))
-        writer = SummaryWriter(str(folder))
+        own = Path(folder, run_name)
+        make_folder(own)
+        if own.stat().st_mode & 0o077:
+            raise PermissionError(f"others may enter {own}, and some numbers are private: chmod 700 {own}")
+        writer = SummaryWriter(str(own))
     try:
         yield lambda name, value, number: writer.add_scalar(name, value, number)
     finally:

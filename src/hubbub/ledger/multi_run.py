@@ -1,8 +1,9 @@
 """Several runs over the same people: their privacy cost together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 from hubbub._util.checks import one_of, open_unit
 from hubbub.accounting.composition import ACCOUNTANTS
@@ -10,7 +11,7 @@ from hubbub.accounting.events import RELATIONS, NeighboringRelation, require_rel
 from hubbub.accounting.guarantee import together
 from hubbub.accounting.runs import RunCharge
 from hubbub.accounting.statement import PrivacyGuarantee
-from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS
+from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, same_units
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.ledger.actual_cost import Recorded, cost_of_run
 
@@ -34,10 +35,12 @@ def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
         runs: As their folders record them.
 
     Raises:
+        ConfigError: Runs that deal the same data to different clients.
         LedgerError: The same run twice, a copy, or a run that was rolled back behind the head that another one names.
     """
     for one, other in combinations(runs, 2):
         _require_distinct(one, other)
+    require_same_clients((run.name, run.promise.settings) for run in runs)
     found = {run.chain.hashes[0]: cost_of_run(run.chain, run.promise, run.history) for run in runs}
     given = {run.chain.hashes[0]: run for run in runs}
     for run in runs:
@@ -98,9 +101,43 @@ def compose_runs(
     return replace(
         found,
         mechanism=found.mechanism + (f", of which {bare} {'have' if bare > 1 else 'has'} no bound" if bare else ""),
-        assumptions=(EACH_RUN, FIXED_RUNS),
+        assumptions=(EACH_RUN, FIXED_RUNS, same_units(runs[0].privacy_unit)),
         setting=settings.pop() if len(settings) == 1 else "that of each run, as its own statement names it",
     )
+
+
+def require_same_clients(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Refuse runs, by their names and recorded settings, that deal the same data to different clients.
+
+    One client of such a run has examples of many clients of another, so that no bound is known for one client of both. Settings
+    that say nothing of how data are dealt are accepted.
+    """
+    first: dict[object, tuple[str, dict[str, object]]] = {}
+    for name, settings in runs:
+        deal = _deal(settings)
+        other, before = first.setdefault(deal.get("data.name"), (name, deal))
+        for key in before:
+            if deal.get(key) != before[key]:
+                raise ConfigError(
+                    f"{other} and {name}: have {key} = {before[key]!r} and {deal.get(key)!r}, so that the same data are dealt "
+                    "to different clients, and no epsilon is known for one client of both; give all runs the same seed and "
+                    'partition, or data.partition = "user", or account each run alone'
+                )
+
+
+def _deal(settings: Mapping[str, Any]) -> dict[str, object]:
+    """The recorded settings that decide whose an example is; empty if they do not say it."""
+    partition = settings.get("data.partition")
+    if partition is None:
+        return {}
+    found = {"data.name": settings.get("data.name"), "data.partition": partition}
+    if partition != "user":
+        # Of a release of means and variances "seed" is that of its noise.
+        found["training.seed"] = settings.get("training.seed", settings.get("seed"))
+        found |= {key: settings.get(key) for key in ("data.clients", "training.validation")}
+    if partition == "dirichlet":
+        found["data.alpha"] = settings.get("data.alpha")
+    return found
 
 
 def common_relations(runs: Sequence[RunCharge]) -> list[NeighboringRelation]:

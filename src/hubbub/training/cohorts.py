@@ -160,11 +160,17 @@ def require_feasible(participation: parts.Participation, rounds: int, clients: i
                 f"expected_cohort_size = {size:g}: is the size of each cohort of a pattern; take a whole number of at least 1"
             )
         case parts.SingleParticipation() if rounds * size > clients:
+            fewer = {"rounds": int(clients // size), "cohort_size": clients // rounds}
+            lower = " or ".join(f"{name} to {most}" for name, most in fewer.items() if most)
             raise ParticipationError(
-                f"pattern 'single': {rounds} rounds of {size:g} clients need {rounds * size:g} clients, there are {clients}"
+                f"pattern 'single': {rounds} rounds of {size:g} clients need {rounds * size:g} clients, there are {clients}; "
+                f"choose another pattern{lower and f', or lower {lower}'}"
             )
         case parts.FixedEpochs(epochs, rounds_per_epoch) if epochs * rounds_per_epoch < rounds:
-            raise ParticipationError(f"epochs = {epochs} of {rounds_per_epoch} rounds: the run has {rounds} rounds")
+            raise ParticipationError(
+                f"epochs = {epochs} of {rounds_per_epoch} rounds: the run has {rounds} rounds; raise epochs to "
+                f"{-(-rounds // rounds_per_epoch)}, or lower rounds to {epochs * rounds_per_epoch}"
+            )
         case parts.FixedEpochs(rounds_per_epoch=rounds_per_epoch) if rounds_per_epoch > clients:
             raise ParticipationError(
                 f"rounds_per_epoch = {rounds_per_epoch}: there are {clients} clients, so that some rounds would have none"

@@ -151,8 +151,8 @@ def read_moments(folder: Path, require: Callable[[Recorded], None] = lambda _: N
     released = recorded.history.rounds[0].release
     if released is None:
         raise RunFolderError(
-            f"{folder}: its only round was aborted, and nothing was released; begin anew in another folder, and name this one "
-            "in its privacy.earlier_runs"
+            f"{folder}: its only round was aborted; nothing was released, and its cost stays spent; train these settings in "
+            "another folder ('hubbub train'), and name this one in privacy.earlier_runs there, so that its cost is counted"
         )
     units = float(recorded.promise.settings["expected_cohort_size"])
     mean, square = (RunStore(folder).load_release(0, released, terms.parameters) / units).chunk(2)

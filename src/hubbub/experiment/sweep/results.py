@@ -24,7 +24,6 @@ from hubbub.accounting.runs import events_of
 from hubbub.accounting.selection import selection_epsilon
 from hubbub.accounting.statement import no_less
 from hubbub.errors import ConfigError, HubbubError, LedgerError
-from hubbub.experiment.config import Config
 from hubbub.experiment.sweep.grid import CELLS, SEED, Cell, SweepRecord
 from hubbub.experiment.sweep.work import current_scores
 from hubbub.ledger.actual_cost import Recorded, spent
@@ -204,8 +203,9 @@ class SweepSummary:
     def choice_lines(self) -> Iterator[str]:
         """What choosing among the runs costs, what that assumes, and what it does not cover, in sentences."""
         choice, best = self.choice, self.best
-        yield f"All runs together, which covers whatever is published of them: {choice.sentence}"
-        if choice.epsilon is not None and math.isfinite(choice.epsilon) and best is not None and best.epsilon is not None:
+        covers = "" if choice.epsilon is None else ", which covers whatever is published of them"
+        yield f"All runs together{covers}: {choice.sentence}"
+        if best is not None and best.epsilon is not None and math.isfinite(best.epsilon):
             yield (
                 f"The best row's own epsilon, {best.promised}, is for a run whose settings were fixed in advance; "
                 "it does not cover that this run was chosen."
@@ -333,12 +333,6 @@ def _assumptions_and_warnings(runs: Sequence[Begun]) -> tuple[tuple[str, ...], t
         )
     else:
         assumptions.append("the test examples are public, and none belongs to a person whom the guarantee protects")
-    if len({_partition(cell.config) for cell, _ in runs}) > 1:
-        warnings.append(
-            "The seed or other settings of the grid deal the data to clients anew, so that a client of one run is not "
-            "the same in another. The statement about all runs is for people who are the same client in each run; for the "
-            "examples of a simulation, which move between clients, no bound is known."
-        )
     if len({record.promise.neighboring_relation for _, record in runs if record is not None}) > 1:
         warnings.append(
             "The runs state different neighboring relations. All together are stated under one of them, and under no other."
@@ -346,15 +340,6 @@ def _assumptions_and_warnings(runs: Sequence[Begun]) -> tuple[tuple[str, ...], t
     if any(record is not None and record.rounds_left for _, record in runs):
         warnings.append("Interrupted runs count as far as they went; rounds that they still do add to it.")
     return tuple(assumptions), tuple(warnings)
-
-
-def _partition(config: Config) -> tuple[object, ...]:
-    """The settings that decide which examples belong to whom."""
-    data, seed = config.data, config.training.seed
-    if config.privacy.unit == "example" or data.partition == "user":
-        return (data.name, data.path)
-    alpha = data.alpha if data.partition == "dirichlet" else None
-    return (data.name, data.path, data.partition, data.clients, alpha, seed, config.training.validation)
 
 
 # Files
