@@ -283,10 +283,6 @@ class DataConfig:
         if self.normalization != PRIVATELY:
             released = ("normalization_noise_multiplier", "normalization_clip_norm")
             _require_usual("data", self, released, f'normalization = "{PRIVATELY}", which releases means and variances')
-        if self.partition != "dirichlet":
-            _require_usual("data", self, ("alpha",), 'partition = "dirichlet"')
-        if self.partition == "user":
-            _require_usual("data", self, ("clients",), 'partition = "iid" or "dirichlet"')
 
 
 @_section("model")
