@@ -147,8 +147,8 @@ def test_acc_12_runs_whose_clients_have_other_parts_of_the_same_data_have_no_eps
     refused(["account", one, two], "no epsilon is known", "or account each run alone")
     (tmp_path / "run.toml").write_text("data.clients = 40\nprivacy.noise_multiplier = 1.0")
     plan = ["plan", tmp_path / "run.toml", "--set", f"privacy.earlier_runs=['{two}']"]
-    name = "training.seed" if other == "seed" else other
-    refused(plan, f"{two} and this run: have {name} = {OTHER_DEALS[other]!r} and", "give all runs the same seed and partition")
+    name = "data.seed" if other == "seed" else other
+    refused(plan, f"{two} and this run: have {name} = {OTHER_DEALS[other]!r} and", "give all runs the same data.seed")
 
 
 def test_runs_whose_clients_are_alike_or_whose_promise_does_not_say_so_are_counted_together(tmp_path: Path) -> None:

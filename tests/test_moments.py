@@ -236,7 +236,7 @@ def test_those_that_were_stopped_within_their_round_stay_spent_and_another_run_c
         RunInFolder.begun(build(small()), one)
     counting = f'["{one / NORMALIZATION}"]'
     assert len(planned(small(privacy__earlier_runs=counting), 100).earlier) == 2
-    with pytest.raises(ConfigError, match=r"this run: have training\.seed = 0 and 1"):
+    with pytest.raises(ConfigError, match=r"this run: have data\.seed = 0 and 1"):
         planned(small(privacy__earlier_runs=counting, training__seed=1), 100)
 
 
@@ -248,13 +248,13 @@ def test_those_of_other_clients_and_those_that_a_run_would_not_count_are_refused
     # One client of another deal has examples of many of these, whose cost is that of one each.
     for other in "training.seed=1 training.validation=0.1 data.clients=50 data.alpha=0.1 data.partition=iid".split():
         name, value = other.split("=")
-        with pytest.raises(ConfigError, match=f"has {name} = "):
+        with pytest.raises(ConfigError, match=f"has {name.replace('training.seed', 'data.seed')} = "):
             build(small(**{**own, name: value}))
     shutil.copytree(run / NORMALIZATION, tmp_path / "left" / NORMALIZATION)
     for changed in ({"data__normalization": "default"}, own):
         with pytest.raises(RunFolderError, match="this run would not count them"):
             RunInFolder.begun(build(small(**{"data__partition": "dirichlet", **changed})), tmp_path / "left")
-    with pytest.raises(LedgerError, match=r"training\.seed"):
+    with pytest.raises(LedgerError, match=r"data\.seed"):
         RunInFolder.begun(build(small(data__partition="dirichlet", training__seed=1)), tmp_path / "left")
     settings = (run / "config.toml").read_text()
     for line in ("", 'normalization = "private"'):

@@ -16,7 +16,7 @@ from hubbub.accounting import PoissonSampled
 from hubbub.accounting.selection import selection_epsilon
 from hubbub.cli import main, sweeping
 from hubbub.errors import ConfigError, RunFolderError
-from hubbub.experiment.config import Config, DataConfig, TrainingConfig, absolute, load, overrides
+from hubbub.experiment.config import Config, DataConfig, PrivacyConfig, TrainingConfig, absolute, load, overrides
 from hubbub.experiment.planner import planned
 from hubbub.experiment.sweep import grid as grids
 from hubbub.experiment.sweep.grid import Cell, SweepRecord, begin, cells_of, grid_of, locked, read_record
@@ -233,18 +233,26 @@ def test_scores_of_clients_data_are_covered_by_no_epsilon(tmp_path: Path) -> Non
     assert not any("are public" in text for text in told.assumptions)
 
 
-def test_where_a_seed_deals_the_data_anew_no_epsilon_of_all_runs_is_stated(tmp_path: Path) -> None:
-    deal = {"data.name": "digits", "data.partition": "iid", "data.clients": 40, "data.alpha": 0.5, "training.validation": 0.0}
-    runs = [replace(COIN, settings={**COIN.settings, **deal, "seed": seed}) for seed in (1, 2, 2)]
-    one, two, three = (known(tmp_path / str(number), run, number) for number, run in enumerate(runs))
-    for begun, stated in ([two, three], True), ([one, two], False):
-        told = replace(sweep({"privacy.clip_norm": (0.5,)}), choice=choice(begun))
-        assert (told.choice.epsilon is not None) == bool(told.choice.trials) == stated
-        headline, own = list(told.choice_lines())[:2]
-        assert ("-differential privacy for each client" in headline) == stated
-        assert ("All runs together: Not stated: " in headline and "training.seed = 1 and 2" in headline) == (not stated)
-        assert own.startswith("The best row's own epsilon")
-        assert told.as_json()["choice"]["sentence"] in headline
+ONE, TWO, ALIKE = TrainingConfig(seed=1), TrainingConfig(seed=2), DataConfig(seed=3)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "wander"),
+    [
+        (Config(training=ONE), Config(training=TWO), True),
+        (Config(data=DataConfig(clients=10)), Config(data=DataConfig(clients=20)), True),
+        (Config(training=TrainingConfig(rounds=1)), Config(training=TrainingConfig(rounds=2)), False),
+        (Config(training=ONE, data=ALIKE), Config(training=TWO, data=ALIKE), False),
+        *(
+            (Config(training=ONE, **more), Config(training=TWO, **more), False)
+            for more in ({"data": DataConfig(partition="user")}, {"privacy": PrivacyConfig(unit="example")})
+        ),
+    ],
+)
+def test_if_a_seed_deals_the_data_it_is_said_whose_the_sum_is(tmp_path: Path, one: Config, other: Config, wander: bool) -> None:
+    told = choice([known(tmp_path / "one", COIN, 1, one), known(tmp_path / "two", FEWER, 2, other)])
+    assert any("deal the data to clients anew" in text for text in told.warnings) == wander
+    assert told.sentence.startswith("for people who are the same client in each run, ") == wander
 
 
 def sweep(grid: dict[str, tuple[Any, ...]], seeds: int = 1, **more: Any) -> SweepSummary:

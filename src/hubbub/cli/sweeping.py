@@ -99,8 +99,7 @@ def _finished(screen: Console, folder: Path, record: SweepRecord, cells: Sequenc
     words += f": {len(left)} to do, {min(asked.jobs, max(len(left), 1))} at a time, in {folder}"
     say(screen, f"Sweep of {len(cells)} runs{words}")
     if len(cells) > 1:
-        words = "Choosing among runs over the same people costs privacy beyond each run's own; the results state how much"
-        say(screen, f"{words}, if that is known.")
+        say(screen, "Choosing among runs over the same people costs privacy beyond each run's own; the results state how much.")
     # A shell that starts a command in the background makes it ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

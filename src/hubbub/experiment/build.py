@@ -166,7 +166,7 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
     require_fitting_unit(config)
     dataset = data_of(config, allow_import=allow_import)
     if config.training.validation:
-        dataset = dataset.without_test(config.training.validation, config.training.seed)
+        dataset = dataset.without_test(config.training.validation, config.deal_seed)
     training = config.training
     examples: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
     if config.privacy.unit == "client":
@@ -198,7 +198,7 @@ def client_side(config: Config, *, allow_import: bool = False, ranks: Ranks | No
 
 
 def _parts(config: Config, dataset: Dataset) -> list[Any]:
-    examples, clients, seed = len(dataset.train_inputs), config.data.clients, config.training.seed
+    examples, clients, seed = len(dataset.train_inputs), config.data.clients, config.deal_seed
     match config.data.partition:
         case "user":
             return by_user(dataset.users)

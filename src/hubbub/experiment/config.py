@@ -278,6 +278,7 @@ class DataConfig:
     clients: Annotated[int, _rule(_checks.integer, at_least=1, at_most=10**9)] = 100
     partition: Annotated[str, _rule(_checks.one_of, ("iid", "dirichlet", "user"))] = "iid"
     alpha: Scale = 0.5
+    seed: Annotated[int, _rule(_checks.integer, at_least=0, at_most=2**63 - 1)] | None = None
 
     def __post_init__(self) -> None:
         if self.normalization != PRIVATELY:
@@ -366,6 +367,11 @@ class Config:
     secagg: SecaggConfig = SecaggConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     heads: HeadsConfig = HeadsConfig()
+
+    @property
+    def deal_seed(self) -> int:
+        """Of the draw by which examples are dealt to clients and held out."""
+        return self.training.seed if self.data.seed is None else self.data.seed
 
 
 Layer = dict[str, dict[str, Any]]

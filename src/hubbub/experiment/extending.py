@@ -24,7 +24,7 @@ from hubbub.verification import verify
 
 # Settings of the data, the people and the model.
 _SAME = {
-    "data": ("name", "features", "normalization", "clients", "partition", "alpha"),
+    "data": ("name", "features", "normalization", "clients", "partition", "alpha", "seed"),
     "model": ("name",),
     "training": ("seed", "validation"),
     "privacy": ("unit",),

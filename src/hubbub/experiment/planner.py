@@ -191,6 +191,7 @@ def _settings(config: Config, encryption: "Encryption | None", earlier: tuple[Ru
         "data.name": config.data.name,
         "model.name": config.model.name,
         "keep_releases": config.training.keep_releases,
+        **({} if config.data.seed is None else {"data.seed": config.data.seed}),
         **({} if config.data.features == "none" else {"data.features": config.data.features}),
         **({} if (released := config.data.normalization) is None else {"data.normalization": _released(released, earlier)}),
     }
@@ -251,7 +252,7 @@ def deal_of(config: Config) -> dict[str, object]:
     if config.privacy.unit == "client":
         found["data.partition"] = data.partition
         if data.partition != "user":
-            found |= {"data.clients": data.clients, "training.seed": training.seed, "training.validation": training.validation}
+            found |= {"data.clients": data.clients, "data.seed": config.deal_seed, "training.validation": training.validation}
         if data.partition == "dirichlet":
             found["data.alpha"] = data.alpha
     return found

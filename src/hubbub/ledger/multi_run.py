@@ -28,11 +28,13 @@ def costs_of_ended_runs(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
     return run_charges(runs)
 
 
-def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
+def run_charges(runs: Sequence[Recorded], *, any_clients: bool = False) -> tuple[RunCharge, ...]:
     """The costs of runs and of the earlier runs that they name, each counted once, for :func:`compose_runs`, as there.
 
     Args:
         runs: As their folders record them.
+        any_clients: Take runs that deal the same data to different clients, too. The cost of all together is then that of
+            people who are the same client in each.
 
     Raises:
         ConfigError: Runs that deal the same data to different clients.
@@ -40,7 +42,8 @@ def run_charges(runs: Sequence[Recorded]) -> tuple[RunCharge, ...]:
     """
     for one, other in combinations(runs, 2):
         _require_distinct(one, other)
-    require_same_clients((run.name, run.promise.settings) for run in runs)
+    if not any_clients:
+        require_same_clients((run.name, run.promise.settings) for run in runs)
     found = {run.chain.hashes[0]: cost_of_run(run.chain, run.promise, run.history) for run in runs}
     given = {run.chain.hashes[0]: run for run in runs}
     for run in runs:
@@ -120,8 +123,8 @@ def require_same_clients(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
             if deal.get(key) != before[key]:
                 raise ConfigError(
                     f"{other} and {name}: have {key} = {before[key]!r} and {deal.get(key)!r}, so that the same data are dealt "
-                    "to different clients, and no epsilon is known for one client of both; give all runs the same seed and "
-                    'partition, or data.partition = "user", or account each run alone'
+                    "to different clients, and no epsilon is known for one client of both; give all runs the same data.seed "
+                    '(by default training.seed) and partition, or data.partition = "user", or account each run alone'
                 )
 
 
@@ -132,8 +135,7 @@ def _deal(settings: Mapping[str, Any]) -> dict[str, object]:
         return {}
     found = {"data.name": settings.get("data.name"), "data.partition": partition}
     if partition != "user":
-        # Of a release of means and variances "seed" is that of its noise.
-        found["training.seed"] = settings.get("training.seed", settings.get("seed"))
+        found["data.seed"] = settings.get("data.seed", settings.get("seed"))
         found |= {key: settings.get(key) for key in ("data.clients", "training.validation")}
     if partition == "dirichlet":
         found["data.alpha"] = settings.get("data.alpha")

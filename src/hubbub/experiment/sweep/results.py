@@ -24,6 +24,7 @@ from hubbub.accounting.runs import events_of
 from hubbub.accounting.selection import selection_epsilon
 from hubbub.accounting.statement import no_less
 from hubbub.errors import ConfigError, HubbubError, LedgerError
+from hubbub.experiment.planner import deal_of
 from hubbub.experiment.sweep.grid import CELLS, SEED, Cell, SweepRecord
 from hubbub.experiment.sweep.work import current_scores
 from hubbub.ledger.actual_cost import Recorded, spent
@@ -203,9 +204,8 @@ class SweepSummary:
     def choice_lines(self) -> Iterator[str]:
         """What choosing among the runs costs, what that assumes, and what it does not cover, in sentences."""
         choice, best = self.choice, self.best
-        covers = "" if choice.epsilon is None else ", which covers whatever is published of them"
-        yield f"All runs together{covers}: {choice.sentence}"
-        if best is not None and best.epsilon is not None and math.isfinite(best.epsilon):
+        yield f"All runs together, which covers whatever is published of them: {choice.sentence}"
+        if choice.epsilon is not None and math.isfinite(choice.epsilon) and best is not None and best.epsilon is not None:
             yield (
                 f"The best row's own epsilon, {best.promised}, is for a run whose settings were fixed in advance; "
                 "it does not cover that this run was chosen."
@@ -295,7 +295,7 @@ def choice(runs: Sequence[Begun]) -> Choice:
     recorded = [record for _, record in runs if record is not None]
     delta = min(run.promise.delta for run in recorded)
     try:
-        charges = run_charges(recorded)
+        charges = run_charges(recorded, any_clients=True)
         # Cells that state different relations are stated under one that covers them all.
         several = len({run.neighboring_relation for run in charges}) > 1
         together = compose_runs(charges, delta, next(iter(common_relations(charges)), None) if several else None)
@@ -317,11 +317,16 @@ def choice(runs: Sequence[Begun]) -> Choice:
                 trials.append((words.format(mean=len(events)), cost))
         except ValueError as error:
             trials, why = [], f"Not known for these runs: {error}."
-    return Choice(len(runs), together.epsilon, delta, together.sentence(), tuple(trials), why, *standing)
+    condition = "" if _same_clients(runs) else "for people who are the same client in each run, "
+    return Choice(len(runs), together.epsilon, delta, condition + together.sentence(), tuple(trials), why, *standing)
 
 
 def _held_out(runs: Sequence[Begun]) -> bool:
     return any(cell.config.training.validation for cell, _ in runs)
+
+
+def _same_clients(runs: Sequence[Begun]) -> bool:
+    return len({tuple(deal_of(cell.config).items()) for cell, _ in runs}) <= 1
 
 
 def _assumptions_and_warnings(runs: Sequence[Begun]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -333,6 +338,12 @@ def _assumptions_and_warnings(runs: Sequence[Begun]) -> tuple[tuple[str, ...], t
         )
     else:
         assumptions.append("the test examples are public, and none belongs to a person whom the guarantee protects")
+    if not _same_clients(runs):
+        warnings.append(
+            "The seed or other settings of the grid deal the data to clients anew, so that a client of one run is not "
+            "the same in another. The statement about all runs is for people who are the same client in each run; for the "
+            "examples of a simulation, which move between clients, no bound is known. With one data.seed all seeds deal alike."
+        )
     if len({record.promise.neighboring_relation for _, record in runs if record is not None}) > 1:
         warnings.append(
             "The runs state different neighboring relations. All together are stated under one of them, and under no other."
