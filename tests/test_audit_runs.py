@@ -138,10 +138,10 @@ ENCRYPTED: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     "clients, adaptive": ({"min_survivors": 6, "min_contributions": 6}, {"clip_norm": ADAPTIVE}, 0.7),
     "server, few steps in a clip norm": ({"bits": 10}, {}, 0.005),
 }
-SLOW = [pytest.param(by, marks=pytest.mark.slow) for by in ("holders", "clients")]
+SLOW = [pytest.param(by, marks=pytest.mark.slow) for by in ("holders", "clients", *ENCRYPTED)]
 
 
-@pytest.mark.parametrize("case", ["server", *SLOW, *ENCRYPTED])
+@pytest.mark.parametrize("case", ["server", *SLOW])
 def test_nothing_is_found_in_a_right_encrypted_system(case: str) -> None:
     of_terms, of_plan, multiplier = ENCRYPTED.get(case, ({}, {}, 0.7))
     how = terms(case.partition(",")[0], **of_terms)
@@ -242,7 +242,7 @@ def doubled(update: torch.Tensor, clip_norm: float, lattice: Lattice, split: obj
     return 2 * lattice.encode(update)[0], True
 
 
-@pytest.mark.parametrize("part", [unclipped, doubled, by_tensor])
+@pytest.mark.parametrize("part", [unclipped, doubled, pytest.param(by_tensor, marks=pytest.mark.slow)])
 def test_a_client_that_moves_the_sum_too_far_is_found(part: Callable) -> None:
     class Other(SimulatedPopulation):
         """Clients whose server bounds them in another way."""

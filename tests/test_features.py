@@ -83,6 +83,7 @@ def test_mirrored_features_are_those_of_the_mirror_image_too() -> None:
     torch.testing.assert_close(found, mirror, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_features_are_those_that_the_cache_was_filled_with() -> None:
     """Change ``_VERSION`` with these numbers: a cache keeps features of another version under another name."""
     found = featured(images(1, 28, 28)).double()

@@ -86,7 +86,7 @@ def bits(ranks: Ranks, kind: str, noise: str, adaptive: bool = False) -> list[An
     return found
 
 
-@pytest.mark.parametrize("kind", ["clients", "examples"])
+@pytest.mark.parametrize("kind", ["clients", pytest.param("examples", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("adaptive", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_simulation_has_the_same_bits_on_one_two_and_three_ranks(size: int, kind: str, adaptive: bool) -> None:

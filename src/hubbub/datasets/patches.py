@@ -73,7 +73,7 @@ def patches(images: torch.Tensor) -> torch.Tensor:
     1, and the same for its mirror image.
 
     Example:
-        >>> patches(torch.rand(2, 3, 32, 32)).shape
+        >>> patches(torch.rand(2, 1, 32, 32)).shape
         torch.Size([2, 768, 4, 4])
     """
     require_images(images)
@@ -87,7 +87,7 @@ def with_patches(dataset: Dataset, folder: Path | None = None) -> Dataset:
     They are kept in ``folder`` for the next run. Inputs that are no images are refused.
 
     Example:
-        >>> images, targets = torch.rand(6, 3, 8, 8), torch.arange(6) % 2
+        >>> images, targets = torch.rand(6, 1, 8, 8), torch.arange(6) % 2
         >>> with_patches(Dataset(images[:4], targets[:4], images[4:], targets[4:])).shape
         (768, 4, 4)
     """
