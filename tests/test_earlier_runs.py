@@ -131,11 +131,11 @@ def test_the_settings_refuse_what_is_no_earlier_run(tmp_path: Path) -> None:
 
 
 DEAL = {"data.name": "digits", "data.partition": "iid", "data.clients": 40, "data.alpha": 0.5, "training.validation": 0.0}
-OTHER_DEALS = {"data.clients": 20, "data.partition": "user", "seed": 7, "training.validation": 0.1}
+OTHER_DEALS = {"data.clients": 20, "data.partition": "user", "data.seed": 7, "training.validation": 0.1}
 
 
 def dealt(**change: object) -> Promise:
-    return replace(EVEN, settings={**EVEN.settings, **DEAL, "seed": 0, **change})
+    return replace(EVEN, settings={**EVEN.settings, **DEAL, "data.seed": 0, **change})
 
 
 @pytest.mark.parametrize("other", OTHER_DEALS)
@@ -147,17 +147,16 @@ def test_acc_12_runs_whose_clients_have_other_parts_of_the_same_data_have_no_eps
     refused(["account", one, two], "no epsilon is known", "or account each run alone")
     (tmp_path / "run.toml").write_text("data.clients = 40\nprivacy.noise_multiplier = 1.0")
     plan = ["plan", tmp_path / "run.toml", "--set", f"privacy.earlier_runs=['{two}']"]
-    name = "data.seed" if other == "seed" else other
-    refused(plan, f"{two} and this run: have {name} = {OTHER_DEALS[other]!r} and", "give all runs the same data.seed")
+    refused(plan, f"{two} and this run: have {other} = {OTHER_DEALS[other]!r} and", "give all runs the same data.seed")
 
 
 def test_runs_whose_clients_are_alike_or_whose_promise_does_not_say_so_are_counted_together(tmp_path: Path) -> None:
     users = {"data.partition": "user"}
     pairs = (
         (dealt(), dealt(**{"data.alpha": 0.1})),
-        (dealt(**users), dealt(**users, seed=7)),
+        (dealt(**users), dealt(**users, **{"data.seed": 7})),
         (dealt(), EVEN),
-        (dealt(), dealt(**{"data.name": "own:data", "seed": 7})),
+        (dealt(), dealt(**{"data.name": "own:data", "data.seed": 7})),
     )
     for number, pair in enumerate(pairs):
         runs = [recorded(tmp_path / f"{number}-{n}", run, THREE, n) for n, run in enumerate(pair)]

@@ -346,8 +346,8 @@ ranks of another frozen layer share a run @ RunState.start
 - ranks.require_same('model', lambda: _fixed(module))
 ? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[another frozen layer]
 
-ranks of another plan share a run @ RunState.start
-- ranks.require_same('plan', lambda: hashlib.sha256(strict_json.canonical(promise.record())).hexdigest())
+ranks of another promise share a run @ ReleasePath.__init__
+- self._ranks.require_same('promise, number of clients or seed', lambda: fingerprint(strict_json.canonical(promise.record()), *stated))
 ? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[another plan]
 
 ranks of another version share a run @ Ranks.__init__
@@ -359,7 +359,7 @@ ranks of another processor share a run @ Ranks.__init__
 ? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[other threads]
 
 each rank begins a round of its own cohort @ ReleasePath.begin
-- self._ranks.require_same('round, cohort, clip norm or sum', lambda: fingerprint(self.next_round, list(cohort), clip_norm, known))
+- self._ranks.require_same('round, cohort, clip norm or sum', lambda: fingerprint(round_index, list(cohort), clip_norm, total.lattice, total.digest(bytes(32)) if known is None else known))
 ? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[another cohort]
 
 ranks add up what they made of other examples @ Ranks.summed

@@ -191,7 +191,6 @@ def _settings(config: Config, encryption: "Encryption | None", earlier: tuple[Ru
         "data.name": config.data.name,
         "model.name": config.model.name,
         "keep_releases": config.training.keep_releases,
-        **({} if config.data.seed is None else {"data.seed": config.data.seed}),
         **({} if config.data.features == "none" else {"data.features": config.data.features}),
         **({} if (released := config.data.normalization) is None else {"data.normalization": _released(released, earlier)}),
     }
@@ -205,6 +204,7 @@ def _settings(config: Config, encryption: "Encryption | None", earlier: tuple[Ru
         **settings,
         **{f"training.{key}": getattr(config.training, key) for key in (*local, *changed)},
         **{f"data.{key}": getattr(config.data, key) for key in ("clients", "partition", "alpha")},
+        "data.seed": config.deal_seed,
         **({} if encryption is None else {f"secagg.{key}": value for key, value in asdict(encryption).items()}),
     }
 
@@ -233,7 +233,9 @@ def _earlier(config: Config, participation: Participation) -> tuple[RunCharge, .
         if Path(released.name).resolve() not in [folder.resolve() for folder in folders]:
             recorded.append(released)
     runs = costs_of_ended_runs(recorded)
-    require_same_clients([*((run.name, run.promise.settings) for run in recorded), ("this run", deal_of(config))])
+    # One that is extended is compared with this run as a whole.
+    own_deal = [] if config.training.extends else [("this run", deal_of(config))]
+    require_same_clients([*((run.name, run.promise.settings) for run in recorded), *own_deal])
     for run in runs:
         if run.simulation and config.privacy.noise == "secure":
             if run.first == releases:

@@ -135,8 +135,7 @@ def _deal(settings: Mapping[str, Any]) -> dict[str, object]:
         return {}
     found = {"data.name": settings.get("data.name"), "data.partition": partition}
     if partition != "user":
-        found["data.seed"] = settings.get("data.seed", settings.get("seed"))
-        found |= {key: settings.get(key) for key in ("data.clients", "training.validation")}
+        found |= {key: settings.get(key) for key in ("data.clients", "data.seed", "training.validation")}
     if partition == "dirichlet":
         found["data.alpha"] = settings.get("data.alpha")
     return found
