@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -345,16 +346,30 @@ def test_many_tasks_without_a_group_are_refused_since_each_would_be_a_run(name: 
     assert has_launcher()
 
 
+BANDED = toeplitz.square_root(3, 2)
+
+
+class Drifting(Identity):
+    """A strategy whose matrix changes once it is told to."""
+
+    changed = False
+
+    def matrix(self) -> np.ndarray:
+        return super().matrix() * (2.0 if self.changed else 1.0)
+
+
 def differing(ranks: Ranks) -> list[str]:
     """What is said of a loop of one's own in which rank 1 differs, in one way after another."""
     leads, asked = ranks.leads, []
     os.environ["LOCAL_WORLD_SIZE"] = str(ranks.size)
     hubbub.training.release.require_memory = lambda rows, width: asked.append(width)
 
-    def path(noise_multiplier: float = 2.0, **changed: Any) -> training.ReleasePath:
-        mechanism = hubbub.Mechanism(toeplitz.square_root(3, 2), parts.MinSeparation(2, 2), noise_multiplier)
+    def path(noise_multiplier: float = 2.0, strategy: Strategy = BANDED, **changed: Any) -> training.ReleasePath:
+        Drifting.changed = False
+        mechanism = hubbub.Mechanism(strategy, parts.MinSeparation(2, 2), noise_multiplier)
         made = training.ReleasePath(Promise(3, mechanism, settings={}, **changed), 2, clients=2, ranks=ranks)
         made.start()
+        Drifting.changed = not leads
         return made
 
     class OwnSum:
@@ -366,12 +381,13 @@ def differing(ranks: Ranks) -> list[str]:
         def open(self, row: torch.Tensor | None) -> torch.Tensor:
             raise NotImplementedError
 
-    whole, said = torch.ones(2, dtype=torch.int64), []
+    total, said = LatticeSum(torch.ones(2, dtype=torch.int64), Lattice(1.0), {}), []
     for act in (
         lambda: path(2.0 if leads else 1e-3),
         lambda: path(simulation=not leads),
-        lambda: path().begin(["a"], LatticeSum(whole, Lattice(1.0, 24 if leads else 16), {}), 1.0),
+        lambda: path().begin(["a"], total if leads else replace(total, lattice=Lattice(1.0, 16)), 1.0),
         lambda: path().begin(["a"], OwnSum(), 1.0),
+        lambda: path(strategy=Drifting(3)).begin(["a"], total, 1.0),
     ):
         with pytest.raises(RankError) as refused:
             act()
@@ -384,30 +400,9 @@ def differing(ranks: Ranks) -> list[str]:
 def test_a_loop_in_which_a_rank_differs_in_its_promise_or_in_what_its_sum_means_is_refused() -> None:
     promise = "rank 1: has another promise, number of clients or seed than rank 0"
     other = "rank 1: has another round, cohort, clip norm or sum than rank 0"
-    assert on_ranks(2, differing) == [[promise, promise, other, other]] * 2
-
-
-class Drifting(Identity):
-    """A strategy whose matrix changes on one rank."""
-
-    changed = False
-
-    def matrix(self) -> np.ndarray:
-        return super().matrix() * (2.0 if self.changed else 1.0)
-
-
-def drifts(ranks: Ranks) -> None:
-    mechanism = hubbub.Mechanism(Drifting(3), parts.MinSeparation(1, 3), 2.0)
-    path = training.ReleasePath(Promise(3, mechanism, settings={}), 2, clients=2, ranks=ranks)
-    path.start()
-    Drifting.changed = not ranks.leads
-    path.begin(["a"], LatticeSum(torch.ones(2, dtype=torch.int64), Lattice(1.0), {}), 1.0)
-
-
-def test_a_strategy_that_changes_on_another_rank_is_noticed() -> None:
-    for found in on_ranks(2, drifts):
-        assert isinstance(found, RankError), found
-        assert str(found).startswith("rank 1: strategy = Drifting: round 0 is not that of the promise any more")
+    for *said, drifted in on_ranks(2, differing):
+        assert said == [promise, promise, other, other]
+        assert drifted.startswith("rank 1: strategy = Drifting: round 0 is not that of the promise any more")
 
 
 def test_a_launcher_that_starts_train_again_begins_no_second_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -545,6 +540,15 @@ def listening(process: int) -> set[str]:
     return {line[1].partition(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
 
 
+def require_end_with(starter: "subprocess.Popen[bytes]", ranks: list[int]) -> None:
+    starter.kill()
+    starter.wait()
+    ends = time.monotonic() + 60
+    while any(map(alive, ranks)):
+        assert time.monotonic() < ends, "a rank outlives what started it"
+        time.sleep(0.1)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("begun", [False, True])
@@ -563,12 +567,7 @@ def test_cra_13_ranks_of_one_command_listen_to_this_machine_alone_and_end_with_a
         heard = set().union(*map(listening, (starter.pid, *ranks)))
         assert heard
         assert heard <= {"0100007F", "0000000000000000FFFF00000100007F"}
-    starter.kill()
-    starter.wait()
-    ends = time.monotonic() + 60
-    while any(map(alive, ranks)):
-        assert time.monotonic() < ends, "a rank outlives the command"
-        time.sleep(0.1)
+    require_end_with(starter, ranks)
 
 
 WAITING = """
@@ -589,12 +588,7 @@ def test_cra_13_ranks_of_a_program_end_with_torchrun(tmp_path: Path) -> None:
     while len(found := [int(text) for path in tmp_path.glob("*.pid") if (text := path.read_text())]) < 2:
         assert starter.poll() is None
         time.sleep(0.05)
-    starter.kill()
-    starter.wait()
-    ends = time.monotonic() + 60
-    while any(map(alive, found)):
-        assert time.monotonic() < ends, "a rank outlives torchrun"
-        time.sleep(0.1)
+    require_end_with(starter, found)
 
 
 @pytest.mark.slow
