@@ -132,10 +132,13 @@ def _slot_by(slot: Callable[[int, int], int]) -> Callable[[pytest.MonkeyPatch], 
     """A client's slot as another function of 256 random bits and of its number."""
 
     def breaks(patch: pytest.MonkeyPatch) -> None:
-        right = cohorts._slot
-        patch.setattr(cohorts, "_slot", lambda key, client, slots: slot(right(key, client, 2**256), int(str(client))))
-        # What was remembered of right ones.
-        cohorts._slots.cache_clear()
+        right = cohorts._slots.__wrapped__
+
+        def slots(key: bytes, clients: range, count: int) -> Array:
+            drawn = (right(key, (client,), 2**62)[0] for client in clients)
+            return np.array([slot(int(bits), int(str(client))) % count for bits, client in zip(drawn, clients, strict=True)])
+
+        patch.setattr(cohorts, "_slots", slots)
 
     return breaks
 

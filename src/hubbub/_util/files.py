@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from hubbub.errors import HubbubError, RunFolderError
+from hubbub.errors import HubbubError, ParticipationError, RunFolderError
 
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o600) -> None:
@@ -153,7 +153,7 @@ def refusing(path: Path, what: str, then: str = "restore it", kind: type[HubbubE
         yield
     except OSError as error:
         raise kind(f"{path}: cannot be read ({error.strerror}); {then}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ParticipationError) as error:
         why = f"has no {error}" if isinstance(error, KeyError) else error
         raise kind(f"{path}: {what} ({why}); {then}") from error
 
