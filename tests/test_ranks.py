@@ -242,7 +242,7 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
         fully_shard(whole[0], mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (ranks.size,)))
         return training.SimulatedPopulation(people(), F.cross_entropy, ranks=ranks).collect([1], whole, 0.5, 0)
     if how == "hangs":
-        ranks.exchange(lambda: time.sleep(8) if wrong else None)
+        ranks.exchange(lambda: time.sleep(5) if wrong else None)
     if how == "an error":
         return ranks.exchange(lambda: raising(MemoryError("no room"))() if wrong else None)
     model = nn.Linear(4, 3 if wrong and how == "another model" else 2)
