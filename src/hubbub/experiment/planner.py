@@ -26,7 +26,7 @@ from hubbub.experiment.settings import (
 )
 from hubbub.factorization.families import Family, strategy_of
 from hubbub.ledger.actual_cost import Recorded
-from hubbub.ledger.multi_run import costs_of_ended_runs, require_same_clients
+from hubbub.ledger.multi_run import costs_of_ended_runs, deal, require_same_clients
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism, NoiseShares
 from hubbub.mechanism.participation import Participation, PoissonSampling, RandomParticipation, SingleParticipation
@@ -249,15 +249,10 @@ def _earlier(config: Config, participation: Participation) -> tuple[RunCharge, .
 
 def deal_of(config: Config) -> dict[str, object]:
     """The settings that decide whose an example is: one client of other ones would be several of these."""
-    data, training = config.data, config.training
-    found: dict[str, object] = {"data.name": data.name}
-    if config.privacy.unit == "client":
-        found["data.partition"] = data.partition
-        if data.partition != "user":
-            found |= {"data.clients": data.clients, "data.seed": config.deal_seed, "training.validation": training.validation}
-        if data.partition == "dirichlet":
-            found["data.alpha"] = data.alpha
-    return found
+    if config.privacy.unit == "example":
+        return {"data.name": config.data.name}
+    settings = {f"data.{key}": getattr(config.data, key) for key in ("name", "partition", "clients", "alpha")}
+    return deal({**settings, "data.seed": config.deal_seed, "training.validation": config.training.validation})
 
 
 def path_of(data: DataConfig) -> str | None:

@@ -117,18 +117,18 @@ def require_same_clients(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     """
     first: dict[object, tuple[str, dict[str, object]]] = {}
     for name, settings in runs:
-        deal = _deal(settings)
-        other, before = first.setdefault(deal.get("data.name"), (name, deal))
+        own = deal(settings)
+        other, before = first.setdefault(own.get("data.name"), (name, own))
         for key in before:
-            if deal.get(key) != before[key]:
+            if own.get(key) != before[key]:
                 raise ConfigError(
-                    f"{other} and {name}: have {key} = {before[key]!r} and {deal.get(key)!r}, so that the same data are dealt "
+                    f"{other} and {name}: have {key} = {before[key]!r} and {own.get(key)!r}, so that the same data are dealt "
                     "to different clients, and no epsilon is known for one client of both; give all runs the same data.seed "
                     '(by default training.seed) and partition, or data.partition = "user", or account each run alone'
                 )
 
 
-def _deal(settings: Mapping[str, Any]) -> dict[str, object]:
+def deal(settings: Mapping[str, Any]) -> dict[str, object]:
     """The recorded settings that decide whose an example is; empty if they do not say it."""
     partition = settings.get("data.partition")
     if partition is None:
