@@ -55,6 +55,7 @@ def rounds_of(state: Path) -> History:
     return History.of_chain(read_chain(state / "ledger.jsonl"))
 
 
+@pytest.mark.slow
 def test_flw_1_a_superlink_without_certificates_does_not_start(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("flower-superlink")), "--host", LOOPBACK, "--port", str(free_port())]
     environment = {**os.environ, "FLWR_HOME": str(tmp_path)}

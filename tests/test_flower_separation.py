@@ -90,7 +90,7 @@ def test_prt_11_a_damaged_record_is_none(content: str, tmp_path: Path) -> None:
     assert device.asked(8) == ""
 
 
-@pytest.mark.parametrize("cases", [60, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [20, pytest.param(2000, marks=pytest.mark.slow)])
 def test_prt_11_no_loss_of_the_record_breaks_the_pattern(cases: int, tmp_path: Path) -> None:
     """A device that is asked, forgets and is damaged at random keeps the pattern over all that really happened."""
     trained = 0

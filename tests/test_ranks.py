@@ -116,6 +116,7 @@ def optimized(ranks: Ranks, folder: Path, stop: int) -> list[Any]:
     return [hashlib.sha256(p.detach().numpy().tobytes()).hexdigest() for p in model.parameters()]
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_is_sharded_takes_the_same_steps_and_any_number_of_ranks_resumes(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     alone = optimized(Ranks(), tmp_path / "alone", 12)
