@@ -199,6 +199,7 @@ BOUNDED: dict[str, Fault] = {
     "weight NaN": told(**{"num-examples": math.nan}),
     "metrics that are none": told(train_loss=math.nan, loss=-math.inf, count=2**62),
     "no metrics": without_metrics,
+    "a loss of 1e308": told(train_loss=1e308),
     "its own clip norm": with_record("told", ConfigRecord({"dpfedavg_clip_norm": 1e9})),
 }
 # Where the server counts who was not clipped.

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from hubbub.errors import ParticipationError
 from hubbub.flower import GridPopulation, LocalGrid, clipping_mod, noising_mod
 from hubbub.flower.arrays import Layout
 from hubbub.noise.lattice import Lattice
+from hubbub.training.aggregate import statistics
 from hubbub.training.clipping import clip
 from refusals import traced
 
@@ -153,6 +155,20 @@ def test_cli_2_flw_3_what_a_client_says_beside_its_update_changes_no_bit(make: C
     assert bad.outcome(make, bad.BOUNDED[beside]) == bad.outcome(make, None)
 
 
+def ladder(loss: float) -> list[float]:
+    """Losses whose sum by math.fsum with one more overflows exactly where that one is at least ``loss``."""
+    return [0.25 - loss, sys.float_info.max, *(2.0 ** (970 - 54 * k) - 2.0 ** (917 - 54 * k) for k in range(18))]
+
+
+@pytest.mark.parametrize("others", [[1e308] * 9, [-sys.float_info.max] * 20, ladder(0.5)])
+def test_cli_2_no_losses_that_clients_state_end_a_round(others: list[float]) -> None:
+    """Else what the others state would tell whether the loss of one is above theirs, whatever the noise."""
+    assert {statistics(len(others) + 1, 0, [*others, own])["train_loss"] < 1e100 for own in (0.3, 0.7)} == {True}
+    federation = Federation(bad.CLIENTS, bad.trained)
+    federation.grid.reply_filter = lambda reply: bad.BOUNDED["a loss of 1e308"](reply, random.Random(1))  # noqa: S311 # of a test
+    assert federation.round(bad.fixed(), bad.MODEL)[1]["released"] == 1
+
+
 def test_cli_3_of_three_answers_the_first_counts_and_the_others_are_in_the_log() -> None:
     with logged() as lines:
         assert bad.outcome(bad.fixed, bad.BOUNDED["three answers"]) == bad.outcome(bad.fixed, None)
@@ -185,12 +201,12 @@ def test_cli_7_flw_9_a_client_that_is_too_slow_is_a_missing_reply(seconds: float
     gone.offline([gone.get_node_ids()[2]])
     made = [bad.fixed().start(grid, record(bad.MODEL), num_rounds=2, timeout=60.0).arrays for grid in (slow, gone)]
     assert {name: array.data for name, array in made[0].items()} == {name: array.data for name, array in made[1].items()}
-    # All that waits, waits until the deadline, and so long a message lives.
-    assert set(slow.waited) == {60.0}
+    # All that waits, waits until the deadline; a message lives longer, so that what came until then can be read.
+    assert set(slow.waited) == {60.0, 120.0}
     populations = [GridPopulation(on, on.get_node_ids(), timeout=60.0) for on in (slow, gone)]
     sums = [population.collect(range(bad.CLIENTS), Model(), bad.CLIP, 0) for population in populations]
     assert torch.equal(sums[0].total, sums[1].total)
-    assert set(slow.waited) == {60.0}
+    assert set(slow.waited) == {60.0, 120.0}
 
 
 def test_cli_8_an_array_of_another_size_is_refused_by_its_header_and_not_copied() -> None:

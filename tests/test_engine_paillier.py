@@ -89,6 +89,9 @@ def federation(file: Path, holder: Path | None) -> LocalGrid:
     return LocalGrid(client_app(file), num_nodes=3, node_config=configured, run_config={"allow-import": True})
 
 
+IN_ONE = "all parties simulated in one process, whose owner can read everything: "
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shared", "noise_by", "mode"), [(False, "server", "dp-fedavg"), (True, "holders", "dp-ftrl")], ids=["owner", "holders"]
@@ -100,13 +103,12 @@ def test_a_simulation_on_flower_releases_bit_for_bit_what_it_releases_in_process
     file = run_file(tmp_path, keys(tmp_path / "keys", shared=shared), mode=mode, noise_by=noise_by, **holders)
     process, flower = (run_by(engine, file, tmp_path / engine) for engine in ("process", "flower"))
     assert model_of(process) == model_of(flower)
-    # Cohorts, charges and releases too; only that one process sees everything is said of one.
+    # Promises, cohorts, charges and releases too: of both it is said that one process sees everything.
     (promised, *done, bound), (other, *too, bound_too) = record_of(process), record_of(flower)
-    assert done == too
+    assert (promised, done) == (other, too)
     # Of the files that the last record binds, each names its engine or its head.
     assert bound["kind"] == bound_too["kind"] == "files"
-    assert promised["setting"] == "all parties simulated in one process, whose owner can read everything: " + other["setting"]
-    assert {name for name in promised if promised[name] != other[name]} == {"setting", "further", "settings"}
+    assert promised["setting"].startswith(IN_ONE)
     require_ends("verify", flower)
     # Nothing secret goes with the app.
     assert not any("share" in path.name or "private" in path.name for path in (flower / "app").rglob("*"))
@@ -158,7 +160,12 @@ def test_a_deployed_server_needs_no_share_and_finds_the_holder_among_the_nodes(t
     with pytest.raises(SumNotOpenedError, match="no holder of the key"):
         serve(federation(file, None), deployed(tmp_path / "second", **public), file)
     assert not (tmp_path / "second" / "ledger.jsonl").exists()
-    serve(federation(file, named / "private-key.json"), deployed(tmp_path / "third", **public), file)
+    for settings in (file, tmp_path / "third" / "config.toml"):
+        serve(federation(file, named / "private-key.json"), deployed(tmp_path / "third", **public), settings)
+    (promised, *_), (simulated, *_) = record_of(tmp_path / "third"), record_of(run_by("flower", file, tmp_path / "flower"))
+    assert simulated["setting"] == IN_ONE + promised["setting"]
+    assert {name for name in promised if promised[name] != simulated[name]} == {"setting", "further", "settings"}
+    require_ends("verify", tmp_path / "third")
     assert model_of(tmp_path / "third") == model_of(run_by("process", run_file(tmp_path, named), tmp_path / "process"))
 
 

@@ -440,6 +440,9 @@ def test_with_a_clip_norm_that_moves_noise_follows_the_servers(tmp_path: Path) -
 def test_a_seed_is_for_simulations(tmp_path: Path) -> None:
     grid = grid_of(configs(tmp_path, SEEDS), nodes=1)
     assert "is for simulations" in refusal(to(grid, FIRST, hello(noised(), PROMISE)))
+    # Nor does it take one later, when it has agreed without.
+    to(grid_of(configs(tmp_path), nodes=1), FIRST, hello(noised(), PROMISE))
+    assert "is for simulations" in refusal(to(grid, FIRST, told(noised(), "noise", **{"round": 0, "clip-norm": 1.0})))
 
 
 def test_noise_that_is_missing_or_claimed_twice_costs_the_round_and_is_named(tmp_path: Path) -> None:

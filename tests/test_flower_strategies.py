@@ -103,6 +103,15 @@ def test_a_statement_has_the_facts_of_the_run(tmp_path: Path) -> None:
     assert "divided by the fixed number 3" in text
 
 
+def test_a_statement_of_rounds_on_record_has_their_words_whatever_the_strategy_is_that_reads_them(tmp_path: Path) -> None:
+    fixed(num_sampled_clients=3, simulation_seed=0, on_failure="abort", state=tmp_path).start(grid(), START, num_rounds=1)
+    other = fixed(num_sampled_clients=3, keys_enforced=True, state=tmp_path)
+    for words, there in (("simulation", True), ("reply is missing", True), ("registered keys only", False)):
+        assert (words in other.statement()) is there, words
+    with pytest.raises(RunFolderError):
+        other.start(grid(), START, num_rounds=1)
+
+
 def test_cra_18_the_ledger_binds_the_model_that_a_start_ends_with(tmp_path: Path) -> None:
     strategy = separated(tmp_path)
     strategy.start(grid(), START, num_rounds=2)

@@ -91,8 +91,8 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
         "  Secret: one for each holder. Send each over a confidential channel, have its key id compared, then delete it here, "
         "with its backups.",
         "",
-        f"Any {t} of the {n} holders decrypt; {t - 1} of them decrypt nothing by themselves. With a server that cheats "
-        f"{2 * t - n} of them can read single contributions.",
+        f"Any {t} of the {n} holders decrypt; {t - 1} of them decrypt nothing by themselves. A server that cheats "
+        "can have single contributions decrypted, by runs and contributions that it makes up: it must be trusted not to.",
         f"Decryption works while at most {n - t} of them are away or lie; a holder who lies is named."
         if n > t
         else "Nothing is decrypted while one of them is away, and never again if one share is lost.",

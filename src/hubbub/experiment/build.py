@@ -43,16 +43,20 @@ class ClientSide:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Run(ClientSide):
-    """All that training needs, and the settings that describe it completely; a ``start`` if it extends a finished run."""
+    """All that training needs, and the settings that describe it completely; a ``start`` if it extends a finished run.
+
+    A ``deployed`` run has its clients on machines of a federation.
+    """
 
     config: Config
     plan: RunPlan
     start: Start | None = None
+    deployed: bool = False
 
     @property
     def encryption(self) -> "Encryption | None":
         """The terms of encrypted sums; ``None`` if updates are not encrypted."""
-        return encryption_of(self.config, self.plan.expected_cohort_size)
+        return encryption_of(self.config, self.plan.expected_cohort_size, deployed=self.deployed)
 
 
 def build(
@@ -62,8 +66,9 @@ def build(
     earlier: tuple[RunCharge, ...] | None = None,
     extends: Extends | None = None,
     ranks: Ranks | None = None,
+    deployed: bool = False,
 ) -> Run:
-    """A run as its settings describe it.
+    """A run as its settings describe it, ``deployed`` on machines of a federation or in this process.
 
     With ``allow_import`` the code that names ``"pkg.mod:Name"`` and ``heads.command`` name is run. The cost of ``earlier`` runs
     and the finished run that this one ``extends`` are as a ledger states them, by default read from the folders that the
@@ -75,7 +80,7 @@ def build(
 
         require_same(config)
     side = client_side(config, allow_import=allow_import, ranks=ranks)
-    plan = planned(config, len(side.population.clients), allow_import=allow_import, earlier=earlier)
+    plan = planned(config, len(side.population.clients), allow_import=allow_import, earlier=earlier, deployed=deployed)
     if ranks and ranks.size > 1 and (config.secagg.scheme != "none" or config.training.engine != "process"):
         raise ConfigError(
             f"nproc = {ranks.size}: several processes share a run begun with engine = 'process', without secagg; leave it out"
@@ -89,7 +94,7 @@ def build(
         from hubbub.training.warm_start import extending
 
         plan = extending(plan, extends)
-    return Run(**vars(side), config=config, plan=plan, start=start)
+    return Run(**vars(side), config=config, plan=plan, start=start, deployed=deployed)
 
 
 def require_allowed(config: Config, *, allow_import: bool) -> None:

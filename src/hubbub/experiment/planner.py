@@ -50,7 +50,12 @@ _HELD_OUT_IS_EXACT = "accuracy and loss on held-out training examples (training.
 
 
 def planned(
-    config: Config, clients: int, *, allow_import: bool = False, earlier: tuple[RunCharge, ...] | None = None
+    config: Config,
+    clients: int,
+    *,
+    allow_import: bool = False,
+    earlier: tuple[RunCharge, ...] | None = None,
+    deployed: bool = False,
 ) -> RunPlan:
     """The plan of a run of ``clients`` units, with everything that a resumed run must have in common with it.
 
@@ -81,7 +86,7 @@ def planned(
         )
     participation, expected = participation_of(config, clients, size)
     earlier = _earlier(config, participation) if earlier is None else earlier
-    encryption = encryption_of(config, expected)
+    encryption = encryption_of(config, expected, deployed=deployed)
     shares = encryption.shares() if encryption else None
     evaluation = evaluation_of(config)
     mechanism = None

@@ -209,8 +209,11 @@ def require_engine(config: Config) -> None:
         raise ConfigError("training.engine = 'flower': Flower is not installed; pip install 'hubbub[flower]'")
 
 
-def encryption_of(config: Config, expected: float) -> "Encryption | None":
-    """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted."""
+def encryption_of(config: Config, expected: float, *, deployed: bool = False) -> "Encryption | None":
+    """The terms of encrypted sums, with all derived values; ``None`` if updates are not encrypted.
+
+    Only if the run is ``deployed`` on machines of a federation are its parties not in one process.
+    """
     secagg = config.secagg
     if secagg.scheme == "none":
         return None
@@ -236,4 +239,4 @@ def encryption_of(config: Config, expected: float) -> "Encryption | None":
         "min_contributions": max(secagg.min_contributions, survivors or 1),
         "min_survivors": survivors,
     }
-    return Encryption(**terms, in_process=config.training.engine == "process")
+    return Encryption(**terms, in_process=not deployed)

@@ -51,7 +51,7 @@ def answer(
         holder, (stated, arrays) = Holder(key, agreement, folder), _kept(folder)
         if agreement.noising_holders and not stated:
             raise RunFolderError(f"{folder / _FILES[0]}: is missing or empty, and this holder agreed to add noise; restore it")
-        promise = _promise(stated, arrays) if stated else None
+        promise = _promise(stated, arrays, seed) if stated else None
         round_index = integer(messages.ROUND, record.get(messages.ROUND), at_least=0, at_most=2**31)
         if promise is not None and round_index >= promise.rounds:
             raise ValueError(f"round {round_index + 1}: the run promised to have {promise.rounds}")
@@ -82,14 +82,12 @@ def _agree(folder: Path, key: KeyShare | PrivateKey, agreement: Agreement, recor
         raise ValueError("there is a promise and no holder adds noise, or holders add noise and the promise is missing")
     sentence = "Holders add no noise: who does, and what is guaranteed, the server knows."
     if stated:
-        promise = _promise(stated, arrays)
+        promise = _promise(stated, arrays, seed)
         if promise.lattice_bits + BITS_ABOVE != agreement.packing.bits:
             raise ValueError(
                 f"the promise is of noise on a lattice of {promise.lattice_bits} bits, the agreement packs "
                 f"{agreement.packing.bits}: clients could move a sum by more than the noise hides"
             )
-        if seed is not None and not promise.simulation:
-            raise ValueError("this node's paillier-noise-seed is for simulations; the run is not a simulation")
         sentence = "Each holder adds noise of its own: " + promise.after(promise.rounds, promise.delta).sentence()
     for name, part in zip(_FILES, (stated, arrays), strict=True):
         if stated:
@@ -157,7 +155,7 @@ def _kept(folder: Path) -> list[bytes]:
     return [files.read(folder / name, at_most=_LARGEST_ARRAYS) for name in _FILES]
 
 
-def _promise(stated: bytes, arrays: bytes) -> Promise:
+def _promise(stated: bytes, arrays: bytes, seed: int | None) -> Promise:
     record = table(PROMISE, strict_json.loads(stated))
     try:
         promise = Promise.from_record(record, {name: tensor.numpy() for name, tensor in parse(arrays).items()})
@@ -165,6 +163,8 @@ def _promise(stated: bytes, arrays: bytes) -> Promise:
         raise ValueError(f"the promise of the run cannot be read: {error}") from error
     if promise.noise_by != "holders":
         raise ValueError("the run does not promise that holders add noise")
+    if seed is not None and not promise.simulation:
+        raise ValueError("this node's paillier-noise-seed is for simulations; the run is not a simulation")
     return promise
 
 

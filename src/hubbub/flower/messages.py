@@ -114,8 +114,10 @@ class RoundMessages:
         self.faults.append(f"{who}: {why.encode('ascii', 'backslashreplace').decode()[:_LONGEST_REASON]!r}")
 
 
-def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], ttl: float | None) -> RoundMessages:
-    """One message to each client's node, whose group id begins with that of the round."""
+def addressed(content: RecordDict, message_type: str, nodes: Mapping[str, int], wait: float | None) -> RoundMessages:
+    """One message to each client's node, whose group id begins with that of the round; ``wait`` is in seconds."""
+    # Replies that came in time can still be read when the wait is over.
+    ttl = None if wait is None else 2 * wait
     # A SuperLink does not compare a reply with the node that pushes it, and all else in a message can be guessed, its id too.
     group, new = secrets.token_hex(16), secrets.token_hex
     messages = [Message(content, node, message_type, ttl=ttl, group_id=f"{group}-{new(16)}") for node in nodes.values()]

@@ -235,10 +235,9 @@ class Options:
             else "each person runs one node at a time; nodes are known by what they say of themselves"
         )
         stated = [] if self.pattern_kept_by == "devices" else [keys]
+        stated.append("which answers are read before a round closes does not depend on the data of other clients")
         if self.on_failure == "abort":
             stated.append("whether a client's reply is missing does not depend on the data")
-        if self.deadline is not None:
-            stated.append("which answers are read before a round closes does not depend on the data of other clients")
         if self.state is None:
             stated.append("the run is not started again: its ledger is in memory, and a further start is a further run")
         further = self.encryption.further() if self.encryption else ()

@@ -166,15 +166,16 @@ def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
     return chain.begun, dict(chain.records[0])
 
 
-def require_same_mechanism(promise: Promise, folder: Path | None) -> None:
-    """Refuse a folder whose rounds are of another mechanism."""
+def promise_on_record(promise: Promise, folder: Path | None) -> Promise:
+    """What the run in a folder promised; one of another mechanism is refused. Without a ledger it is ``promise``."""
     before = recorded(folder)[1]
-    if not before:
-        return
+    if folder is None or not before:
+        return promise
     # Epsilon, which counts private evaluations, at the delta of then. Through JSON, in which a tuple is a list.
     now = replace(promise, delta=before.get("delta", promise.delta)).record()["mechanism"]
     if before.get("mechanism") != strict_json.loads(strict_json.canonical(now)):
         raise LedgerError(f"state = {folder}: holds a run of another mechanism; give its settings, or a folder of its own")
+    return Promise.from_record(before, RunStore(folder).load_strategy())
 
 
 def _known(strategy: Strategy) -> dict[str, _Entries]:

@@ -18,7 +18,7 @@ from hubbub.flower.arrays import Layout
 from hubbub.flower.messages import Identity, connected
 from hubbub.flower.options import Options, StrategyArguments, independent_noise, knowing, require_averaging
 from hubbub.flower.server_run import PrivateRun
-from hubbub.flower.state import recorded, require_same_mechanism
+from hubbub.flower.state import promise_on_record, recorded
 from hubbub.flower.summing import Streaming
 from hubbub.mechanism import Mechanism
 from hubbub.training.clipping import AdaptiveClipping, Clipping
@@ -60,9 +60,10 @@ class PrivateStrategy(Strategy):
             ValueError: A number out of range.
             LedgerError: The folder holds a run of another mechanism.
         """
-        promise = self._run.state.promise if self._run else self._options.promise(self.mechanism, {})
-        if self._run is None:
-            require_same_mechanism(promise, self._options.folder)
+        if self._run:
+            promise = self._run.state.promise
+        else:
+            promise = promise_on_record(self._options.promise(self.mechanism, {}), self._options.folder)
         return promise.after(self.rounds_charged if rounds is None else rounds, self._options.delta if delta is None else delta)
 
     def statement(self, delta: float | None = None) -> str:

@@ -25,6 +25,8 @@ Cohort = Sequence[Hashable]
 Adversary = Callable[[nn.Module, int], torch.Tensor | None]
 # Measurements of a client, by name; ``None`` for a client that does not answer.
 Values = Mapping[str, float] | None
+# Sums of 2^26 losses up to this, of either sign, are far from the largest float64.
+_LARGEST_LOSS = 1e100
 
 
 class Sum(Protocol):
@@ -310,8 +312,11 @@ def lattice_of(clip_norm: float, split: CountSplit | None = None, bits: int = 24
 
 
 def statistics(cohort: int, clipped: int, losses: Sequence[float]) -> dict[str, float]:
-    """The statistics of a round for its operator: private. Losses that are not finite are left out."""
-    finite_losses = [loss for loss in losses if math.isfinite(loss)]
+    """The statistics of a round for its operator: private. Losses beyond 1e100, or not finite, are left out.
+
+    No losses that clients state make a sum that is too large for float64, which would end the round.
+    """
+    finite_losses = [loss for loss in losses if abs(loss) <= _LARGEST_LOSS]
     return {
         "clipped_fraction": clipped / cohort if cohort else 0.0,
         # fsum: independent of the order of clients.

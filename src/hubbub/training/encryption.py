@@ -148,7 +148,6 @@ class Encryption:
             opened = f"{some} holders of shares of the key open sums together"
             unread = f"fewer than {self.threshold} holders together, who use what they are handed only to open sums"
         reader = f"{self.threshold} holders together" if self.threshold > 1 else "that owner"
-        cheating = f"; so could a server that cheats, with {self.tolerated + 1} of them" if self.holders > 1 else ""
         few = self.tolerated
         against = f"the server and {few} of the holders together" if few else "the server, as long as no holder works with it"
         how = {
@@ -168,7 +167,8 @@ class Encryption:
         return (
             f"{begun}secure aggregation with Paillier, {self.key_bits} bits: each client clips and encrypts its update, the "
             f"server adds them unread, {opened}, none of fewer than {self.min_contributions}, and {how}. "
-            f"{reader[0].upper()}{reader[1:]}, with what clients send, could read every single update{cheating}."
+            f"{reader[0].upper()}{reader[1:]}, with what clients send, could read every single update; so could a server that "
+            "cheats, by runs and contributions that it makes up."
         )
 
     def further(self) -> tuple[Assumption, ...]:

@@ -141,7 +141,7 @@ def _nodes(grid: Grid, clients: int, patience: float) -> list[int]:
         raise ParticipationError(
             f"data.clients = {clients}: only {len(connected)} nodes are connected, each for one client; start more SuperNodes"
         )
-    asked = addressed(RecordDict(), f"{MessageType.QUERY}.{_QUERY}", {str(node): node for node in connected}, ttl=None)
+    asked = addressed(RecordDict(), f"{MessageType.QUERY}.{_QUERY}", {str(node): node for node in connected}, wait=None)
     told = dict(asked.contents(Streaming(grid).send_and_receive(asked.messages, timeout=max(60.0, patience))))
     found: dict[int, str] = {}
     for node, content in sorted(told.items(), key=lambda item: int(item[0])):
@@ -177,9 +177,10 @@ def _opened(config_file: Path, settings: Mapping[str, Any]) -> RunInFolder:
     if (folder / "config.toml").exists():
         if configs.resolve(configs.load(folder / "config.toml")) != config:
             raise RunFolderError(f"{folder}: holds a run with other settings than this app; choose another run-folder")
-        begun = RunInFolder.resumed(folder, allow_import=allow_import)
+        begun = RunInFolder.resumed(folder, allow_import=allow_import, deployed=True)
     else:
-        begun = RunInFolder.begun(build(config, allow_import=allow_import), folder, allow_import=allow_import)
+        run = build(config, allow_import=allow_import, deployed=True)
+        begun = RunInFolder.begun(run, folder, allow_import=allow_import)
     plan = begun.run.plan
     # A client that comes back under another name would break a promised participation pattern.
     if plan.mechanism is not None and promises(plan.participation, plan.rounds) and not settings["keys-enforced"]:

@@ -73,7 +73,13 @@ class RunInFolder:
 
     @classmethod
     def resumed(
-        cls, folder: Path, head: str | None = None, *, allow_import: bool = False, ranks: Ranks | None = None
+        cls,
+        folder: Path,
+        head: str | None = None,
+        *,
+        allow_import: bool = False,
+        ranks: Ranks | None = None,
+        deployed: bool = False,
     ) -> "RunInFolder":
         """The run that a folder holds, whose settings name code that is only imported if ``allow_import``."""
         missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
@@ -92,7 +98,9 @@ class RunInFolder:
             # Earlier runs count as they did when this one began, even if their folders were moved.
             promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
             earlier, extends = promise.earlier, promise.terms.extends
-        run = build(configs.resolve(layer), allow_import=allow_import, earlier=earlier, extends=extends, ranks=ranks)
+            deployed = promise.settings.get("secagg.in_process") is False
+        config, read = configs.resolve(layer), {"earlier": earlier, "extends": extends}
+        run = build(config, **read, allow_import=allow_import, ranks=ranks, deployed=deployed)
         found = cls(run, folder, head)
         found._require_counted()
         if missing and run.plan.earlier:
