@@ -128,8 +128,9 @@ def _integrals(part: _Part, orders: Array) -> Array:
             losses, log_density = part.losses(x[some])
             with np.errstate(divide="ignore"):
                 terms = _log_remainders(orders[members[some], None], losses) + log_density + np.log(weights[some])
-            top = terms.max(axis=1)
-            logs[members[some]] = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
+                # Of the rarest sampling all terms are ln 0.
+                top = np.maximum(terms.max(axis=1), np.finfo(np.float64).min)
+                logs[members[some]] = top + np.log(np.exp(terms - top[:, None]).sum(axis=1))
     return logs
 
 

@@ -119,8 +119,10 @@ class Aggregator:
 
     def digest(self, key: bytes) -> str:
         """An HMAC of the encrypted sum."""
-        message = b"".join(as_bytes(self.total.integers, self.agreement.public_key.bits))
-        return hmac.digest(key, message, hashlib.sha256).hex()
+        tag = hmac.new(key, digestmod=hashlib.sha256)
+        for part in as_bytes(self.total.integers, self.agreement.public_key.bits):
+            tag.update(part)
+        return tag.hexdigest()
 
     def read(self, plaintexts: Iterable[int]) -> npt.NDArray[np.int64]:
         """The sum in whole steps, ``(size,)``, from the opened plaintexts."""
