@@ -71,7 +71,7 @@ def sign(key: PrivateKey, message: bytes) -> str:
         >>> key = PrivateKey.generate()
         >>> require_signed(b"message", sign(key, b"message"), [key.public_key()])
     """
-    body = b64encode(_before(key.public_key()) + key.sign(_signed(message))).decode()
+    body = b64encode(_content(key.public_key(), key.sign(_signed(message)))).decode()
     return f"{_BEGIN}\n{fill(body, 70)}\n{_END}\n"
 
 
@@ -81,9 +81,9 @@ def require_signed(message: bytes, signature: str, keys: Collection[PublicKey]) 
     if " ".join(lines[:3] + lines[-3:]) != f"{_BEGIN} {_END}":
         raise ValueError("its signature is not of OpenSSH's form")
     content = b64decode("".join(lines[3:-3]), validate=True)
-    before, made = content[:-_BYTES], content[-_BYTES:]
+    made = content[-_BYTES:]
     for key in keys:
-        if before == _before(key):
+        if content == _content(key, made):
             try:
                 return key.verify(made, _signed(message))
             except InvalidSignature as error:
@@ -109,16 +109,8 @@ def _signed(message: bytes) -> bytes:
     return _MAGIC + _TERMS + _text(hashlib.sha512(message).digest())
 
 
-def _before(key: PublicKey) -> bytes:
-    """All of a signature's content but its last 64 bytes."""
+def _content(key: PublicKey, made: bytes) -> bytes:
+    """A signature's content: a version, the key, the terms, and the 64 bytes that the key made."""
     raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-    whole = len(_text(_KIND)) + 4 + _BYTES
-    return (
-        _MAGIC
-        + (1).to_bytes(4, "big")
-        + _text(_text(_KIND) + _text(raw))
-        + _TERMS
-        + whole.to_bytes(4, "big")
-        + _text(_KIND)
-        + _BYTES.to_bytes(4, "big")
-    )
+    of_key, of_signature = (_text(_text(_KIND) + _text(own)) for own in (raw, made))
+    return _MAGIC + (1).to_bytes(4, "big") + of_key + _TERMS + of_signature

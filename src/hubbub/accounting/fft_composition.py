@@ -195,9 +195,7 @@ def _window(parts: Sequence[_Tilted], mesh: float) -> tuple[int, int, float, flo
 def _log_moments(part: _Tilted, mesh: float, centre: float, rates: Array) -> Array:
     """ln E[e^{rate·(L − centre)}] under the tilted law, from above: each block's mass is put to its ends, its mean kept."""
     block = max(1, len(part.weight) // 512)
-    padded = np.zeros(-(-len(part.weight) // block) * block)
-    padded[: len(part.weight)] = part.weight
-    rows = padded.reshape(-1, block)
+    rows = _in_rows(part.weight, block)
     upper = rows @ (np.arange(block) / block)
     ends = np.append(rows.sum(axis=1) - upper, 0.0)
     ends[1:] += upper
@@ -215,16 +213,16 @@ def _convolved(parts: Sequence[_Tilted], low: int, high: int) -> Array:
     size = next_fast_len(max(high - low + 2, 8), real=True)
     spectrum, offset = None, 0
     for part in parts:
-        weight = part.weight
-        if len(weight) > size:
-            folded = np.zeros(-(-len(weight) // size) * size)
-            folded[: len(weight)] = weight
-            weight = folded.reshape(-1, size).sum(axis=0)
-        factor = rfft(weight, size)
-        factor = _power(factor, part.count)
+        weight = part.weight if len(part.weight) <= size else _in_rows(part.weight, size).sum(axis=0)
+        factor = _power(rfft(weight, size), part.count)
         spectrum = factor if spectrum is None else np.multiply(spectrum, factor, out=spectrum)
         offset += part.first * part.count
     return np.asarray(np.maximum(np.roll(irfft(spectrum, size), (offset - low) % size), 0))
+
+
+def _in_rows(weight: Array, length: int, before: int = 0) -> Array:
+    """The weights in rows of that length, after ``before`` zeros and with zeros at the end of the last."""
+    return np.pad(weight, (before, -(before + len(weight)) % length)).reshape(-1, length)
 
 
 def _power(base: ComplexArray, exponent: int) -> ComplexArray:
@@ -278,13 +276,11 @@ def _split(part: _Tilted, mesh: float, tilt: float, factor: int) -> tuple[_Tilte
         # Nothing is split, and a tilt by a whole step of the mesh may be more than float64 holds.
         total = float(part.weight.sum())
         return _Tilted(part.first, part.weight / total, part.count), total
-    first = part.first // factor
-    padded = np.zeros(-(-(part.first - first * factor + len(part.weight)) // factor) * factor)
-    padded[part.first - first * factor :][: len(part.weight)] = part.weight
+    first, before = divmod(part.first, factor)
     offset = np.arange(factor) * mesh
     wide = factor * mesh
     share = -np.expm1(-offset) / -math.expm1(-wide)
-    rows = padded.reshape(-1, factor)
+    rows = _in_rows(part.weight, factor, before)
     weight = np.zeros(len(rows) + 1)
     weight[:-1] = rows @ ((1 - share) * np.exp(-tilt * offset))
     weight[1:] += rows @ (share * np.exp(tilt * (wide - offset)))

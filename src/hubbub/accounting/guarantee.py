@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hubbub._util.checks import integer, one_of, open_unit
 from hubbub.accounting import wording
-from hubbub.accounting.composition import ACCOUNTANTS, certain_zcdp_rho, epsilon_once, unamplified_mu
-from hubbub.accounting.events import RELATIONS, DiscreteGaussianShares, NeighboringRelation
+from hubbub.accounting.composition import ACCOUNTANTS, by_divergences, certain_zcdp_rho, epsilon_once, unamplified_mu
+from hubbub.accounting.events import RELATIONS, NeighboringRelation
 from hubbub.accounting.events_of_mechanism import covered_relations, mechanism_events, stated_relation
 from hubbub.accounting.runs import Events, RunCharge, events_of, require_together, run_assumptions, run_participations
 from hubbub.accounting.statement import PrivacyGuarantee
@@ -132,8 +132,7 @@ def together(
     before = events_of(runs)
     events = None if before is None else (*before, *own)
     all_cohorts = [*cohorts, *(kind for run in runs for kind in run_participations(run.events, run.rounds))]
-    shares = any(isinstance(event, DiscreteGaussianShares) for event, _ in events or ())
-    unhidden = wording.not_covered(privacy_unit, all_cohorts, neighboring_relation, shares=shares)
+    unhidden = wording.not_covered(privacy_unit, all_cohorts, neighboring_relation, shares=by_divergences(events or ()))
     return PrivacyGuarantee(
         epsilon=math.inf if events is None else epsilon_once(events, delta, neighboring_relation, accountant),
         delta=float(delta),

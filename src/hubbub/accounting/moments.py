@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubbub._util.checks import Array
-from hubbub.accounting.pairs import Blend, Law, LossLaw, Pair
+from hubbub.accounting.pairs import Law, LossLaw, Pair
 
 # Standard deviations from the outermost Gaussian beyond which nothing counts: e^(-12²/2) < 1e-31.
 _REACH = 12.0
@@ -45,9 +45,6 @@ def log_expm1(y: Array) -> Array:
 def log_excess(law: LossLaw, orders: Array) -> Array:
     """ln(A_a − 1) for each order a > 1, ``(orders,)``."""
     match law:
-        case Blend(weights, laws):
-            parts = [math.log(w) + log_excess(part, orders) for w, part in zip(weights, laws, strict=True) if w > 0]
-            return np.asarray(np.logaddexp.reduce(parts, axis=0))
         case Law(Pair() as upper, Pair() as lower) if upper != lower:
             return np.logaddexp(_integrals(_Part.half(upper, True), orders), _integrals(_Part.half(lower, False), orders))
         case Law(Pair(1, a, b)):

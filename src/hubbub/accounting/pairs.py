@@ -177,19 +177,10 @@ class Pair(LossPair):
         x = float(self.arguments(np.array([-loss if self.reverse else loss]))[0])
         tails = [(x, x - self.b), (x, x - self.a)] if self.reverse else [(-x, self.a - x), (-x, self.b - x)]
         first, second = (float((1 - self.q) * ndtr(t) + self.q * ndtr(m)) for t, m in tails)
-        return outward(first, second, abs(x) + abs(self.a))
-
-
-def outward(first: float, second: float, x: float) -> tuple[float, float]:
-    """Masses beyond x standard deviations, rounded up and down: Φ loses precision with the square of x.
-
-    Example:
-        >>> up, down = outward(0.5, 0.25, 3.0)
-        >>> 0.5 < up < 0.5 + 1e-12, 0.25 - 1e-12 < down < 0.25
-        (True, True)
-    """
-    error = 2.0**-50 * (16 + x * x)
-    return first * (1 + error), second * max(0.0, 1 - error)
+        # Φ loses precision with the square of how far out it is.
+        out = abs(x) + abs(self.a)
+        error = 2.0**-50 * (16 + out * out)
+        return first * (1 + error), second * max(0.0, 1 - error)
 
 
 def between(x: Array) -> Array:

@@ -139,7 +139,7 @@ def delta(rounds: Rounds, epsilon: float) -> float:
         search = _Search(rounds, cumulant, tilt, log_tail, max(epsilon, 1e-2))
         before, saddle = best, cumulant.saddle(epsilon)
         for _ in range(4):
-            law = search.composed(min(search.tolerance, max(1e-3 / tilt, _LEAST_TOLERANCE)))
+            law = search.composed(min(tolerance(search.near), max(1e-3 / tilt, _LEAST_TOLERANCE)))
             found = law.delta(epsilon)
             best = min(best, found)
             if law.holds(epsilon, found):
@@ -187,16 +187,11 @@ class _Search:
     near: float
     steepness: float = 0.0
 
-    @property
-    def tolerance(self) -> float:
-        """How far an answer may lie above the truth."""
-        return tolerance(self.near)
-
     def answer(self, delta: float, loose: float, enough: float) -> float:
         """The least epsilon shown, by a mesh so fine that a finer one changes little, or one that is at most ``enough``."""
         best, settled, finer = math.inf, math.inf, 1.0
         for _ in range(_MOST_TRIALS):
-            law = self.composed(self.tolerance * loose * finer)
+            law = self.composed(tolerance(self.near) * loose * finer)
             found = law.epsilon(delta)
             best = min(best, law.bound(delta), found)
             if best <= enough or best <= 0:
@@ -206,12 +201,12 @@ class _Search:
                 if abs(tilt / self.tilt - 1) > _SAME_TILT:
                     self.tilt = tilt
                     continue
-            before, self.near = self.tolerance, min(self.near, best)
+            before, self.near = tolerance(self.near), min(self.near, best)
             steep = self.too_coarse(law, found)
-            if steep or self.tolerance < before / 2:
+            if steep or tolerance(self.near) < before / 2:
                 continue
             # The law of few rounds is not smooth: only a finer mesh shows its error.
-            if sum(count for _, count in self.rounds) > _MANY or settled - found <= self.tolerance * loose:
+            if sum(count for _, count in self.rounds) > _MANY or settled - found <= tolerance(self.near) * loose:
                 break
             settled, finer = found, finer / 4
         return best

@@ -18,15 +18,7 @@ from hubbub._util.strict_json import finite_only
 from hubbub.accounting import composition
 from hubbub.accounting.events import RELATIONS, DiscreteGaussianShares, NeighboringRelation
 from hubbub.accounting.renyi import distance, rdp_of_all
-from hubbub.accounting.runs import (
-    Events,
-    RunCharge,
-    event_record,
-    events_of,
-    run_assumptions,
-    run_participations,
-    run_words,
-)
+from hubbub.accounting.runs import Events, RunCharge, event_record, events_of, run_assumptions, run_participations, run_words
 from hubbub.accounting.trade_offs import trade_off
 from hubbub.accounting.wording import EACH_RUN, OF_GROUPS, Assumption, compared, count
 from hubbub.errors import BudgetError

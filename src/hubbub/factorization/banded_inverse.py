@@ -56,18 +56,15 @@ def error_and_movement(
                 return math.inf, d
         beta = matrices.multiply(a, d, n)
         error = float((weights * beta) @ beta)
-        # The least sequence that does not increase and is at least |c|, and which entry of |c| each of its entries is.
-        backwards = np.abs(c)[::-1]
-        highest = np.maximum.accumulate(backwards)
-        latest = np.maximum.accumulate(np.where(backwards == highest, np.arange(n), 0))
-        moving, source = highest[::-1], (n - 1 - latest)[::-1]
-        if movement != "majorant":
-            moving = c if movement == "signed" else np.abs(c)
-        v = matrices.columns_at(moving, n, separation, participations)
-        squared = float(v @ v)
-        by_c = matrices.columns_at_transposed(v, n, separation, participations)
+        size, source = c if movement == "signed" else np.abs(c), np.arange(n)
         if movement == "majorant":
-            by_c = np.asarray(np.bincount(source, by_c, n), dtype=np.float64)
+            # Which entry of |c| each entry is of the least sequence that does not increase and is at least |c|.
+            backwards = size[::-1]
+            latest = np.maximum.accumulate(np.where(backwards == np.maximum.accumulate(backwards), source, 0))
+            source = (n - 1 - latest)[::-1]
+        v = matrices.columns_at(size[source], n, separation, participations)
+        squared = float(v @ v)
+        by_c = np.bincount(source, matrices.columns_at_transposed(v, n, separation, participations), n).astype(np.float64)
         if movement != "signed":
             by_c = by_c * np.sign(c)
         back = matrices.correlate(matrices.transposed_divide(by_c, d), c, bands)

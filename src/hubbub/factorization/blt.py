@@ -259,11 +259,7 @@ def _log_loss(p: Array, problem: Problem) -> tuple[float, Array]:
 @on_one_thread
 @np.errstate(under="ignore")
 def optimize(
-    workload: Workload,
-    *,
-    buffers: int = 4,
-    participation: Participation = _ONCE,
-    objective: Objective = "mean",
+    workload: Workload, *, buffers: int = 4, participation: Participation = _ONCE, objective: Objective = "mean"
 ) -> Optimized[BufferedLinearToeplitz]:
     """The BLT of least error for a workload: seconds even for 10⁷ rounds.
 

@@ -94,8 +94,7 @@ def _dual(C: Array, inverse_bands: Array, weights: Array) -> Array:
     F: Array = dtrsm(1.0, strategy, B, side=1, lower=1, trans_a=1, overwrite_b=1)
     V: Array = dsyrk(1.0, F, trans=1, lower=1)
     for d in range(1, bands):
-        j = np.arange(rounds - d)
-        V[j + d, j] = 0.0
+        np.fill_diagonal(V[d:], 0.0)
     V += np.tril(V, -1).T
     return V
 

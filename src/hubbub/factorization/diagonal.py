@@ -179,14 +179,14 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
     joined = classes >= 0
     count = int(classes.max()) + 1
 
-    def weights(logarithms: Array) -> tuple[Array, Array]:
+    def weights(logarithms: Array) -> tuple[Array, Array, Array, Poles]:
         v = np.where(joined, softmax(logarithms[:count])[classes], 0.0)
-        return v, np.asarray(softmax(logarithms[count:])) if objective == "max" else np.full(n, 1 / n)
+        w = np.asarray(softmax(logarithms[count:])) if objective == "max" else np.full(n, 1 / n)
+        gram = row_gram(bands, 1 / w)
+        return v, w, gram, _resolving(bands, gram, v, w, effort.poles)
 
     def improved(logarithms: Array) -> Array:
-        v, w = weights(logarithms)
-        gram = row_gram(bands, 1 / w)
-        poles = _resolving(bands, gram, v, w, effort.poles)
+        v, w, gram, poles = weights(logarithms)
         own = v * _diagonal(workload, gram, w, v, poles)
         new = _log_shares(np.bincount(classes[joined], own[joined], count))
         if objective == "max":
@@ -210,9 +210,7 @@ def maximize(workload: Workload, classes: Classes, objective: str, effort: Effor
         start = np.concatenate([start, _log_shares(np.ones(n))])
     residual, most = effort.residual, effort.evaluations
     found = fixed_point(improved, start, tolerance=residual, most=most, within=floored, importance=important)
-    v, w = weights(found.point)
-    gram = row_gram(bands, 1 / w)
-    poles = _resolving(bands, gram, v, w, effort.poles)
+    v, w, _, poles = weights(found.point)
     trace = _proved_trace(workload, w, v, poles)
     first = np.unique(classes[joined], return_index=True)[1]
     # Weights are exact by definition; their sum is 1 up to rounding.

@@ -9,7 +9,7 @@ function has kinks, is Algorithm 2.6 of Lewis and Overton 2013, https://doi.org/
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -113,11 +113,11 @@ def minimize(
             direction = best.gradient * (-first_step * max(float(np.linalg.norm(best.point)), 1e-8) / size)
         found = _search(value_and_gradient, best, direction, most_evaluations)
         if found.value >= best.value - _ROUNDING * abs(best.value):
-            if not remembered.pairs or found.evaluations >= most_evaluations:
-                return Minimum(best.point, best.value, best.gradient, found.evaluations)
+            best = replace(best, evaluations=found.evaluations)
+            if not remembered.pairs or best.evaluations >= most_evaluations:
+                break
             # The remembered curvature may have misled: try once along the gradient itself.
-            remembered, best = _Memory(memory), Minimum(best.point, best.value, best.gradient, found.evaluations)
-            first_step, curvature = 1e-6, None
+            remembered, first_step, curvature = _Memory(memory), 1e-6, None
             continue
         remembered.add(found.point - best.point, found.gradient - best.gradient)
         best = found
@@ -150,4 +150,4 @@ def _search(value_and_gradient: ValueAndGradient, at: Minimum, direction: Array,
                 return Minimum(point, value, gradient, evaluations)
             low = step
             step = 2 * step if math.isinf(high) else (low + high) / 2
-    return Minimum(best.point, best.value, best.gradient, evaluations)
+    return replace(best, evaluations=evaluations)

@@ -20,8 +20,7 @@ from hubbub.factorization.bounds import lower_bound
 from hubbub.factorization.lbfgs import minimize
 from hubbub.factorization.optimized import Optimized, on_one_thread
 from hubbub.mechanism.participation import Participation, SingleParticipation, worst_rounds
-from hubbub.mechanism.strategies import matrices
-from hubbub.mechanism.strategies.matrices import correlate, divide, inverse, transposed_divide
+from hubbub.mechanism.strategies.matrices import correlate, divide, inverse, require_equal_rates, root_series, transposed_divide
 from hubbub.mechanism.strategies.toeplitz import NormalizedToeplitz
 from hubbub.mechanism.workloads import Workload
 
@@ -128,7 +127,7 @@ def optimize(
 
     Source: McKenna 2024, https://arxiv.org/abs/2405.15913.
     """
-    rate = matrices.require_equal_rates(workload)
+    rate = require_equal_rates(workload)
     bands = integer("bands", bands, at_least=1, at_most=workload.rounds)
     separation, participations = worst_rounds(participation, workload.rounds)
     if bands > separation and participations > 1:
@@ -137,7 +136,7 @@ def optimize(
             "overlap; use fewer bands, or toeplitz.optimize"
         )
     n, beta = workload.rounds, workload.momentum
-    start = matrices.root_series(beta, bands)
+    start = root_series(beta, bands)
     found = minimize(lambda c: mean_error(c, n, beta), start, memory=_MEMORY, gradient_tolerance=_SHORT)
     c = found.point / np.linalg.norm(found.point)
     strategy = NormalizedToeplitz(n, tuple(c.tolist()))

@@ -16,17 +16,7 @@ from hubbub.errors import NoiseExhaustedError
 from hubbub.mechanism.participation import Participation
 from hubbub.mechanism.sensitivity import Sensitivity
 
-__all__ = [
-    "Description",
-    "Draw",
-    "Memory",
-    "Progress",
-    "Strategy",
-    "WithLeadingPart",
-    "memory_rows",
-    "progress",
-    "substituted",
-]
+__all__ = ["Description", "Draw", "Memory", "Progress", "Strategy", "WithLeadingPart", "memory_rows", "progress", "substituted"]
 
 # A row of z, or a combination of rows: any array type with + and multiplication by a number.
 Row = Any
