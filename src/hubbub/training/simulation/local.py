@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hubbub._util.checks import integer, non_negative, number, one_of, plain_numbers, positive, shown
-from hubbub.training.simulation import Precision
+from hubbub.training.simulation import Execution
 from hubbub.training.simulation.functional import (
     Constants,
     FlatModel,
@@ -188,12 +188,11 @@ class Stepper:
 class OneByOne:
     """Trains one client at a time, on a copy of the model."""
 
-    def __init__(
-        self, model: nn.Module, loss: Loss, local: LocalTraining, device: torch.device, precision: Precision = "float32"
-    ) -> None:
-        self._worker = FlatModel(deepcopy(model).to(device))
+    def __init__(self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution) -> None:
+        self._worker = FlatModel(deepcopy(model).to(execution.device))
         self._constants = Constants(self._worker.module, loss)
-        self._loss, self._local, self._device, self._precision = loss, local, device, precision
+        self._loss, self._local, self._precision = loss, local, execution.precision
+        self._device = torch.device(execution.device)
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
         """The training of each client; the model stays as it is."""
