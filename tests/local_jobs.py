@@ -10,7 +10,6 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.models import Cnn, Mlp
 from hubbub.training.simulation.local import Job
 
-CPU = torch.device("cpu")
 IMAGES, SENTENCES = (1, 12, 12), (9,)
 # So that last batches are whole, ragged, single, and not there at all.
 SIZES = (13, 20, 7, 0, 11, 1, 20)

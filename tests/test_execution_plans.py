@@ -19,7 +19,7 @@ from hubbub.training.simulation.functional import repeatable
 from hubbub.training.simulation.local import Job, Loss, OneByOne, Schedule
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
-from local_jobs import CPU, IMAGES, SENTENCES, Lstm, jobs
+from local_jobs import IMAGES, SENTENCES, Lstm, jobs
 
 MODELS = local_jobs.MODELS | {
     "deep lstm": (lambda: Lstm(layers=2, bidirectional=True, bias=False), jobs(SENTENCES, sequences=True)),
@@ -43,11 +43,12 @@ Updates = dict[int, torch.Tensor]
 
 
 def one_by_one(model: nn.Module, local: LocalTraining, clients: list[Job], loss: Loss = F.cross_entropy) -> Updates:
-    return {trained.client: trained.update for trained in OneByOne(model, loss, local, CPU).train(model, clients)}
+    return {trained.client: trained.update for trained in OneByOne(model, loss, local, Execution()).train(model, clients)}
 
 
 def batched(model: nn.Module, local: LocalTraining, clients: list[Job], size: int = 4, loss: Loss = F.cross_entropy) -> Updates:
-    return {trained.client: trained.update for trained in Stacks(model, loss, local, CPU, clients=size).train(model, clients)}
+    made = Stacks(model, loss, local, Execution(), clients=size)
+    return {trained.client: trained.update for trained in made.train(model, clients)}
 
 
 @pytest.mark.parametrize("local", LOCALS)

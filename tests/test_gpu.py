@@ -67,10 +67,10 @@ def test_clients_train_as_on_a_processor(name: str, local: LocalTraining) -> Non
     if name == "layers":
         # A GPU drops other numbers.
         model.features, model.single = nn.Identity(), nn.Identity()
-    expected = {t.client: t.update for t in OneByOne(model, F.cross_entropy, local, torch.device("cpu")).train(model, clients)}
+    expected = {t.client: t.update for t in OneByOne(model, F.cross_entropy, local, Execution()).train(model, clients)}
     for plan, maker in {
-        "one by one": OneByOne(model, F.cross_entropy, local, CUDA, "float32"),
-        "stacked": Stacks(model, F.cross_entropy, local, CUDA, "float32", clients=3),
+        "one by one": OneByOne(model, F.cross_entropy, local, Execution(device="cuda")),
+        "stacked": Stacks(model, F.cross_entropy, local, Execution(device="cuda"), clients=3),
     }.items():
         if name == "lstm" and plan == "stacked":
             # cuDNN's recurrent layers do not run under vmap: "auto" trains such clients one by one.

@@ -18,7 +18,7 @@ from hubbub.training.simulation import choice
 from hubbub.training.simulation.choice import Probe
 from hubbub.training.simulation.local import Job, OneByOne
 from hubbub.training.simulation.stacks import Stacks
-from local_jobs import CPU, Standardizes, jobs
+from local_jobs import Standardizes, jobs
 
 PAIR = (6,)
 CLIENTS = [(job.inputs, job.targets) for job in jobs(PAIR)]
@@ -121,7 +121,7 @@ class Table(nn.Module):
 
 
 def first_update(model: nn.Module, clients: Sequence[Job], local: LocalTraining) -> torch.Tensor:
-    return next(iter(Stacks(model, F.cross_entropy, local, CPU, clients=2).train(model, clients))).update
+    return next(iter(Stacks(model, F.cross_entropy, local, Execution(), clients=2).train(model, clients))).update
 
 
 def test_how_long_a_neighbour_trains_changes_nothing_of_a_client_that_has_done() -> None:
@@ -160,7 +160,10 @@ LONG = LocalTraining(epochs=2, batch_size=8, momentum=0.9, schedule="cosine")
 def test_what_a_step_leaves_in_a_buffer_is_there_in_the_next_and_not_for_the_next_client(way: str) -> None:
     torch.manual_seed(0)
     model, clients = Counting(way), jobs((6,))
-    stack, lean = Stacks(model, F.cross_entropy, LONG, CPU, clients=4), OneByOne(model, F.cross_entropy, LONG, CPU)
+    stack, lean = (
+        Stacks(model, F.cross_entropy, LONG, Execution(), clients=4),
+        OneByOne(model, F.cross_entropy, LONG, Execution()),
+    )
     alone = [trained.update for trained in lean.train(model, clients)]
     for _ in range(2):
         found = torch.stack([trained.update for trained in stack.train(model, clients)])
@@ -186,7 +189,7 @@ def weighted(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def test_a_loss_that_reads_numbers_reads_those_of_each_client_in_each_step() -> None:
     torch.manual_seed(0)
     model, clients = nn.Sequential(nn.Linear(6, 10), nn.Tanh()), jobs((6,), sizes=[16] * 12)
-    stack, lean = Stacks(model, weighted, LONG, CPU, clients=4), OneByOne(model, weighted, LONG, CPU)
+    stack, lean = Stacks(model, weighted, LONG, Execution(), clients=4), OneByOne(model, weighted, LONG, Execution())
     for found, alone in zip(stack.train(model, clients), lean.train(model, clients), strict=True):
         assert float((found.update - alone.update).norm()) <= 1e-5 * float(alone.update.norm())
 

@@ -20,7 +20,7 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.special import logsumexp
 from torch import nn
 
-from hubbub._util.checks import Array, integer, plain_numbers
+from hubbub._util.checks import Array, plain_numbers, positive_integer
 from hubbub.accounting.composition import delta
 from hubbub.accounting.statement import rounded_up
 from hubbub.audit.bounds import EveryThreshold, best_merit, clopper_pearson_epsilon, gdp_epsilon, significance
@@ -85,8 +85,7 @@ class Effort:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        count = partial(integer, at_least=1)
-        plain_numbers(self, canaries=count, runs=count, rounds=count)
+        plain_numbers(self, canaries=positive_integer, runs=positive_integer, rounds=positive_integer)
 
     def settled(self, plan: RunPlan, clients: int, dim: int) -> tuple[int, int, int]:
         """The numbers of canaries, runs and rounds for a run.

@@ -114,14 +114,14 @@ class History:
     def undo(self) -> Callable[[], None]:
         """How to return from the record that is applied next to the state as it is, without reading anything again."""
         rounds, epochs, last = len(self.rounds), len(self.epochs), replace(self.rounds[-1]) if self.rounds else None
-        closed, forgets, made, size = self.closed, self.forgets, self.files, self.cohorts_size
+        kept = dict(vars(self))
 
         def restore() -> None:
             self.participations.remove(rounds)
             del self.rounds[rounds:], self.epochs[epochs:]
             if last is not None:
                 self.rounds[-1] = last
-            self.closed, self.forgets, self.files, self.cohorts_size = closed, forgets, made, size
+            vars(self).update(kept)
 
         return restore
 

@@ -267,8 +267,7 @@ class Ledger(Uncopied):
             LedgerError: Another round is pending, or the file of the ledger was changed by another process.
         """
         self.require_begun(ticket)
-        digest = hashlib.sha256(release).hexdigest()
-        self._append({"kind": "commit", "round": ticket.round_index, "release": digest})
+        self._append({"kind": "commit", "round": ticket.round_index, "release": hashlib.sha256(release).hexdigest()})
 
     def abort(self, ticket: Ticket) -> None:
         """Abort a begun round: its cost stays spent.

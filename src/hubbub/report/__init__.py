@@ -7,7 +7,7 @@ marked as private. The page also shows the operator what was computed from clien
 from pathlib import Path
 
 from hubbub._util.files import write_atomic
-from hubbub.report.charts import draw_accuracy, draw_epsilon, draw_over_rounds
+from hubbub.report.charts import draw_epsilon, draw_over_rounds
 from hubbub.report.drawing import canvas, png, styled
 from hubbub.report.page import evaluations, facts, page
 from hubbub.report.summary import RunSummary, escaped, summary, whose
@@ -64,7 +64,9 @@ def draw(run: RunSummary) -> bytes:
     heights = [3, *([2] if run.epsilons else []), *([2] if adaptive else [])]
     figure = canvas(8, sum(heights) + 1)
     accuracy, *panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    draw_accuracy(accuracy, run)
+    # The label says on whose data.
+    on = " on test data" if run.public else f" on held-out {whose(run.guarantee)} (private)"
+    draw_over_rounds(accuracy, [run], "accuracy", f"accuracy{on if run.evaluated else ''}", percent=True)
     if run.epsilons:
         draw_epsilon(panels.pop(0), [run])
     if adaptive:

@@ -43,7 +43,12 @@ def write_audit(folder: Path, name: str, found: _Found) -> None:
     make_folder(folder)
     write_atomic(folder / "audit.json", strict_json.canonical(found))
     # The findings are on disk before a picture can fail.
-    write_atomic(folder / "audit.png", _picture(name, found))
+    with styled():
+        made = canvas(8, 6.5)
+        above, below = made.subplots(2, 1, height_ratios=(2, 3))
+        draw_bounds(above, found)
+        draw_scores(below, found)
+        write_atomic(folder / "audit.png", png(made, f"Audit of {name}: {found['verdict']}"))
     write_atomic(folder / "audit.md", _markdown(name, found).encode())
 
 
@@ -107,15 +112,6 @@ def _check(one: _Found) -> str:
     low, high = one["low"], one["high"]
     allowed = f"{high:.4g}" if low == high else f"at most {high:.4g}" if not low else f"{low:.4g} to {high:.4g}"
     return f"| {one['name']} | {one['value']:.4g} | {allowed} | {'passed' if one['passed'] else '**FAILED**'} |"
-
-
-@styled()
-def _picture(name: str, found: _Found) -> bytes:
-    made = canvas(8, 6.5)
-    above, below = made.subplots(2, 1, height_ratios=(2, 3))
-    draw_bounds(above, found)
-    draw_scores(below, found)
-    return png(made, f"Audit of {name}: {found['verdict']}")
 
 
 def draw_bounds(axes: Any, found: _Found) -> str:

@@ -11,7 +11,7 @@ from hubbub.accounting import rounded_up
 from hubbub.accounting.statement import no_less
 from hubbub.report.audit import draw_bounds, draw_scores
 from hubbub.report.drawing import INK, MARKERS, SERIES, canvas, labelled, legible, look, shown, styled
-from hubbub.report.summary import RunSummary, whose
+from hubbub.report.summary import RunSummary
 
 # Curves of at most this many points have markers.
 _FEW = 40
@@ -118,12 +118,6 @@ def _logarithmic(axes: Any) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(LogFormatter())
-
-
-def draw_accuracy(axes: Any, run: RunSummary) -> None:
-    """Draw accuracy over rounds; the label says on whose data."""
-    on = " on test data" if run.public else f" on held-out {whose(run.guarantee)} (private)"
-    draw_over_rounds(axes, [run], "accuracy", f"accuracy{on if run.evaluated else ''}", percent=True)
 
 
 def draw_epsilon(axes: Any, runs: Sequence[RunSummary]) -> str:

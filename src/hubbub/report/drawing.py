@@ -38,7 +38,9 @@ def styled() -> Iterator[None]:
     """A context, or a decorator of a drawing function: the fonts, colors and grid of all pictures."""
     import matplotlib as mpl
 
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # Letters that this machine has no font for are boxes in a PNG; an SVG is drawn with the reader's fonts.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield
 
 
@@ -75,9 +77,7 @@ def shown(made: Any, what: str) -> str:
 
     buffer = io.StringIO()
     # With a fixed salt the same picture has the same names inside in every run.
-    with mpl.rc_context({"svg.hashsalt": what}), warnings.catch_warnings():
-        # Drawn with the reader's fonts, not with this machine's.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
+    with mpl.rc_context({"svg.hashsalt": what}):
         made.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
@@ -104,13 +104,9 @@ def look(number: int) -> dict[str, Any]:
     return {"color": SERIES[number % count], "linestyle": _DASHES[(number + number // count) % count]}
 
 
-def png(made: Any, title: str = "") -> bytes:
+def png(made: Any, title: str) -> bytes:
     """The figure as a PNG on white, with a title in bold."""
-    if title:
-        made.suptitle(legible(title), x=0.01, ha="left", fontweight="bold", fontsize=12)
+    made.suptitle(legible(title), x=0.01, ha="left", fontweight="bold", fontsize=12)
     buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        # Letters that this machine has no font for are shown as boxes.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        made.savefig(buffer, format="png", facecolor="white")
+    made.savefig(buffer, format="png", facecolor="white")
     return buffer.getvalue()

@@ -193,11 +193,9 @@ class LocalPopulation(Population):
 
     def _injected(self, cohort: Sequence[int], model: nn.Module, round_index: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Those of a cohort whose updates an adversary chooses, if it answers, with their updates."""
-        for client in cohort:
-            if client in self._adversaries:
-                update = adversarial_update(self._adversaries[client], model, round_index)
-                if update is not None:
-                    yield client, update
+        for client in filter(self._adversaries.__contains__, cohort):
+            if (update := adversarial_update(self._adversaries[client], model, round_index)) is not None:
+                yield client, update
 
 
 def adversarial_update(adversary: Adversary, model: nn.Module, round_index: int) -> torch.Tensor | None:

@@ -64,16 +64,14 @@ def draw(
         case parts.TruncatedPoissonSampling(sampling_probability, max_cohort_size):
             chosen = _sampled(coins, len(clients), sampling_probability)
             if len(chosen) > max_cohort_size:
-                kept = uniform_choice(derive(coins, "kept"), len(chosen), max_cohort_size)
-                chosen = [chosen[i] for i in kept]
+                chosen = [chosen[i] for i in uniform_choice(derive(coins, "kept"), len(chosen), max_cohort_size)]
         case parts.CyclicPoissonSampling(sampling_probability, cycle_length):
             # A draw for each client, those of other groups too: a client's draw does not depend on the other members.
             drawn = _sampled(coins, len(clients), sampling_probability)
             groups = _slots(derive(keys.lasting, "groups"), listed, cycle_length)
             chosen = [i for i in drawn if groups[i] == round_index % cycle_length]
         case parts.BallsInBinsSampling(bins):
-            slots = _slots(derive(keys.lasting, "slots"), listed, bins)
-            chosen = np.flatnonzero(slots == round_index % bins).tolist()
+            chosen = np.flatnonzero(_slots(derive(keys.lasting, "slots"), listed, bins) == round_index % bins).tolist()
         case parts.FixedSizeSampling(cohort_size):
             chosen = uniform_choice(coins, len(clients), cohort_size)
         case parts.FixedEpochs(rounds_per_epoch=rounds_per_epoch):

@@ -174,7 +174,7 @@ class _Units(LocalPopulation):
         super().__init__(clients, "example" if isinstance(clients, torch.Tensor) else "client")
         first = clients if isinstance(clients, torch.Tensor) else clients[0]
         _require_channels(first)
-        self._clients, self.channels = clients, first.shape[1]
+        self._clients, self.channels, self._device = clients, first.shape[1], first.device
         for number, inputs in enumerate(clients if self.privacy_unit == "client" else ()):
             _require_channels(inputs)
             if inputs.shape[1] != self.channels:
@@ -187,8 +187,7 @@ class _Units(LocalPopulation):
     ) -> LatticeSum:
         if clip_norm is None:
             raise ConfigError("clip_norm: means and variances have one")
-        device = (self._clients if isinstance(self._clients, torch.Tensor) else self._clients[0]).device
-        lattice, total = lattice_of(clip_norm), torch.zeros(2 * self.channels, dtype=torch.int64, device=device)
+        lattice, total = lattice_of(clip_norm), torch.zeros(2 * self.channels, dtype=torch.int64, device=self._device)
         for first in range(0, len(cohort), _SOME):
             some = cohort[first : first + _SOME]
             numbers = torch.tensor(some, device="cpu")

@@ -278,10 +278,9 @@ class RunState:
         ranks.lead(lambda: take_up(Extends.of(plan.settings), model.vector, optimizer, store.folder if store else None))
         ranks.share(model.vector)
         promise = plan.promise(clients=len(clients), parameters=model.dim, initial_model=model_digest(model.vector))
-        dim = model.dim + plan.clip_norms.further
         path = ReleasePath(
             promise,
-            dim,
+            model.dim + plan.clip_norms.further,
             clients=len(clients),
             seed=plan.seed,
             store=store,

@@ -258,8 +258,7 @@ def _checkpoint(run: Run) -> Claim:
     if run.history.closed:
         return None
     if os.path.lexists(path):
-        rounds = Checkpoint(path, again=False).rounds
-        return f"{path.relative_to(run.folder)} holds the state after {count(rounds, 'round')}"
+        return f"{path.relative_to(run.folder)} holds the state after {count(Checkpoint(path, again=False).rounds, 'round')}"
     gone = any(entry.state == "committed" and t not in kept for t, entry in enumerate(run.history.rounds))
     if gone and not os.path.lexists(run.folder / _SERVER):
         yield f"{path.relative_to(run.folder)} is missing, and releases before it were not kept; restore it"

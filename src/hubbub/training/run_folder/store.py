@@ -240,8 +240,7 @@ class RunStore:
 
     def epochs(self) -> int:
         """One more than the last incarnation that has a key with its number."""
-        numbers = [int(m[1]) for path in _listed(self._keys) if (m := _KEY.fullmatch(path.name))]
-        return max(numbers, default=-1) + 1
+        return max((int(m[1]) + 1 for path in _listed(self._keys) if (m := _KEY.fullmatch(path.name))), default=0)
 
     # Strategy.
 

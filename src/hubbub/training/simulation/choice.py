@@ -46,10 +46,9 @@ Trainer = OneByOne | Stacks
 
 def trainer(clients: int, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution) -> Trainer:
     """The trainer of that many clients at a time."""
-    device = torch.device(execution.device)
     if clients == 1:
-        return OneByOne(model, loss, local, device, execution.precision)
-    return Stacks(model, loss, local, device, execution.precision, clients=clients)
+        return OneByOne(model, loss, local, execution)
+    return Stacks(model, loss, local, execution, clients=clients)
 
 
 @dataclass(frozen=True)

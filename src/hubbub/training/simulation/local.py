@@ -9,8 +9,8 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from hubbub._util.checks import integer, non_negative, number, one_of, plain_numbers, positive, shown
-from hubbub.training.simulation import Precision
+from hubbub._util.checks import integer, non_negative, number, one_of, plain_numbers, positive, positive_integer, shown
+from hubbub.training.simulation import Execution
 from hubbub.training.simulation.functional import (
     Constants,
     FlatModel,
@@ -69,16 +69,14 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         plain_numbers(self, learning_rate=positive, weight_decay=non_negative, proximal=non_negative)
+        plain_numbers(self, batch_size=positive_integer, schedule_rounds=positive_integer)
         integer("local_epochs", self.epochs, at_least=1)
-        integer("batch_size", self.batch_size, at_least=1)
         number("momentum", self.momentum, lambda x: 0 <= x < 1, "be at least 0 and below 1")
         if self.steps is not None:
             integer("local_steps", self.steps, at_least=1)
             if self.epochs != 1:
                 raise ValueError(f"local_epochs = {self.epochs} and local_steps = {self.steps}: give one of them")
         one_of("schedule", self.schedule, get_args(Schedule))
-        if self.schedule_rounds is not None:
-            integer("schedule_rounds", self.schedule_rounds, at_least=1)
         number("final_learning_rate", self.final_learning_rate, lambda x: 0 <= x <= 1, "be from 0 to 1")
         if self.schedule == "constant" and (self.schedule_rounds is not None or self.final_learning_rate):
             raise ValueError("schedule = 'constant': has no schedule_rounds and no final_learning_rate; name a schedule")
@@ -188,12 +186,11 @@ class Stepper:
 class OneByOne:
     """Trains one client at a time, on a copy of the model."""
 
-    def __init__(
-        self, model: nn.Module, loss: Loss, local: LocalTraining, device: torch.device, precision: Precision = "float32"
-    ) -> None:
-        self._worker = FlatModel(deepcopy(model).to(device))
+    def __init__(self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution) -> None:
+        self._worker = FlatModel(deepcopy(model).to(execution.device))
         self._constants = Constants(self._worker.module, loss)
-        self._loss, self._local, self._device, self._precision = loss, local, device, precision
+        self._loss, self._local, self._precision = loss, local, execution.precision
+        self._device = torch.device(execution.device)
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:
         """The training of each client; the model stays as it is."""

@@ -299,7 +299,7 @@ class SimulatedPopulation(LocalPopulation):
             raise ConfigError(f"client {client}: the adversary does not answer in round {round_index}")
         if self._single is None or self._single[0] is not model:
             self._runnable(model, 1)
-            self._single = model, OneByOne(model, self._loss, self._local, self._device, self._execution.precision)
+            self._single = model, OneByOne(model, self._loss, self._local, self._execution)
         return self._single[1].trained(flat_parameters(model).to(self._device), self._job(client, round_index))
 
     def _chunks(self, cohort: Cohort, model: nn.Module) -> list[list[int]]:

@@ -139,13 +139,10 @@ def _convolution(function: Callable[..., torch.Tensor], spatial: int) -> Callabl
         if x.ndim != spatial + 2:
             return NotImplemented
 
-        def rule(
-            clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-        ) -> tuple[torch.Tensor, int]:
-            grouped = _in_channels(x, dims[0], clients)
-            own = _stack(weight, dims[1], clients).flatten(0, 1)
-            shift = None if bias is None else _stack(bias, dims[2], clients).flatten()
-            out = function(grouped, own, shift, stride, padding, dilation, groups * clients)
+        def rule(clients: int, dims: Dims, x: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, int]:
+            own, *shift = (_stack(part, dim, clients).flatten(0, 1) for part, dim in zip(weights, dims[1:], strict=True))
+            given = _in_channels(x, dims[0], clients), own, shift[0] if shift else None
+            out = function(*given, stride, padding, dilation, groups * clients)
             return out.unflatten(1, (clients, -1)), 1
 
         return _apply(rule, x, weight, bias)
@@ -215,14 +212,10 @@ class _Affine(torch.autograd.Function):
 def _linear(_: _Rewriting, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
     """A linear layer: one batched product of matrices."""
 
-    def rule(
-        clients: int, dims: Dims, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, int]:
-        stacked = _stack(x, dims[0], clients)
-        rows, across = stacked.reshape(clients, -1, stacked.shape[-1]), _stack(weight, dims[1], clients)
-        shift = None if bias is None else _stack(bias, dims[2], clients)
-        given = _narrowed(rows), _narrowed(across), None if shift is None else _narrowed(shift)
-        out = _Affine.apply(*given)  # type: ignore[no-untyped-call] # torch leaves it without types
+    def rule(clients: int, dims: Dims, *tensors: torch.Tensor) -> tuple[torch.Tensor, int]:
+        stacked, *weights = (_stack(part, dim, clients) for part, dim in zip(tensors, dims, strict=True))
+        rows, across, *shift = map(_narrowed, (stacked.reshape(clients, -1, stacked.shape[-1]), *weights))
+        out = _Affine.apply(rows, across, shift[0] if shift else None)  # type: ignore[no-untyped-call] # torch leaves it without types
         return out.reshape(*stacked.shape[:-1], -1), 0
 
     return _apply(rule, x, weight, bias)

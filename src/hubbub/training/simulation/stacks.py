@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from hubbub.training.simulation import Precision
+from hubbub.training.simulation import Execution
 from hubbub.training.simulation.faults import require_own
 from hubbub.training.simulation.functional import Constants, computing, difference, in_range, repeatable
 from hubbub.training.simulation.local import Job, LocalTraining, Loss, Stepper, Trained, trainable
@@ -33,24 +33,16 @@ _KEPT = 256 * 2**20
 class Stacks:
     """Trains K clients at a time, on a copy of the model."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        local: LocalTraining,
-        device: torch.device,
-        precision: Precision = "float32",
-        *,
-        clients: int,
-    ) -> None:
-        module = deepcopy(model).to(device).train()
+    def __init__(self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, *, clients: int) -> None:
+        module = deepcopy(model).to(execution.device).train()
         self._constants = Constants(module, loss)
         for parameter in module.parameters():
             # The clients' own stand in for them.
             parameter.requires_grad_(False)
         self._model = StackedModel(module, clients)
         self.clients = clients
-        self._loss, self._local, self._device, self._precision = loss, local, device, precision
+        self._loss, self._local, self._precision = loss, local, execution.precision
+        self._device = torch.device(execution.device)
         # Torch's plain cross entropy needs no loop over clients.
         self._entropy = loss is F.cross_entropy
         if type(loss) is nn.CrossEntropyLoss:
