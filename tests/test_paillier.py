@@ -142,7 +142,7 @@ def test_short_exponents_are_drawn_from_all_of_half_the_bits_of_n(monkeypatch: p
 def test_keys_do_not_mix() -> None:
     ours, theirs = small().public_key, other().public_key
     c = theirs.encrypt([1, 2])
-    with pytest.raises(ValueError, match=f"{ours.key_id} and {theirs.key_id}"):
+    with pytest.raises(ValueError, match=f"under the key .{theirs.key_id}., not under .{ours.key_id}"):
         ours.encrypt([1, 2]) + c
     with pytest.raises(ValueError, match="not under"):
         small().decrypt(c)

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -234,14 +233,9 @@ def compare(setting: Setting, options: Mapping[str, Any], names: str | None, *, 
     objective: Objective = one_of("objective", options["objective"], ("mean", "max"))  # type: ignore[assignment] # as checked
     known = [name for name in DESCRIPTIONS if name != "file"]
     asked = known if names is None else [one_of("--families", name.strip(), known) for name in names.split(",")]
-    families = []
-    for name in dict.fromkeys(asked):
-        family = Family(name)
-        for key, value in options.items():
-            # Each has the options that it takes.
-            with suppress(ConfigError):
-                family = replace(family, **{key: value})
-        families.append(family)
+    # Each has the options that it takes.
+    taken = {name: {key: value for key, value in options.items() if key in FAMILIES[name].options} for name in asked}
+    families = [Family(name, **own) for name, own in taken.items()]
     for key in ("bands", "buffers"):
         if options[key] is not None and all(getattr(family, key) is None for family in families):
             raise ConfigError(f"--{key} with --families {','.join(asked)}: none of them takes it; leave it out")

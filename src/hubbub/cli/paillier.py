@@ -82,12 +82,12 @@ def shares(folder: Path, holders: int, t: int, min_contributions: int, bits: int
 
 def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
     t, n, least = public.threshold, public.holders, public.min_contributions
-    last = f" to {folder / key_files.share_name(n)}"
-    lines = [
+    say(
+        console(),
         f"Wrote {folder / key_files.PUBLIC}",
         f"  Public: for clients, the server and the holders. Its key id is {public.key_id} for holders, and "
         f"{public.public_key.key_id} for clients (paillier-key-id); send it to them over another channel.",
-        f"Wrote {folder / key_files.share_name(1)}{last}",
+        f"Wrote {folder / key_files.share_name(1)} to {folder / key_files.share_name(n)}",
         "  Secret: one for each holder. Send each over a confidential channel, have its key id compared, then delete it here, "
         "with its backups.",
         "",
@@ -96,16 +96,13 @@ def _explain(folder: Path, public: threshold.ThresholdKey) -> None:
         f"Decryption works while at most {n - t} of them are away or lie; a holder who lies is named."
         if n > t
         else "Nothing is decrypted while one of them is away, and never again if one share is lost.",
-    ]
-    lines += [
         "Holders decrypt whatever the server sends, single contributions too: it must be trusted to send sums."
         if least == 1
         else f"Holders add contributions themselves and decrypt sums of at least {least}. They trust the server that each "
         "comes from another client.",
         "The primes were in this machine's memory and are stored nowhere: whoever read it at that moment can decrypt "
         "everything under this key.",
-    ]
-    say(console(), *lines)
+    )
 
 
 def _require_free(folder: Path, names: list[str]) -> None:
@@ -143,14 +140,12 @@ def bench(folder: Path, bits: int, sizes: str | None, *, as_json: bool) -> None:
     from hubbub.report.pictures import draw_operation_times
 
     key_bits = integer("bits", bits, at_least=256, at_most=4096)
-    if key_bits % 2:
-        raise ValueError(f"bits = {key_bits}: must be even, for two primes of one length")
-    wanted = _sizes(sizes, key_bits)
+    wanted, subjects = _sizes(sizes, key_bits), _subjects(key_bits)
     files.make_folder(folder)
     screen = console()
     if not as_json:
         say(screen, "Measuring with temporary keys: about half a minute at 1024 bits, longer at more")
-    seconds = measured(_subjects(key_bits), wanted, key_bits)
+    seconds = measured(subjects, wanted, key_bits)
     times = [
         {"implementation": name, "operation": operation, "stage": stage, "operand_bits": size, "seconds": value}
         for (stage, operation), curves in seconds.items()

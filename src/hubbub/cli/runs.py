@@ -125,7 +125,7 @@ def account_runs(folders: Sequence[Path], flags: Mapping[str, Any], *, as_json: 
         for line in (*answer.statement(facts).splitlines(), *_unchecked(rows)):
             console().print(printable(line))
     else:
-        _print(answer, rows)
+        _print(answer, rows, costs)
 
 
 def _row(run: Recorded, cost: Spent, promise: Promise) -> dict[str, Any]:
@@ -149,9 +149,9 @@ def _row(run: Recorded, cost: Spent, promise: Promise) -> dict[str, Any]:
     }
 
 
-def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
+def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]], costs: Sequence[Spent]) -> None:
     screen = console()
-    for row in rows:
+    for row, cost in zip(rows, costs, strict=True):
         earlier = f", with {row['earlier_runs']} earlier" if row["earlier_runs"] else ""
         label = "; simulation, not for release" if row["simulation"] else ""
         rounds = "1 round, which adds" if row["rounds_left"] == 1 else f"{row['rounds_left']} rounds, which add"
@@ -161,10 +161,7 @@ def _print(answer: PrivacyGuarantee, rows: Sequence[dict[str, Any]]) -> None:
             f"{row['run']}: {row['rounds']} of {row['planned_rounds']} rounds, {row['state']}{earlier}: epsilon "
             f"{rounded_up(row['epsilon'])}{whole if row['rounds_left'] else ''}{label}",
         )
-        if row["worse_than_promised"]:
-            promised, happened = rounded_up(row["promised_epsilon"]), rounded_up(row["epsilon"])
-            say(screen, f"  worse than promised: promised {promised}, happened {happened}")
-        say(screen, *(f"  {breach}" for breach in row["breaches"]))
+        say(screen, *(f"  {warning}" for warning in cost.warnings()))
     say_guarantee(answer)
     say(screen, *_unchecked(rows))
 

@@ -132,9 +132,7 @@ class How:
 
         stack = ExitStack()
         try:
-            writers: dict[str, tracking.Write] = {}
-            for name, place in named.items():
-                writers[name] = stack.enter_context(getattr(tracking, name)(place, run_name))
+            writers = {name: stack.enter_context(getattr(tracking, name)(place, run_name)) for name, place in named.items()}
 
             def show(row: Mapping[str, Any]) -> None:
                 for name, write in list(writers.items()):

@@ -31,7 +31,6 @@ __all__ = [
     "DATASETS",
     "MODELS",
     "SAMPLINGS",
-    "STRATEGIES",
     "Config",
     "absolute",
     "dump",
@@ -60,7 +59,6 @@ MODELS = {
     "linear": "hubbub.models:Linear",
     "mlp": "hubbub.models:Mlp",
 }
-STRATEGIES = tuple(FAMILIES)
 # Other names of strategies.
 _ALIASES = {"toeplitz": "banded-toeplitz", "binary-tree": "tree", "independent": "identity"}
 SAMPLINGS = (*SAMPLING_WORDS.values(), "pattern")

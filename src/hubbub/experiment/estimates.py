@@ -103,9 +103,7 @@ def remembered_rows(plan: RunPlan) -> int:
     if plan.mechanism is None:
         return 0
     known = memory_rows(plan.mechanism.strategy)
-    if known is not None:
-        return known
-    return progress(plan.mechanism.strategy, min(plan.rounds, 4096)).most_remembered
+    return progress(plan.mechanism.strategy, min(plan.rounds, 4096)).most_remembered if known is None else known
 
 
 def remembered_bytes(rows: int | None, plan: RunPlan, parameters: int | None, ranks: int = 1) -> int | None:

@@ -42,11 +42,12 @@ _SPARE_BYTES = 1
 _LONGEST_PROOF = 16_384
 
 
-def said(content: RecordDict) -> ConfigRecord:
-    """The record that every message has."""
-    if RECORD not in content.config_records:
-        raise ValueError(f"has no ConfigRecord {RECORD!r}")
-    return content.config_records[RECORD]
+def said(content: RecordDict, name: str = RECORD) -> ConfigRecord:
+    """A record of configuration; by default the one that every message has."""
+    record = content.get(name)
+    if not isinstance(record, ConfigRecord):
+        raise ValueError(f"has no ConfigRecord {name!r}")
+    return record
 
 
 def agreement_of(data: object) -> Agreement:
@@ -163,10 +164,7 @@ def parts(content: RecordDict, name: str, most: int) -> tuple[bytes, ...]:
 
 def data_of(content: RecordDict, name: str) -> bytes:
     """The bytes of a record of its own."""
-    record = content.get(name)
-    if not isinstance(record, ConfigRecord):
-        raise ValueError(f"has no ConfigRecord {name!r}")
-    return bytes_of(record, "data")
+    return bytes_of(said(content, name), "data")
 
 
 def bytes_of(record: ConfigRecord, name: str, at_most: int | None = None) -> bytes:

@@ -254,7 +254,7 @@ def kept_agreement(folder: Path | None, make: Callable[[str], Agreement], *, rou
     with files.refusing(path, "cannot be read", "restore it from a copy of the folder"):
         stored = strict_json.loads(files.read(path, at_most=_LARGEST))
         agreement = make(stored["run"])
-    if strict_json.loads(strict_json.canonical(agreement.record())) != stored:
+    if agreement.record() != stored:
         raise RunFolderError(
             f"{path}: clients and holders agreed on other terms; restore it, or start a new run in a new folder"
         )

@@ -33,15 +33,11 @@ from hubbub.flower.messages import (
 from hubbub.flower.separation import require_kept
 from hubbub.mechanism import Mechanism
 from hubbub.noise.lattice import Lattice
-from hubbub.noise.steps import DEVIATIONS, share_stddev
+from hubbub.noise.steps import DEVIATIONS, LARGEST, share_stddev
 from hubbub.training.aggregate import LatticeSum, lattice_of, statistics
 from hubbub.training.clipping import CountSplit, with_indicator
 
 TRAIN_LOSS = "train_loss"
-# Sums of whole numbers below this are exact in float64.
-_EXACT = 2**52
-
-
 # Messages that are pushed at once.
 _PUSHED = 256
 # Seconds between two polls of all missing replies, at first and at most.
@@ -186,7 +182,7 @@ class Summing:
         """A client's noised steps, ``(dim,)`` int64, which the server cannot clip again."""
         steps = noised_steps(self.layout, content, counted=self.split is not None, mods="[noising_mod, clipping_mod]")
         # Not by abs(), which leaves the least int64 negative.
-        largest = min(self.lattice.radius + DEVIATIONS * self._share_stddev(), _EXACT // cohort)
+        largest = min(self.lattice.radius + DEVIATIONS * self._share_stddev(), int(LARGEST) // cohort)
         if max(int(steps.max()), -int(steps.min())) > largest:
             raise ValueError(f"its numbers are larger than an update and its noise can be, {largest} steps")
         return steps

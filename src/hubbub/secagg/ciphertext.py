@@ -244,12 +244,8 @@ class Ciphertext:
     def __add__(self, other: object) -> Ciphertext:
         """The sums, with ciphertexts or plain whole numbers."""
         if isinstance(other, Ciphertext):
-            if other.public_key != self.public_key:
-                raise ValueError(
-                    f"the ciphertexts have the keys {self.public_key.key_id} and {other.public_key.key_id}: only those of one "
-                    f"key can be added"
-                )
-            return self._times(list(other.integers), other.shape)
+            added = self.public_key.require_own("the ciphertext that is added", other)
+            return self._times(list(added.integers), added.shape)
         return self._plus("the constant that is added", other, 1)
 
     # `sum` begins with 0.

@@ -359,12 +359,8 @@ def joined(numbers: npt.NDArray[np.int64], width: int, count: int) -> list[int]:
         >>> joined(np.array([1, -2, 3]), width=8, count=2)
         [-511, 3]
     """
-    bias, half = _bias(width, count), 1 << (width - 1)
-    integers = []
-    for start in range(0, numbers.size, count):
-        lifted = (numbers[start : start + count] + half).tolist()
-        integers.append(int(gmpy2.pack(lifted + [half] * (count - len(lifted)), width)) - bias)
-    return integers
+    bias, lifted = _bias(width, count), np.pad(numbers, (0, -numbers.size % count)) + (1 << (width - 1))
+    return [int(gmpy2.pack(row.tolist(), width)) - bias for row in lifted.reshape(-1, count)]
 
 
 def taken_apart(lifted: list[int], width: int, count: int) -> npt.NDArray[np.int64]:

@@ -161,10 +161,7 @@ def generate(bits: int = 3072) -> PrivateKey:
         >>> private.decrypt(private.public_key.encrypt([1, -2]) + private.public_key.encrypt([3, 4]))
         [4, 2]
     """
-    size = integer("bits", bits, at_least=SMALLEST_BITS, at_most=LARGEST_BITS)
-    if size % 2:
-        raise ValueError(f"bits = {size}: must be even, for two primes of one length")
-    return PrivateKey(*prime_pair(size))
+    return PrivateKey(*prime_pair(integer("bits", bits, at_least=SMALLEST_BITS, at_most=LARGEST_BITS)))
 
 
 def _half(ciphertexts: list[mpz], p: mpz, other: mpz, threads: int) -> list[mpz]:

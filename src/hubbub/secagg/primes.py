@@ -45,6 +45,8 @@ def fit_short_exponents(p: int, q: int) -> bool:
 
 def prime_pair(bits: int) -> tuple[int, int]:
     """Two primes whose product has exactly ``bits`` bits (an even number) and fits short exponents."""
+    if bits % 2:
+        raise ValueError(f"bits = {bits}: must be even, for two primes of one length")
     while True:
         p, q = _blum_prime(bits // 2), _blum_prime(bits // 2)
         if p != q and far_apart(p, q) and fit_short_exponents(p, q):

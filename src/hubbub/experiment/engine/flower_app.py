@@ -22,7 +22,7 @@ from hubbub.experiment.build import ClientSide, build, client_side
 from hubbub.experiment.engine.apps import RUN_APP, write_run_app
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.flower.local_grid import LocalGrid
-from hubbub.flower.messages import addressed
+from hubbub.flower.messages import addressed, first_config, single_arrays
 from hubbub.flower.mods import noising_mod
 from hubbub.flower.options import promises
 from hubbub.flower.population import ROUND_INDEX, GridPopulation, load, trained
@@ -55,10 +55,8 @@ def client_app(config_file: Path) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         side = _client_side(config_file.read_bytes(), bool(context.run_config["allow-import"]))
-        (arrays,) = message.content.array_records.values()
-        (told,) = message.content.config_records.values()
-        load(side.model, arrays)
-        round_index = integer(ROUND_INDEX, told[ROUND_INDEX], at_least=0)
+        load(side.model, single_arrays(message.content))
+        round_index = integer(ROUND_INDEX, first_config(message.content)[ROUND_INDEX], at_least=0)
         # On Flower no unit is an example.
         clients = cast(SimulatedPopulation, side.population)
         vector, loss = clients.train_client(_partition(context), side.model, round_index)
@@ -67,8 +65,7 @@ def client_app(config_file: Path) -> ClientApp:
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         side = _client_side(config_file.read_bytes(), bool(context.run_config["allow-import"]))
-        (arrays,) = message.content.array_records.values()
-        load(side.model, arrays)
+        load(side.model, single_arrays(message.content))
         (found,) = side.population.measure([_partition(context)], side.model)
         return Message(RecordDict({"metrics": MetricRecord({**(found or {})})}), reply_to=message)
 

@@ -89,13 +89,8 @@ class PointSummary:
     @property
     def promised(self) -> str:
         """That epsilon with its delta and relation; a dash without one."""
-        for cell in self.cells:
-            if (
-                cell.state == "finished"
-                and cell.epsilon is not None
-                and cell.delta is not None
-                and cell.epsilon == self.epsilon
-            ):
+        for cell in (cell for cell in self.cells if cell.state == "finished"):
+            if cell.epsilon is not None and cell.delta is not None and cell.epsilon == self.epsilon:
                 return f"{rounded_up(cell.epsilon)} at delta {no_less(cell.delta)}, {cell.neighboring_relation}"
         return "–"
 
