@@ -97,7 +97,7 @@ def test_it_goes_on_again_and_says_what_it_charges(place: Path, capsys: pytest.C
     assert extend("one", "four") == 0
     told = capsys.readouterr().out
     assert "together with 3 earlier runs" in told
-    assert re.search(r"The privacy cost also counts its earlier runs: .*two, .*three", told)
+    assert re.search(r"The privacy cost also counts other runs over the same people: .*two, .*three", told)
     found = answer("account", "four")["epsilon"]
     everything = [event for run in ("one", "two", "three", "four") for event in alone(run)]
     assert found == pytest.approx(accounting.epsilon(everything, 1e-5, "zero-out"), rel=1e-9)

@@ -68,6 +68,13 @@ def number(text: str) -> float:
     return value
 
 
+def ledger_head(text: str) -> str:
+    """The hash of a ledger's record, whole."""
+    if not re.fullmatch("[0-9a-fA-F]{64}", text):
+        raise typer.BadParameter(f"{text[:80]!r} is no head, which has 64 hexadecimal digits; give all of it")
+    return text
+
+
 def whole_option(words: str, metavar: str = "N", panel: str | None = None) -> Any:
     """A flag for a :func:`whole` number."""
     return typer.Option(parser=whole, metavar=metavar, help=words, rich_help_panel=panel)
@@ -113,7 +120,7 @@ TrackPrivate = Annotated[
     bool,
     typer.Option("--track-private", help="Also send MLflow and W&B numbers that no epsilon covers, such as training losses."),
 ]
-Head = Annotated[str | None, typer.Option(metavar="H", help=_HEAD)]
+Head = Annotated[str | None, typer.Option(parser=ledger_head, metavar="H", help=_HEAD)]
 Assignments = Annotated[list[str] | None, typer.Option("--set", help="Set section.key=value over the file; may be repeated.")]
 Mechanism = Annotated[
     str | None, typer.Option(metavar="NAME[:KEY=VALUE,…]|FILE|RUN", help=_MECHANISM, autocompletion=_families)

@@ -279,7 +279,7 @@ def extend(folder: Path, rounds: int, assignments: Sequence[str], out: Path | No
     said = f"epsilon {rounded_up(cost.epsilon)} at delta {no_less(cost.delta)}" if cost.private else "no privacy guarantee"
     lines = [f"{folder}: {done} of {recorded.promise.rounds} rounds, {said}"]
     if (others := privacy["earlier_runs"][1:]) and "earlier_runs" not in named.get("privacy", {}):
-        lines.append(f"The privacy cost also counts its earlier runs: {', '.join(others)}")
+        lines.append(f"The privacy cost also counts other runs over the same people: {', '.join(others)}")
     lines += configs.replaced(layer, named, str(folder / "config.toml"))
     if named.get("privacy", {}).get("clipping") == "fixed":
         # Settings of an adaptive clip norm, which is fixed from here on.

@@ -16,6 +16,7 @@ under a secret of the run, so that separation is kept over restarts and nobody c
 
 import hashlib
 import hmac
+import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ from hubbub.mechanism import participation as parts
 
 _COMPUTED = ("key", "mechanism.epsilon", "mechanism.l2_sensitivity", "mechanism.stddev")
 _MOST_NAMED = 4
+# The logarithm of a chance by which no right run is refused.
+_UNLIKELY = math.log(1e-15)
 # Random cohorts whose epsilon depends on the rounds of one name, or on how many names there are.
 _FOLLOWED = (parts.CyclicPoissonSampling, parts.BallsInBinsSampling, parts.TruncatedPoissonSampling)
 
@@ -87,6 +90,8 @@ class Ledger(Uncopied):
         self._listed: tuple[Sequence[Hashable], npt.NDArray[np.int64], npt.NDArray[np.uint64]] | None = None
         # Who was in random cohorts since the ledger was opened; never on disk, where it would be secret.
         self._drawn = Participations(cohorts=False)
+        # The size of the last cohort since then, and how many cohorts in a row had it.
+        self._alike = -1, 0
         # Whether memory and file are one state; and whether the file of cohorts may hold more than the records account for.
         self._sound, self._unrecorded = True, True
         if path is not None and path.is_symlink():
@@ -212,9 +217,9 @@ class Ledger(Uncopied):
 
         A cohort that the promise cannot give is refused. Of a pattern the ledger knows who took part when, over all starts. Of
         random cohorts it knows no names on disk: it refuses more clients than a cohort of a fixed size, or a truncated one,
-        has, and, as far as it saw since it was opened, a client in rounds of two groups or bins, and more clients than the
-        ``population`` of truncated cohorts. The epsilon of other cohorts depends on neither names nor number: further clients
-        of a fixed-size sample only lower the chance of each.
+        has, and, as far as it saw since it was opened, a client in rounds of two groups or bins, more clients than the
+        ``population`` of truncated cohorts, and Poisson cohorts that are all of one size. The epsilon of other cohorts
+        depends on neither names nor number: further clients of a fixed-size sample only lower the chance of each.
 
         Args:
             round_index: The next round.
@@ -231,7 +236,9 @@ class Ledger(Uncopied):
         if isinstance(cohort, str | bytes):
             raise TypeError(f"cohort = {shown(cohort)}: must be a list of clients, such as [{shown(cohort)}]")
         round_index = integer("round_index", round_index, at_least=0)
-        if round_index != self.next_round or round_index >= self.promise.rounds:
+        if self.next_round >= self.promise.rounds:
+            raise LedgerError(f"round_index = {round_index}: all {self.promise.rounds} rounds are done, and none is left")
+        if round_index != self.next_round:
             raise LedgerError(
                 f"round_index = {round_index}: the next round is {self.next_round} of {self.promise.rounds}; "
                 "a row of noise is used once, in order"
@@ -254,6 +261,7 @@ class Ledger(Uncopied):
         self._append({"kind": "begin", **body}, block)
         if tags is not None and listed is None:
             self._drawn.add(round_index, self._drawn.block(round_index, tags))
+        self._alike = len(cohort), self._alike[1] + 1 if self._alike[0] == len(cohort) else 1
         return Ticket(round_index, clip_norm)
 
     def commit(self, ticket: Ticket, release: bytes) -> None:
@@ -320,6 +328,10 @@ class Ledger(Uncopied):
         promise for all rounds is the statement.
         """
         return self.promise.after(len(self.history.rounds), delta)
+
+    def statement(self, delta: float | None = None) -> str:
+        """The full privacy statement of the rounds recorded so far, to be published; by default at the promised delta."""
+        return self.spent(self.promise.delta if delta is None else delta).statement(self.promise.facts(self.head))
 
     def _append(self, body: Mapping[str, Any], block: bytes = b"") -> None:
         """Write a record, and before it its block of the file of cohorts."""
@@ -408,6 +420,8 @@ class Ledger(Uncopied):
             self._require_count(round_index, len(cohort), promised.cohort_size, "in its cohort")
         if isinstance(promised, parts.TruncatedPoissonSampling):
             self._require_count(round_index, len(cohort), promised.max_cohort_size, "in its cohort")
+        if isinstance(promised, parts.PoissonSampling | parts.CyclicPoissonSampling):
+            self._require_drawn(round_index, len(cohort), promised.sampling_probability)
         if not listed and not isinstance(promised, _FOLLOWED):
             return None
         numbers = found.numbers(tags)
@@ -425,6 +439,19 @@ class Ledger(Uncopied):
                 + f" and the run promised {promised}"
             )
         return tags
+
+    def _require_drawn(self, round_index: int, size: int, q: float) -> None:
+        """Refuse cohorts that are all of one size, as batches of a shuffled list are, where each client is drawn by itself."""
+        before = self._alike[1] if self._alike[0] == size else 0
+        # The chance of a cohort of this size, of whatever number of clients it is likeliest: size / q.
+        rest, choices = size / q - size, math.lgamma(size / q + 1) - math.lgamma(size + 1) - math.lgamma(size / q - size + 1)
+        chance = choices + size * math.log(q) + (rest * math.log1p(-q) if rest else 0.0)
+        if before * chance + math.log(self.promise.rounds) < _UNLIKELY:
+            raise ParticipationError(
+                f"round {round_index}: the {before} cohorts before it had {size} clients each, as it has, and where each "
+                f"client is drawn by itself with probability {q:g}, that happens in less than one of 10^15 runs; draw each by "
+                "itself, or promise how batches are dealt out (FixedEpochs, MinSeparation)"
+            )
 
     def _require_count(self, round_index: int, count: int, most: int, where: str) -> None:
         """Refuse more clients than the promise has."""

@@ -92,7 +92,7 @@ def _promise(run: Run) -> Claim:
         return "nothing is promised: epsilon is infinite"
     again = promise.after(promise.rounds, promise.delta)
     sensitivity = f"sensitivity {rounded_up(again.l2_sensitivity or 0.0)} of {again.sensitivity_of}"
-    detail = f"{sensitivity}, noise {promise.mechanism.stddev:.6g}, epsilon {rounded_up(again.epsilon)}"
+    detail = f"{sensitivity}, noise multiplier {promise.mechanism.noise_multiplier:.6g}, epsilon {rounded_up(again.epsilon)}"
     return f"computed again from the strategy: {detail}"
 
 
@@ -103,8 +103,9 @@ def _participation(run: Run) -> Claim:
         return "nothing is promised"
     if not joined.clients:
         devices = run.promise.terms.pattern_kept_by == "devices"
-        who = "each device enforces the pattern itself" if devices else "cohorts are drawn at random"
-        return "nobody took part yet" if run.promise.lists_clients else f"{who}, and the ledger has no list of participants"
+        who = "each device enforces the pattern itself" if devices else "cohorts are drawn at random, each client in secret"
+        unseen = f"not checked: {who}, and the ledger has no list of participants"
+        return "nobody took part yet" if run.promise.lists_clients else unseen
     for broken in run.broken.of_clients:
         yield f"{broken}; the actual epsilon is {rounded_up(run.cost.happened.epsilon)}"
     most = count(int(joined.counts.max()), "round")
@@ -131,7 +132,8 @@ def _releases(store: RunStore, promise: Promise, history: History) -> Claim:
             yield f"the release of round {t} is off the lattice of its clip_norm = {clip_norm} in ledger.jsonl"
     beyond = f"; {len(kept - needed)} more are of no committed round" if kept - needed else ""
     others = "" if all_kept else " (others were not kept)"
-    return f"{len(kept & needed)} releases, each as its digest in the ledger{others}{beyond}"
+    checked = f"{len(kept & needed)} releases, each as its digest in the ledger{others}"
+    return f"{checked if all_kept or kept & needed else 'not checked: none was kept'}{beyond}"
 
 
 def _clip_norms(run: Run) -> Claim:

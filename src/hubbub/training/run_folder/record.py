@@ -208,6 +208,9 @@ def ledger_of(folder: Path) -> Path:
     path = folder / "ledger.jsonl"
     with refusing(folder, "is no run", then="name a folder that you may read"):
         there = path.is_file()
+    if not there and (folder / "published.json").is_file():
+        step = f"its statement is in guarantee.json, and 'hubbub verify {folder}' checks it"
+        raise RunFolderError(f"{folder}: is the published part of a run; {step}")
     if not there:
         raise RunFolderError(f"{folder}: is no run (ledger.jsonl not there); name the folder that 'hubbub train' made")
     return path

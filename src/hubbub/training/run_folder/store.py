@@ -109,9 +109,10 @@ class RunStore:
                 held.enter_context(files.locked_folder(self._state, wait=False))
                 lock.write_text(f"{os.getpid()}\n")
             except BlockingIOError as error:
-                holder = lock.read_bytes()[:20].decode("ascii", "replace").strip() or "unknown"
-                step = "close the generator that has it open" if holder == str(os.getpid()) else "wait for it"
-                raise RunFolderError(f"{self.folder}: process {holder} is at work on this run; {step}") from error
+                number = lock.read_bytes()[:20].decode("ascii", "replace").strip()
+                step = "close the generator that has it open" if number == str(os.getpid()) else "wait for it"
+                holder = f"process {number}" if number else "another process"
+                raise RunFolderError(f"{self.folder}: {holder} is at work on this run; {step}") from error
             except OSError as error:
                 where, step = error.filename or lock, "choose another folder (--out, or state= of a strategy)"
                 step = "make it writable" if os.path.lexists(self.ledger_path) else step
