@@ -61,9 +61,7 @@ def test_acc_9_replace_one_doubles_the_sensitivity() -> None:
     "participation", [MinSeparation(10, 4), FixedEpochs(4, 10), SingleParticipation(), every_round(40)], ids=repr
 )
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
-def test_a_calibrated_mechanism_meets_its_budget_and_no_less_noise_would(
-    strategy: Identity, participation: MinSeparation, relation: str
-) -> None:
+def test_calibrated_noise_is_the_least_in_the_budget(strategy: Identity, participation: MinSeparation, relation: str) -> None:
     mechanism = accounting.calibrate(strategy, participation, epsilon=3.0, delta=1e-6, neighboring_relation=relation)
     assert 3.0 * (1 - 1e-9) <= accounting.guarantee(mechanism, 1e-6, relation).epsilon <= 3.0
     less = Mechanism(strategy, participation, mechanism.noise_multiplier * (1 - 1e-6))

@@ -330,9 +330,7 @@ def test_a_run_by_the_commands_can_be_planned_trained_resumed_and_verified(engin
     assert "2.safetensors: holds torch.float64 (0,), this run releases" in faults["clip norms"]
 
 
-def test_a_ledger_whose_clip_norms_do_not_follow_from_its_releases_is_no_proof(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_whose_clip_norms_contradict_its_releases_is_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     following = AdaptiveClipping.following
     with monkeypatch.context() as patch:
         patch.setattr(AdaptiveClipping, "following", lambda rule, norm, fraction: 1.01 * following(rule, norm, fraction))

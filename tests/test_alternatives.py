@@ -299,9 +299,7 @@ def test_rounds_of_independent_noise_have_the_calibrated_noise_over_the_root_of_
     ],
     ids=["no privacy", "pattern", "pattern, rounds", "balls in bins", "ended by a budget", "takes long to optimize"],
 )
-def test_runs_without_noise_or_of_which_no_others_are_tried_have_no_table(
-    table: Callable[[Layer], object], layer: Layer
-) -> None:
+def test_runs_without_noise_or_without_alternatives_have_no_table(table: Callable[[Layer], object], layer: Layer) -> None:
     assert table(layer) == ()
 
 

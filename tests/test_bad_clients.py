@@ -227,9 +227,7 @@ def test_cli_9_a_client_that_returns_the_servers_model_counts(fault: str) -> Non
 @pytest.mark.parametrize(
     ("keys", "enough"), [([b"a"] * 5, False), ([b"a", b"b"] * 2 + [b"a"], False), ([b"a", b"b", b"c", b"a", b"a"], True)]
 )
-def test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing(
-    keys: list[bytes], enough: bool
-) -> None:
+def test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_release_nothing(keys: list[bytes], enough: bool) -> None:
     grid = Told(training_app(lambda model, index: model, mods=[noising_mod, clipping_mod]), 5)
     grid.told = list(zip(grid.get_node_ids(), keys, strict=True))
     strategy = bad.fixed(5, noise_at="clients", min_survivors=3, simulation_seed=None, keys_enforced=True)

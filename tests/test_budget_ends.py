@@ -51,9 +51,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_acc_10_a_used_up_budget_ends_a_run_with_status_3_and_keeps_the_model(
-    capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_acc_10_a_spent_budget_ends_a_run_with_status_3_and_a_model(capsys: pytest.CaptureFixture[str], kind: str) -> None:
     training, privacy, data = KINDS[kind]
 
     def written(rounds: int, budget: float) -> str:
@@ -110,9 +108,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch, broken: Callable[..., float]) -> Non
 
 @pytest.mark.parametrize("answer", [math.nan, -1.0, -math.inf])
 @pytest.mark.parametrize("part", PARTS)
-def test_acc_11_an_accountant_without_an_answer_has_no_epsilon(
-    monkeypatch: pytest.MonkeyPatch, part: str, answer: float
-) -> None:
+def test_acc_11_an_accountant_without_answer_has_no_epsilon(monkeypatch: pytest.MonkeyPatch, part: str, answer: float) -> None:
     name, accountant = PARTS[part]
     monkeypatch.setattr(name, lambda *a, **k: answer)
     for relation in ("add-or-remove-one", "replace-one"):

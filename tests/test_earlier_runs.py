@@ -139,9 +139,7 @@ def dealt(**change: object) -> Promise:
 
 
 @pytest.mark.parametrize("other", OTHER_DEALS)
-def test_acc_12_runs_whose_clients_have_other_parts_of_the_same_data_have_no_epsilon_together(
-    tmp_path: Path, other: str
-) -> None:
+def test_acc_12_runs_that_deal_the_same_data_differently_have_no_epsilon_together(tmp_path: Path, other: str) -> None:
     changed = dealt(**{other: OTHER_DEALS[other]})
     one, two = (recorded(tmp_path / f"{n}", run, THREE, n, close=True) for n, run in enumerate((dealt(), changed)))
     refused(["account", one, two], "no epsilon is known", "or account each run alone")
@@ -166,9 +164,7 @@ def test_runs_whose_clients_are_alike_or_whose_promise_does_not_say_so_are_count
 
 
 @pytest.mark.usefixtures("own_code")
-def test_a_run_that_is_left_little_of_its_budget_says_how_much_noise_that_costs_before_it_begins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_with_little_budget_left_says_what_noise_that_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     earlier = charges(recorded(tmp_path / "one", BAND, THREE, close=True))
     for more in (0.05, 5.0):
         budget = round(BAND.after(3, 1e-5).epsilon + more, 4)
@@ -189,9 +185,7 @@ def test_a_run_that_is_left_little_of_its_budget_says_how_much_noise_that_costs_
 
 
 @pytest.mark.usefixtures("own_code")
-def test_a_run_whose_folder_shows_more_than_its_ledger_or_that_may_go_on_is_refused_before_its_charge_is_promised(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_shows_more_than_its_ledger_or_may_go_on_is_refused_before_its_charge_is_promised(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(CONFIG)
     one = recorded(tmp_path / "one", BAND, THREE)
     told = ("run.toml", "--allow-import", "--set", 'privacy.earlier_runs=["one"]')

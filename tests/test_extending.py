@@ -432,9 +432,7 @@ def test_acc_12_a_ledger_that_no_longer_says_where_it_went_on_from_is_seen_by_ve
     assert "is the model of a finished run" in continuity(two)
 
 
-def test_acc_12_a_branch_or_an_earlier_run_that_is_left_out_or_made_cheaper_is_seen_by_verify(
-    one: Path, two: Path, tmp_path: Path
-) -> None:
+def test_acc_12_verify_sees_a_branch_or_an_earlier_run_left_out_or_made_cheaper(one: Path, two: Path, tmp_path: Path) -> None:
     three, four = tmp_path / "three", tmp_path / "four"
     gone_on(one, three)
     gone_on(two, four, SECOND, SECOND)

@@ -99,9 +99,7 @@ class Breaks(flowers.FedAvg):
 
 
 @pytest.mark.parametrize("again", ["the same strategy", "another"])
-def test_flw_4_an_exception_where_a_release_is_learnt_ends_the_start_and_the_next_one_learns_it(
-    tmp_path: Path, again: str
-) -> None:
+def test_flw_4_an_exception_where_a_release_is_learnt_ends_the_start_and_the_next_learns_it(tmp_path: Path, again: str) -> None:
     def made(*breaks_in: int) -> DPFedAvgFixed:
         inner = Breaks(min_available_nodes=CLIENTS)
         inner.breaks_in = breaks_in
@@ -244,9 +242,7 @@ def test_flw_8_ours_within_flowers_clips_charges_and_hides_all_the_same(name: st
     assert distance(models[1], entries(record(MODEL))) > 0.25 * np.sqrt(41) * 0.5
 
 
-def test_flw_9_a_round_in_which_nobody_answers_is_charged_and_told_and_releases_noise_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_flw_9_a_round_that_nobody_answers_is_charged_told_and_releases_noise_alone(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("flwr").setLevel(logging.WARNING)
     strategy, federation = fixed(), Federation(CLIENTS, moved, silent=range(CLIENTS))
     with caplog.at_level(logging.WARNING, "flwr"):

@@ -25,9 +25,7 @@ def test_ours_does_what_is_asked(question: Question) -> None:
 
 @pytest.mark.slow
 @every_question
-def test_a_check_fails_where_flowers_own_class_has_the_defect(
-    question: Question, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_check_fails_where_flower_has_the_defect(question: Question, record_property: Callable[[str, object], None]) -> None:
     """Of versions that come it only notes what they do: that they mend something must not fail this."""
     try:
         record_property("observed", f"mended: {question.check(FLOWERS)}")

@@ -204,9 +204,7 @@ def refused(reply: Message, *words: str) -> None:
         ({**BOTH, "dpfedavg_count_scale": -1.0}, ["dpfedavg_count_scale = -1.0", "above 0"]),
     ],
 )
-def test_a_configuration_that_bounds_nothing_is_refused_before_training(
-    config: dict[str, Any] | None, words: list[str]
-) -> None:
+def test_a_config_that_bounds_nothing_is_refused_before_training(config: dict[str, Any] | None, words: list[str]) -> None:
     app = ClientApp(mods=BOTH_MODS)
     app.train()(raising(AssertionError("it trained")))
     refused(app(train_message({"w": np.zeros(3)}, config), a_context()), *words)

@@ -197,9 +197,7 @@ def test_whoever_does_not_answer_counts_as_zero(tmp_path: Path) -> None:
     assert moved(one_round(fixed(whole()), on)) == mean_of(0, 1, 2)
 
 
-def test_of_too_few_contributions_nothing_is_opened_and_three_such_rounds_end_the_start(
-    tmp_path: Path, told: Callable[[], str]
-) -> None:
+def test_too_few_contributions_open_nothing_and_3_such_rounds_end_the_start(tmp_path: Path, told: Callable[[], str]) -> None:
     on, strategy = federation(tmp_path), fixed(whole(min_contributions=3), tmp_path / "state")
     on.offline(on.get_node_ids()[2:])
     for charged in (1, 2):
@@ -331,9 +329,7 @@ class _Killed(BaseException):
     """The process ends here."""
 
 
-def test_pai_17_a_server_killed_between_the_exchanges_aborts_the_round_and_no_row_meets_two_sums(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pai_17_a_killed_server_aborts_the_round_and_reuses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, secagg = tmp_path / "state", flower.Paillier(dealt()[0], noise_by="holders")
     on = federation(tmp_path, shared=True)
     first = fixed(secagg, state)

@@ -123,9 +123,7 @@ def test_cra_18_the_ledger_binds_the_model_that_a_start_ends_with(tmp_path: Path
 
 
 @pytest.mark.parametrize("inner", [FedAvgM(server_momentum=0.9), FedAdam(eta=0.05)])
-def test_a_release_that_nobody_has_learnt_from_is_learnt_after_a_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inner: FedAvg
-) -> None:
+def test_an_unlearnt_release_is_learnt_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inner: FedAvg) -> None:
     def make(folder: str) -> PrivateStrategy:
         settings = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": 3, "simulation_seed": 3}
         return DPFedAvgFixed(deepcopy(inner), state=tmp_path / folder, **settings)  # type: ignore[arg-type]

@@ -157,9 +157,7 @@ def test_cra_12_no_clock_and_no_folder_decides_anything(years: int, tmp_path: Pa
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: signal.Signals(number).name
 )
-def test_cra_13_a_signal_ends_a_round_that_is_finished_or_aborted_later(
-    number: signal.Signals, when: str, tmp_path: Path
-) -> None:
+def test_cra_13_a_signal_lets_a_round_finish_or_abort_later(number: signal.Signals, when: str, tmp_path: Path) -> None:
     some_rounds(tmp_path, 1)
     child = os.fork()
     if not child:
@@ -292,9 +290,7 @@ def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Id
         torch.testing.assert_close(released, expected[t], rtol=0, atol=2**-26 + 1e-12)
 
 
-def test_cra_5_cra_15_a_lost_checkpoint_is_made_again_from_the_releases_and_the_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cra_5_cra_15_releases_and_keys_replace_a_lost_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     plan = replace(PLANS["banded, separated"], noise="secure")
     until(train(plan, population(), linear(), RunStore(tmp_path / "run")), 3)

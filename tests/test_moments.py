@@ -224,9 +224,7 @@ def test_a_run_that_stopped_before_its_settings_were_written_uses_what_it_releas
     assert len(third.plan.earlier) == 2
 
 
-def test_those_that_were_stopped_within_their_round_stay_spent_and_another_run_counts_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moments_stopped_within_their_round_stay_spent_and_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = tmp_path / "one"
     with monkeypatch.context() as patch:
         patch.setattr(LatticeSum, "open", raising(KeyboardInterrupt()))

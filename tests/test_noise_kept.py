@@ -49,9 +49,7 @@ def started(folder: Path, until: int, keep: int | None = None, strategy: Strateg
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=["banded", "BLT"])
 @pytest.mark.parametrize("kept", [1, 10, 13])
-def test_a_restart_has_the_rows_that_it_had_without_drawing_them(
-    tmp_path: Path, strategy: Strategy, kept: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_draws_no_row_again(tmp_path: Path, strategy: Strategy, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
     before = started(folder, 13, keep=kept, strategy=strategy)
     shutil.copytree(folder, tmp_path / "bare")

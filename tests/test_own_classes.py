@@ -66,9 +66,7 @@ def trained(population: Any, participation: parts.Participation, store: RunStore
 
 @pytest.mark.parametrize("participation", [*COUNTING, *PATTERNS], ids=repr)
 @pytest.mark.parametrize("twice", [[*NAMES[:11], "client 3"], [7, "7", *NAMES[:10]], [np.int64(7), 7, *NAMES[:10]]], ids=str)
-def test_prt_9_a_client_that_is_listed_twice_is_refused_before_the_first_round(
-    participation: parts.Participation, twice: list[Hashable]
-) -> None:
+def test_prt_9_a_client_listed_twice_is_refused_at_the_start(participation: parts.Participation, twice: list[Hashable]) -> None:
     population = Silent(twice)
     with pytest.raises(ParticipationError, match=r"clients: .* is listed at place \d+, too"):
         trained(population, participation)
@@ -103,9 +101,7 @@ def test_prt_10_a_list_is_the_one_that_the_run_began_with_though_it_is_changed_i
 
 
 @pytest.mark.parametrize("participation", PATTERNS, ids=repr)
-def test_prt_10_of_patterns_the_ledger_knows_each_client_by_name_and_others_may_come(
-    participation: parts.Participation,
-) -> None:
+def test_prt_10_in_patterns_the_ledger_knows_clients_by_name_and_others_may_come(participation: parts.Participation) -> None:
     population = Silent(NAMES, [*NAMES[::-1], "one more"], [*NAMES, "and", "others"])
     trained(population, participation)
     joined: dict[Hashable, list[int]] = {}

@@ -95,9 +95,7 @@ def test_shares_of_the_written_files_decrypt_together() -> None:
 
 
 @pytest.mark.parametrize("command", [["keygen"], ["shares", "--holders", "3", "--threshold", "2"]], ids=lambda words: words[0])
-def test_keys_have_3072_bits_unless_told_otherwise_and_json_names_files_and_no_secret(
-    command: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_have_3072_bits_and_json_names_files_and_no_secret(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked, key = [], paillier.PrivateKey.from_primes(*PRIMES)
     monkeypatch.setattr(paillier, "generate", lambda bits: asked.append(bits) or key)
     monkeypatch.setattr(threshold, "safe_prime_pair", lambda bits, progress=None: asked.append(bits) or PRIMES)

@@ -134,9 +134,7 @@ def rounds(draw: st.DrawFn) -> tuple[packing.Packing, np.ndarray, np.ndarray, np
 
 @settings(max_examples=60, deadline=None)
 @given(rounds())
-def test_packed_sums_under_encryption_are_the_sums_of_whole_numbers(
-    given_: tuple[packing.Packing, np.ndarray, np.ndarray, np.ndarray],
-) -> None:
+def test_packed_sums_are_the_sums_of_whole_numbers(given_: tuple[packing.Packing, np.ndarray, np.ndarray, np.ndarray]) -> None:
     plan, steps, noises, server = given_
     private = small()
     public = private.public_key

@@ -184,9 +184,7 @@ def test_acc_12_one_run_is_counted_once_however_it_comes(tmp_path: Path) -> None
     refused(["account", run, other], "under one key")
 
 
-def test_a_simulation_is_labelled_and_a_run_without_privacy_costs_everything(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_simulation_is_labelled_and_no_privacy_costs_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     real = recorded(tmp_path / "real", BAND, THREE)
     simulated = recorded(tmp_path / "simulated", replace(EVEN, simulation=True), THREE[:2], secret=1)
     assert hubbub("account", real, simulated) == 0

@@ -193,9 +193,7 @@ def test_a_loss_that_reads_numbers_reads_those_of_each_client_in_each_step() -> 
 
 @pytest.mark.parametrize("below", [False, True])
 @pytest.mark.parametrize(("wrong", "place"), [(7, 0), (-3, 1)])
-def test_cli_13_a_row_outside_a_table_adds_nothing_and_is_not_read_from_the_neighbour_s(
-    below: bool, wrong: int, place: int
-) -> None:
+def test_cli_13_a_row_outside_a_table_adds_nothing_and_reads_no_neighbour_s(below: bool, wrong: int, place: int) -> None:
     torch.manual_seed(0)
     fine, spoilt = (torch.zeros(4, 3, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)), torch.full((4, 3), wrong)
     clients = [(spoilt, fine[1]) if i == place else fine for i in range(2)]

@@ -140,9 +140,7 @@ def test_whatever_is_no_strategy_file_is_refused_in_one_line_that_names_it(tmp_p
     assert "header claims" in refused(tmp_path, (2**16 + 1).to_bytes(8, "little") + b"{}" + b" " * 70_000)
 
 
-def test_what_would_not_be_read_back_and_what_the_disk_refuses_replace_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_back_or_written_replaces_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strategy_file.save(file := tmp_path / "s.safetensors", answer(strategies.Identity(4)))
     before = file.read_bytes()
     with pytest.raises(ValueError, match="must not be negative"):
