@@ -31,8 +31,8 @@ from hubbub.secagg.protocol import Agreement
 from hubbub.training.run_folder.state import Checkpoint, parse
 from malformed import laws
 from malformed.contents import Payload, archive, flipped, header_of, npy_of, opened, sha256, some, tensors, tensors_file
+from paillier_nodes import owner
 from refusals import little_memory, refused
-from written_keys import LARGE
 
 pytestmark = pytest.mark.usefixtures("workplace")
 
@@ -224,13 +224,13 @@ def of_a_strategy(schema: object) -> None:
 
 def of_a_key(version: object) -> None:
     Path("key.json").unlink(missing_ok=True)
-    key_files.write_public("key.json", LARGE.public_key)
+    key_files.write_public("key.json", owner().public_key)
     Path("key.json").write_text(json.dumps({**json.loads(Path("key.json").read_text()), "version": version}))
     key_files.read_public("key.json")
 
 
 def of_an_agreement(version: object) -> None:
-    record = Agreement(LARGE.public_key, Packing(key_bits=2048), 10, "a run").record()
+    record = Agreement(owner().public_key, Packing(key_bits=2048), 10, "a run").record()
     Agreement.from_record({**record, "version": version})
 
 
