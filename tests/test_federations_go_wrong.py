@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,8 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import strategy as flowers
 
-from flower_arms import Federation, averaging, entries, record, separated, told
+import flower_arms
+from flower_arms import Federation, entries, record, separated, told
 from flower_defects import distance
 from flower_deployment import LOOPBACK, free_port
 from hubbub.errors import ConfigError, ParticipationError, SumNotOpenedError
@@ -32,14 +34,10 @@ ROOT = Path(__file__).parent.parent
 CLIENTS = 4
 MODEL = {"w": np.linspace(-1, 1, 40, dtype=np.float32), "scale": np.array(2.5, np.float32)}
 ONES = {"w": np.ones(40, np.float32), "scale": np.array(1, np.float32)}
+fixed = partial(flower_arms.fixed, CLIENTS)
 
 
 pytestmark = pytest.mark.usefixtures("quiet")
-
-
-def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:
-    settings = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": clients, **settings}
-    return DPFedAvgFixed(averaging(clients), **settings)
 
 
 def moved(model: dict[str, Any], index: int) -> dict[str, Any]:
@@ -63,7 +61,7 @@ def test_flw_1_a_superlink_without_certificates_does_not_start(tmp_path: Path) -
     assert "--insecure" in ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize("make", [fixed, separated])
+@pytest.mark.parametrize("make", [fixed, separated], ids=["fixed", "separated"])
 def test_flw_1_a_statement_says_that_it_counts_on_encryption_on_the_way(make: Callable[[], PrivateStrategy]) -> None:
     strategy = make()
     assert asked(strategy, LocalGrid(ClientApp(), num_nodes=9))
@@ -136,9 +134,8 @@ def test_flw_4_an_exception_while_replies_come_aborts_the_round_and_the_run_goes
 
 def test_flw_5_a_server_that_starts_again_goes_on_with_model_ledger_clip_norm_and_participation(tmp_path: Path) -> None:
     def adaptive() -> DPFedAvgAdaptive:
-        return DPFedAvgAdaptive(
-            flowers.FedAdam(min_available_nodes=12), noise_multiplier=1.0, num_sampled_clients=3, state=tmp_path / "adaptive"
-        )
+        inner, state = flowers.FedAdam(min_available_nodes=12), tmp_path / "adaptive"
+        return DPFedAvgAdaptive(inner, noise_multiplier=1.0, num_sampled_clients=3, state=state)
 
     first = adaptive()
     grid = Federation(12, moved).grid

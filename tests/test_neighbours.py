@@ -258,9 +258,8 @@ def answering() -> ClientApp:
 
 def separated(strategy: Strategy) -> MatrixFactorizationDP:
     mechanism = Mechanism(strategy, PATTERN, 1.0)
-    return MatrixFactorizationDP(
-        averaging(4), mechanism=mechanism, clip_norm=CLIP, num_sampled_clients=4, keys_enforced=True, simulation_seed=3
-    )
+    settings = {"clip_norm": CLIP, "num_sampled_clients": 4, "keys_enforced": True, "simulation_seed": 3}
+    return MatrixFactorizationDP(averaging(4), mechanism=mechanism, **settings)
 
 
 def fixed_clipping(**more: Any) -> DPFedAvgFixed:
