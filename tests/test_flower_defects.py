@@ -10,9 +10,8 @@ from flower_defects import QUESTIONS, DefectError, Question
 
 # Versions of Flower that were seen to fail each check.
 SEEN_TO_FAIL = ("1.41.0", "1.42.0")
-every_question = pytest.mark.parametrize(
-    "question", QUESTIONS, ids=[q.check.__name__.removeprefix("check_") for q in QUESTIONS]
-)
+NAMES = [question.check.__name__.removeprefix("check_") for question in QUESTIONS]
+every_question = pytest.mark.parametrize("question", QUESTIONS, ids=NAMES)
 
 
 pytestmark = pytest.mark.usefixtures("quiet")

@@ -360,14 +360,11 @@ def test_a_node_whose_file_is_no_key_tells_its_owner_alone_why(tmp_path: Path, c
 # Noise of the holders
 
 
-def _rows(round_index: int, promise: Promise = PROMISE) -> Steps:
+def _rows(round_index: int) -> Steps:
     """What the seeded holders add to a round, from their streams as they are."""
-    total = np.zeros(SIZE, dtype=np.int64)
-    for seed in SEEDS:
-        stream = NoiseStream(MECHANISM, SIZE, seed=seed)
-        rows = [stream.next_row() for _ in range(round_index + 1)]
-        total += np.array([round(value * 2**14) for value in rows[-1].tolist()])
-    return total
+    streams = [NoiseStream(MECHANISM, SIZE, seed=seed) for seed in SEEDS]
+    rows = [[stream.next_row() for _ in range(round_index + 1)][-1] for stream in streams]
+    return sum(np.array([round(value * 2**14) for value in row.tolist()]) for row in rows)
 
 
 def test_each_holder_adds_the_row_of_its_own_stream_to_each_sum(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -450,9 +447,7 @@ def test_noise_that_is_missing_or_claimed_twice_costs_the_round_and_is_named(tmp
         on(twice, noised(), PROMISE).add_noise(summed(noised(), [ONE, OTHER], 1), 1.0)
     # Of one that sends another's noise as its own nothing is taken either.
     grid = grid_of(shares)
-    grid.reply_filter = _changed(
-        THIRD, lambda record: {"noise": noised().noise("holder 1", 2, ONE)} if "noise" in record else dict(record)
-    )
+    grid.reply_filter = _changed(THIRD, lambda r: {"noise": noised().noise("holder 1", 2, ONE)} if "noise" in r else r)
     with pytest.raises(SumNotOpenedError, match="the noise of holder 3 is missing"):
         on(grid, noised(), PROMISE).add_noise(summed(noised(), [ONE, OTHER], 2), 1.0)
 
