@@ -21,8 +21,7 @@ from hubbub.mechanism import participation as parts
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise.lattice import Lattice
-from hubbub.training import ExamplePopulation, LatticeSum, PlainSum, RunPlan, RunStore, train
-from hubbub.training.aggregate import Population
+from hubbub.training import ExamplePopulation, LatticeSum, PlainSum, Population, RunPlan, RunStore, train
 from small_runs import PLANS, SAMPLED, linear
 
 NAMES = [f"client {i}" for i in range(12)]
@@ -298,9 +297,7 @@ def table(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def test_cli_15_the_first_model_of_a_run_was_called_on_nobodys_examples() -> None:
     settings = {"training": {"rounds": 1}, "privacy": {"epsilon": 2.0, "unit": "example"}}
-    named = {"data": {"name": "test_own_classes:one"}, "model": {"name": "test_own_classes:table"}}
-    made = [
-        build(configs.resolve({**settings, **named, "data": {"name": f"test_own_classes:{name}"}}), allow_import=True)
-        for name in ("one", "other")
-    ]
+    settings["model"] = {"name": "test_own_classes:table"}
+    data = [{"data": {"name": f"test_own_classes:{name}"}} for name in ("one", "other")]
+    made = [build(configs.resolve(settings, own), allow_import=True) for own in data]
     assert all(torch.equal(*pair) for pair in zip(*(run.model.parameters() for run in made), strict=True))
