@@ -26,11 +26,9 @@ def test_a_correlated_run_costs_half_its_squared_sensitivity_over_its_variance(c
 @pytest.mark.parametrize("case", FACTORIZATION["published_notebook"], ids=lambda case: case["id"])
 def test_the_published_gboard_guarantees_come_out_to_the_last_digit(case: dict) -> None:
     squared = 0.2 if case["bands"] == 400 else 1.0
-    mechanism = Mechanism(
-        Columns(case["n"], case["bands"], squared),
-        MinSeparation(case["notebook_min_separation"] + 1, case["max_participations"]),
-        case["l2_clip_noise_multiplier"] / math.sqrt(squared),
-    )
+    pattern = MinSeparation(case["notebook_min_separation"] + 1, case["max_participations"])
+    z = case["l2_clip_noise_multiplier"] / math.sqrt(squared)
+    mechanism = Mechanism(Columns(case["n"], case["bands"], squared), pattern, z)
     exact = {3: 3.4240072730610398, 2: 0.99354995701953926}[case["max_participations"]]
     tight = accounting.guarantee(mechanism, delta=1e-10)
     assert tight.epsilon == pytest.approx(exact, rel=1e-13)

@@ -305,9 +305,8 @@ def test_runs_without_noise_or_without_alternatives_have_no_table(table: Callabl
 
 def test_the_command_with_the_proposed_rounds_makes_the_run_of_their_row(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
-    file.write_text(
-        '[training]\nrounds = 20\ncohort_size = 4\n[data]\nname = "my:own"\nclients = 500\n[privacy]\nepsilon = 2.0\n'
-    )
+    sections = ("training = { rounds = 20, cohort_size = 4 }", 'data = { name = "my:own", clients = 500 }')
+    file.write_text("\n".join((*sections, "privacy.epsilon = 2.0")))
     answer = json.loads(invoke("plan", str(file), "--json"))
     (row,) = [row for row in answer["round_counts"] if row["proposed"]]
     assert row["rounds"] != 20

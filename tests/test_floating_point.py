@@ -127,9 +127,8 @@ def population(lattice: bool, target_has_data: bool) -> training.SimulatedPopula
     examples = [(torch.randn(4, 99, generator=generator), torch.randint(10, (4,), generator=generator)) for _ in range(5)]
     if not target_has_data:
         examples[0] = (examples[0][0][:0], examples[0][1][:0])
-    return training.SimulatedPopulation(
-        examples, F.cross_entropy, training.LocalTraining(batch_size=2, learning_rate=0.5), lattice=lattice
-    )
+    local = training.LocalTraining(batch_size=2, learning_rate=0.5)
+    return training.SimulatedPopulation(examples, F.cross_entropy, local, lattice=lattice)
 
 
 def attacked(strategy: Strategy, noise: str, folder: Path) -> Score:

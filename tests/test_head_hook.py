@@ -201,9 +201,8 @@ def test_cra_19_what_a_hook_did_not_take_is_given_next_round_in_order(tmp_path: 
     assert [rounds for rounds, _ in outside.kept] == list(range(ROUNDS + 1))
     chain = read_chain(tmp_path / "run" / "ledger.jsonl")
     assert chain.round_heads(outside.kept[1][1].upper()) == chain.round_heads()[2:] == outside.kept[2:]
-    assert [record.getMessage() for record in caplog.records] == [
-        "head hook: the head after 3 rounds was not taken (outside: away); it is given again with the next one"
-    ] * 2
+    said = "head hook: the head after 3 rounds was not taken (outside: away); it is given again with the next one"
+    assert [record.getMessage() for record in caplog.records] == [said] * 2
 
 
 def test_cra_19_a_required_hook_that_fails_stops_the_run_before_the_release_leaves_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -297,9 +297,8 @@ def test_cra_5_cra_15_releases_and_keys_replace_a_lost_checkpoint(tmp_path: Path
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     for name in ("checkpoint.json", "noise.sealed"):
         (tmp_path / "copy" / "state" / name).unlink()
-    whole, again = (
-        RunState.start(plan, linear(), RunStore(tmp_path / name), clients=range(CLIENTS)) for name in ("run", "copy")
-    )
+    stores = [RunStore(tmp_path / name) for name in ("run", "copy")]
+    whole, again = (RunState.start(plan, linear(), store, clients=range(CLIENTS)) for store in stores)
     assert torch.equal(whole.model.vector, again.model.vector)
     for ours, theirs in zip(whole.path._noise.state_dict()["memory"], again.path._noise.state_dict()["memory"], strict=True):
         assert torch.equal(ours, theirs)
@@ -308,11 +307,8 @@ def test_cra_5_cra_15_releases_and_keys_replace_a_lost_checkpoint(tmp_path: Path
 
 def test_cra_6_a_run_resumes_under_its_own_matrix_only(tmp_path: Path) -> None:
     # The same norms of columns and the same stated sensitivity to one participation, another matrix.
-    own, other = Dense([[1.0, 0.0], [0.0, 1.0]]), Dense([[0.6, 0.0], [0.8, 1.0]])
-    plans = [
-        RunPlan(2, SingleParticipation(), 4.0, Mechanism(strategy, SingleParticipation(), 1.0), 1.0)
-        for strategy in (own, other)
-    ]
+    matrices, once = ([[1.0, 0.0], [0.0, 1.0]], [[0.6, 0.0], [0.8, 1.0]]), SingleParticipation()
+    plans = [RunPlan(2, once, 4.0, Mechanism(Dense(matrix), once, 1.0), 1.0) for matrix in matrices]
     assert plans[0].mechanism.l2_sensitivity == plans[1].mechanism.l2_sensitivity
     until(train(plans[0], population(), linear(), RunStore(tmp_path)), 1)
     with pytest.raises(LedgerError, match=r"strategy\.C\.sha256"):

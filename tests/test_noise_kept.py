@@ -20,10 +20,8 @@ from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, ReleasePath, RunStore
 
 DIM, ROUNDS, KEY = 50, 40, bytes(range(32))
-STRATEGIES: list[Strategy] = [
-    toeplitz.square_root(ROUNDS, bands=6),
-    blt.BufferedLinearToeplitz.from_decays(ROUNDS, (0.5, 0.9), (0.3, 0.2)),
-]
+BUFFERED = blt.BufferedLinearToeplitz.from_decays(ROUNDS, (0.5, 0.9), (0.3, 0.2))
+STRATEGIES: list[Strategy] = [toeplitz.square_root(ROUNDS, bands=6), BUFFERED]
 
 
 def opened(folder: Path, strategy: Strategy) -> ReleasePath:

@@ -224,9 +224,7 @@ def test_what_is_worse_than_promised_is_reported_by_every_command(
 
 
 def test_acc_12_acc_13_a_statement_of_runs_names_every_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [
-        recorded(tmp_path / name, promise, THREE, secret=i) for i, (name, promise) in enumerate((("one", BAND), ("two", EVEN)))
-    ]
+    runs = [recorded(tmp_path / str(secret), promise, THREE, secret) for secret, promise in enumerate((BAND, EVEN))]
     assert hubbub("account", *runs, "--statement") == 0
     shown = capsys.readouterr().out
     assert all(read_run(run).chain.head in shown for run in runs)

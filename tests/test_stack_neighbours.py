@@ -368,10 +368,9 @@ class Kept(nn.Linear):
 )
 def test_cli_15_a_loss_that_ignores_a_class_hides_nothing_of_what_a_model_keeps(loss: Callable, sign: bool) -> None:
     inputs, targets = torch.randn(8, 6), torch.tensor([1, 2] * 4)
-    for population in (
-        ExamplePopulation(inputs, targets, loss),
-        SimulatedPopulation(list(zip(inputs.split(2), targets.split(2), strict=True)), loss, LocalTraining(batch_size=2)),
-    ):
+    clients = list(zip(inputs.split(2), targets.split(2), strict=True))
+    simulated = SimulatedPopulation(clients, loss, LocalTraining(batch_size=2))
+    for population in (ExamplePopulation(inputs, targets, loss), simulated):
         with pytest.raises(ConfigError, match="depends on what they saw before"):
             population.prepare(Kept(sign), 8)
 

@@ -52,9 +52,8 @@ def test_a_strategy_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     assert type(back) is type(strategy)
     assert strategies.strategy_numbers(back) == strategies.strategy_numbers(strategy)
     before, after = strategies.strategy_arrays(strategy), strategies.strategy_arrays(back)
-    assert {key: (a.shape, a.tobytes()) for key, a in after.items()} == {
-        key: (a.shape, a.tobytes()) for key, a in before.items()
-    }
+    first, second = ({key: (a.shape, a.tobytes()) for key, a in arrays.items()} for arrays in (before, after))
+    assert first == second
 
 
 @pytest.mark.parametrize("participation", [SingleParticipation(), MinSeparation(4, 3), FixedEpochs(3, 4)], ids=repr)
@@ -154,10 +153,8 @@ def test_what_cannot_be_read_back_or_written_replaces_no_file(tmp_path: Path, mo
 
 def test_a_run_that_read_its_strategy_from_a_file_can_be_resumed_from_its_written_settings(tmp_path: Path) -> None:
     strategy_file.save(tmp_path / "s.safetensors", answer(MADE["banded-toeplitz"]))
-    settings = {
-        "training": {"rounds": MADE["banded-toeplitz"].rounds},
-        "privacy": {"mode": "dp-ftrl", "noise_multiplier": 2.0, "strategy": "file", "matrix": str(tmp_path / "s.safetensors")},
-    }
-    run = build(configs.resolve(settings))
+    file = {"strategy": "file", "matrix": str(tmp_path / "s.safetensors")}
+    privacy = {"mode": "dp-ftrl", "noise_multiplier": 2.0, **file}
+    run = build(configs.resolve({"training": {"rounds": MADE["banded-toeplitz"].rounds}, "privacy": privacy}))
     again = planned(resolved(run), clients=100)
     assert again.mechanism == run.plan.mechanism
