@@ -7,6 +7,7 @@ import io
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,8 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from flower_arms import Federation, averaging
+import flower_arms
+from flower_arms import Federation
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed
 from hubbub.flower.messages import NORM_BIT
 from hubbub.noise.lattice import Lattice
@@ -212,11 +214,8 @@ LIES: dict[str, Fault] = {
         draw,
     ),
 }
-NO_BIT: dict[str, Fault] = {
-    "the bit is a half": told(**{NORM_BIT: 0.5}),
-    "the bit is NaN": told(**{NORM_BIT: math.nan}),
-    "the bit is a list": told(**{NORM_BIT: [1, 0]}),
-}
+NO_BITS = {"a half": 0.5, "NaN": math.nan, "a list": [1, 0]}
+NO_BIT: dict[str, Fault] = {f"the bit is {what}": told(**{NORM_BIT: value}) for what, value in NO_BITS.items()}
 
 
 def update_of(reply: Message) -> torch.Tensor:
@@ -239,16 +238,7 @@ def steps_of(reply: Message, lattice: Lattice) -> torch.Tensor:
 
 CLIENTS, FAULTY, CLIP = 10, 3, 1.0
 Strategy = DPFedAvgFixed | DPFedAvgAdaptive
-
-
-def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:
-    settings = {"clip_norm": CLIP, "noise_multiplier": 1.0, "num_sampled_clients": clients, "simulation_seed": 3, **settings}
-    return DPFedAvgFixed(averaging(clients), **settings)
-
-
-def adaptive(clients: int = CLIENTS, **settings: Any) -> DPFedAvgAdaptive:
-    settings = {"initial_clip_norm": CLIP, "noise_multiplier": 1.0, "simulation_seed": 3, **settings}
-    return DPFedAvgAdaptive(averaging(clients), **{"num_sampled_clients": clients, **settings})
+fixed, adaptive = (partial(make, simulation_seed=3) for make in (flower_arms.fixed, flower_arms.adaptive))
 
 
 def trained(model: dict[str, Any], index: int) -> dict[str, Any]:

@@ -46,6 +46,17 @@ def averaging(clients: int) -> FedAvg:
     return FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
 
 
+def fixed(clients: int = 10, **settings: Any) -> DPFedAvgFixed:
+    """Ours over so many clients, with a clip norm and noise of 1, but for these settings."""
+    usual = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": clients}
+    return DPFedAvgFixed(averaging(clients), **{**usual, **settings})
+
+
+def adaptive(clients: int = 10, **settings: Any) -> DPFedAvgAdaptive:
+    usual = {"initial_clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": clients}
+    return DPFedAvgAdaptive(averaging(clients), **{**usual, **settings})
+
+
 def separated(state: Path | None = None, *, rounds: int = 12, **more: Any) -> MatrixFactorizationDP:
     """Three clients a round, each in every third round at most."""
     mechanism = Mechanism(toeplitz.square_root(rounds, bands=3), MinSeparation(3, 4), noise_multiplier=1.0)
@@ -162,7 +173,7 @@ class Hubbub:
         low, high = 1e-3, 1e3
         while high / low > 1.0001:
             middle = (low * high) ** 0.5
-            promise = DPFedAvgFixed(averaging(1), clip_norm=1.0, noise_multiplier=middle, num_sampled_clients=1)
+            promise = fixed(1, noise_multiplier=middle)
             low, high = (low, middle) if promise.guarantee(delta, rounds=1).epsilon <= epsilon else (middle, high)
         return epsilon, self.shared_noise(dim, 1, clip_norm, high)
 

@@ -396,9 +396,7 @@ def logged() -> Iterator[list[str]]:
 
 def check_metrics_are_not_released(arm: Arm) -> str:
     strategy = arm.fixed(averaging(4), clip_norm=1.0, noise_multiplier=1.0, clients=4)
-    federation = Federation(
-        4, lambda model, index: {"w": model["w"] + 1}, lambda index: {"train_loss": 123.456 if index == 0 else 0.0}
-    )
+    federation = Federation(4, lambda model, index: {"w": model["w"] + 1}, lambda index: {"train_loss": 123.456 * (index == 0)})
     with logged() as lines:
         _, metrics = federation.round(strategy, {"w": np.zeros(3)})
     mean = 123.456 / 4

@@ -177,14 +177,9 @@ class Deployment:
         }
         with self._log_path(name).open("wb") as log:
             command = [str(programs / program), *arguments]
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
             self._processes[name] = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                command, cwd=self.folder, env=environment, start_new_session=True, **streams
             )
 
     def start_superlink(self) -> None:

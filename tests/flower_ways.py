@@ -42,10 +42,8 @@ def client_app(seed: int, mods: Sequence[Any] = ()) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         arrays, told = message.content.array_records["arrays"], message.content.config_records["config"]
         drawn = np.random.default_rng([seed, int(context.node_config["partition-id"]), int(told.get("server-round", 0))])
-        moved = {
-            name: Array(array.numpy() + drawn.normal(scale=0.2, size=array.shape).astype(np.float32))
-            for name, array in arrays.items()
-        }
+        updates = {name: drawn.normal(scale=0.2, size=array.shape).astype(np.float32) for name, array in arrays.items()}
+        moved = {name: Array(array.numpy() + updates[name]) for name, array in arrays.items()}
         reply = {"arrays": ArrayRecord(moved), "metrics": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(reply), reply_to=message)
 
@@ -136,15 +134,9 @@ def _correlated(mechanism: Mechanism, clients: int) -> Make:
 
 
 def _adaptive(rounds: int, folder: Path | None) -> flower.DPFedAvgAdaptive:
-    return flower.DPFedAvgAdaptive(
-        FedAvg(),
-        noise_multiplier=NOISE_MULTIPLIER,
-        initial_clip_norm=CLIP_NORM,
-        sampling_probability=COHORT / CLIENTS,
-        expected_cohort_size=float(COHORT),
-        rounds=rounds,
-        state=folder,
-    )
+    noise = {"noise_multiplier": NOISE_MULTIPLIER, "initial_clip_norm": CLIP_NORM}
+    cohorts = {"sampling_probability": COHORT / CLIENTS, "expected_cohort_size": float(COHORT)}
+    return flower.DPFedAvgAdaptive(FedAvg(), rounds=rounds, state=folder, **noise, **cohorts)
 
 
 def fixed(rounds: int) -> Way:

@@ -19,11 +19,8 @@ Cohorts = list[tuple[float, tuple[int, ...]]]
 
 
 def poisson_cohorts(members: int, q: float) -> Cohorts:
-    return [
-        (q ** len(chosen) * (1 - q) ** (members - len(chosen)), chosen)
-        for size in range(members + 1)
-        for chosen in itertools.combinations(range(members), size)
-    ]
+    subsets = (chosen for size in range(members + 1) for chosen in itertools.combinations(range(members), size))
+    return [(q ** len(chosen) * (1 - q) ** (members - len(chosen)), chosen) for chosen in subsets]
 
 
 def fixed_cohorts(members: int, size: int) -> Cohorts:
@@ -85,9 +82,8 @@ def contour_epsilon(parts: Sequence[tuple[np.ndarray, np.ndarray]], step: float,
         return top + np.log((np.exp(exponents - top[:, None])) @ weights)
 
     tilts = np.exp(np.linspace(math.log(1e-2), math.log(1e4), 4000))
-    bounds = (
-        rounds * log_moment(tilts + 0j).real - math.log(delta) + tilts * np.log(tilts) - (1 + tilts) * np.log1p(tilts)
-    ) / tilts
+    tails = tilts * np.log(tilts) - (1 + tilts) * np.log1p(tilts) - math.log(delta)
+    bounds = (rounds * log_moment(tilts + 0j).real + tails) / tilts
     c = float(tilts[np.argmin(bounds)])
     tilted = weights * np.exp(c * losses - (c * losses).max())
     tilted /= tilted.sum()

@@ -36,13 +36,11 @@ def flat(module: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
 
-def population(seed: int = 1) -> SimulatedPopulation:
+def population(seed: int = 1, lattice: bool = True) -> SimulatedPopulation:
     """Five examples for each client."""
-    generator = torch.Generator().manual_seed(seed)
-    examples = [
-        (torch.randn(5, 3, generator=generator), torch.randint(0, 2, (5,), generator=generator)) for _ in range(CLIENTS)
-    ]
-    return SimulatedPopulation(examples, F.cross_entropy, LocalTraining(batch_size=2, learning_rate=0.5, momentum=0.5))
+    own, training = torch.Generator().manual_seed(seed), LocalTraining(batch_size=2, learning_rate=0.5, momentum=0.5)
+    examples = [(torch.randn(5, 3, generator=own), torch.randint(0, 2, (5,), generator=own)) for _ in range(CLIENTS)]
+    return SimulatedPopulation(examples, F.cross_entropy, training, lattice=lattice)
 
 
 def until(run: Generator[RoundResult], rounds: int) -> list[RoundResult]:

@@ -26,11 +26,9 @@ def test_a_correlated_run_costs_half_its_squared_sensitivity_over_its_variance(c
 @pytest.mark.parametrize("case", FACTORIZATION["published_notebook"], ids=lambda case: case["id"])
 def test_the_published_gboard_guarantees_come_out_to_the_last_digit(case: dict) -> None:
     squared = 0.2 if case["bands"] == 400 else 1.0
-    mechanism = Mechanism(
-        Columns(case["n"], case["bands"], squared),
-        MinSeparation(case["notebook_min_separation"] + 1, case["max_participations"]),
-        case["l2_clip_noise_multiplier"] / math.sqrt(squared),
-    )
+    pattern = MinSeparation(case["notebook_min_separation"] + 1, case["max_participations"])
+    z = case["l2_clip_noise_multiplier"] / math.sqrt(squared)
+    mechanism = Mechanism(Columns(case["n"], case["bands"], squared), pattern, z)
     exact = {3: 3.4240072730610398, 2: 0.99354995701953926}[case["max_participations"]]
     tight = accounting.guarantee(mechanism, delta=1e-10)
     assert tight.epsilon == pytest.approx(exact, rel=1e-13)
@@ -61,9 +59,7 @@ def test_acc_9_replace_one_doubles_the_sensitivity() -> None:
     "participation", [MinSeparation(10, 4), FixedEpochs(4, 10), SingleParticipation(), every_round(40)], ids=repr
 )
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
-def test_a_calibrated_mechanism_meets_its_budget_and_no_less_noise_would(
-    strategy: Identity, participation: MinSeparation, relation: str
-) -> None:
+def test_calibrated_noise_is_the_least_in_the_budget(strategy: Identity, participation: MinSeparation, relation: str) -> None:
     mechanism = accounting.calibrate(strategy, participation, epsilon=3.0, delta=1e-6, neighboring_relation=relation)
     assert 3.0 * (1 - 1e-9) <= accounting.guarantee(mechanism, 1e-6, relation).epsilon <= 3.0
     less = Mechanism(strategy, participation, mechanism.noise_multiplier * (1 - 1e-6))

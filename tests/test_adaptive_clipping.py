@@ -175,12 +175,8 @@ def test_a_release_is_the_sum_and_the_stated_noise(noise: str) -> None:
 def test_ada_5_a_round_costs_what_one_with_a_fixed_clip_norm_costs() -> None:
     adaptive, fixed = plan().promise(), plan(1.0).promise()
     assert adaptive.after(12, 1e-5).epsilon == fixed.after(12, 1e-5).epsilon
-    assert adaptive.settings["adaptive_clipping"] == {
-        "initial_clip_norm": 1.0,
-        "target_quantile": 0.5,
-        "clip_norm_learning_rate": 0.2,
-        "clip_count_stddev": 5.0,
-    }
+    stated = {"initial_clip_norm": 1.0, "target_quantile": 0.5, "clip_norm_learning_rate": 0.2, "clip_count_stddev": 5.0}
+    assert adaptive.settings["adaptive_clipping"] == stated
     assert "clip_norm" not in adaptive.settings
     assert fixed.settings["clip_norm"] == 1.0
     assert "adaptive_clipping" not in fixed.settings
@@ -330,9 +326,7 @@ def test_a_run_by_the_commands_can_be_planned_trained_resumed_and_verified(engin
     assert "2.safetensors: holds torch.float64 (0,), this run releases" in faults["clip norms"]
 
 
-def test_a_ledger_whose_clip_norms_do_not_follow_from_its_releases_is_no_proof(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_whose_clip_norms_contradict_its_releases_is_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     following = AdaptiveClipping.following
     with monkeypatch.context() as patch:
         patch.setattr(AdaptiveClipping, "following", lambda rule, norm, fraction: 1.01 * following(rule, norm, fraction))

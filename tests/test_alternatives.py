@@ -299,17 +299,14 @@ def test_rounds_of_independent_noise_have_the_calibrated_noise_over_the_root_of_
     ],
     ids=["no privacy", "pattern", "pattern, rounds", "balls in bins", "ended by a budget", "takes long to optimize"],
 )
-def test_runs_without_noise_or_of_which_no_others_are_tried_have_no_table(
-    table: Callable[[Layer], object], layer: Layer
-) -> None:
+def test_runs_without_noise_or_without_alternatives_have_no_table(table: Callable[[Layer], object], layer: Layer) -> None:
     assert table(layer) == ()
 
 
 def test_the_command_with_the_proposed_rounds_makes_the_run_of_their_row(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
-    file.write_text(
-        '[training]\nrounds = 20\ncohort_size = 4\n[data]\nname = "my:own"\nclients = 500\n[privacy]\nepsilon = 2.0\n'
-    )
+    sections = ("training = { rounds = 20, cohort_size = 4 }", 'data = { name = "my:own", clients = 500 }')
+    file.write_text("\n".join((*sections, "privacy.epsilon = 2.0")))
     answer = json.loads(invoke("plan", str(file), "--json"))
     (row,) = [row for row in answer["round_counts"] if row["proposed"]]
     assert row["rounds"] != 20

@@ -65,9 +65,7 @@ def test_the_p_value_keeps_its_digits_for_a_million_canaries() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 60), st.data(), st.floats(1e-6, 0.5))
-def test_a_rate_is_bounded_by_the_one_at_which_so_few_are_just_as_rare_as_the_level(
-    n: int, data: st.DataObject, level: float
-) -> None:
+def test_the_bound_on_a_rate_is_where_so_few_are_just_as_rare_as_the_level(n: int, data: st.DataObject, level: float) -> None:
     count = data.draw(st.integers(0, n - 1))
     bound = float(rate_at_most(np.array([count]), n, level)[0])
 
@@ -160,9 +158,7 @@ ON_SCORES = {
 
 @pytest.mark.parametrize("mu", [0.0, 1.0])
 @pytest.mark.parametrize("method", ON_SCORES)
-def test_no_bound_exceeds_the_truth_of_a_gaussian_mechanism_more_often_than_its_confidence_allows(
-    method: str, mu: float
-) -> None:
+def test_no_bound_exceeds_the_truth_of_a_gaussian_mechanism_more_often_than_its_confidence_says(method: str, mu: float) -> None:
     rng, delta, failures = np.random.default_rng(11), 1e-2, 0
     truth = epsilon_at_least(mu, delta)
     for _ in range(200):
@@ -173,9 +169,7 @@ def test_no_bound_exceeds_the_truth_of_a_gaussian_mechanism_more_often_than_its_
 
 
 @pytest.mark.parametrize("thresholds", [audit.EveryThreshold(), audit.FixedThreshold(0.5)])
-def test_no_bound_exceeds_the_truth_of_randomized_response_where_the_inequality_is_attained(
-    thresholds: audit.Thresholds,
-) -> None:
+def test_no_bound_exceeds_the_truth_of_randomized_response_which_attains_the_inequality(thresholds: audit.Thresholds) -> None:
     rng, failures = np.random.default_rng(5), 0
     for _ in range(400):
         present, absent = rng.random(100) < 0.75, rng.random(100) < 0.25

@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 import bad_replies as bad
-from flower_arms import Federation, Told, record, training_app
+from flower_arms import Federation, Told, fixed, record, training_app
 from flower_defects import logged
 from hubbub.errors import ParticipationError
 from hubbub.flower import GridPopulation, LocalGrid, clipping_mod, noising_mod
@@ -243,12 +243,10 @@ def test_cli_9_a_client_that_returns_the_servers_model_counts(fault: str) -> Non
 @pytest.mark.parametrize(
     ("keys", "enough"), [([b"a"] * 5, False), ([b"a", b"b"] * 2 + [b"a"], False), ([b"a", b"b", b"c", b"a", b"a"], True)]
 )
-def test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing(
-    keys: list[bytes], enough: bool
-) -> None:
+def test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_release_nothing(keys: list[bytes], enough: bool) -> None:
     grid = Told(training_app(lambda model, index: model, mods=[noising_mod, clipping_mod]), 5)
     grid.told = list(zip(grid.get_node_ids(), keys, strict=True))
-    strategy = bad.fixed(5, noise_at="clients", min_survivors=3, simulation_seed=None, keys_enforced=True)
+    strategy = fixed(5, noise_at="clients", min_survivors=3, keys_enforced=True)
     too_few = pytest.raises(ParticipationError, match=f"{len(set(keys))} clients are connected, and no sum of fewer than 3")
     with nullcontext() if enough else too_few:
         messages = list(strategy.configure_train(1, record({"w": np.zeros(4, np.float32)}), ConfigRecord(), grid))

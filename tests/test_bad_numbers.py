@@ -22,15 +22,13 @@ from safetensors.numpy import load_file
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from flower_arms import SEED, Federation, averaging, record
+from flower_arms import SEED, Federation, averaging, fixed, record
 from flower_defects import logged
 from hubbub import AdaptiveClipping, LocalTraining, accounting, factorization
 from hubbub.audit import Effort
 from hubbub.errors import BudgetError, HubbubError, ParticipationError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, MatrixFactorizationDP, Paillier, clipping_mod, compat, noising_mod
-from hubbub.ledger import Ledger
-from hubbub.ledger.chain import read_chain
-from hubbub.ledger.promise import Promise
+from hubbub.ledger import Ledger, Promise, read_chain
 from hubbub.mechanism import Mechanism, NoiseShares, gaussian
 from hubbub.mechanism import participation as parts
 from hubbub.mechanism.private_evaluation import Mean, PrivateEvaluation
@@ -74,11 +72,6 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(accounting.composition, name, spy)
     yield
     assert asked == []
-
-
-def fixed(**settings: Any) -> DPFedAvgFixed:
-    """A federation of three clients a round, but for these settings."""
-    return DPFedAvgFixed(FedAvg(), **{"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": 3, **settings})
 
 
 # Noise that each client brings a share of.
@@ -263,9 +256,7 @@ def test_num_4_a_delta_that_publishing_somebody_meets_is_warned_of(kind: str) ->
 
 def test_num_4_a_federation_is_warned_of_it_too() -> None:
     for delta, warned in ((0.25, True), (0.2, False)):
-        strategy = DPFedAvgFixed(
-            averaging(4), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=4, delta=delta, simulation_seed=SEED
-        )
+        strategy = fixed(4, delta=delta, simulation_seed=SEED)
         federation = Federation(4, lambda model, index: model)
         with logged() as lines:
             strategy.start(federation.grid, record({"w": np.zeros(3)}), num_rounds=1)
@@ -371,7 +362,7 @@ def test_num_12_more_noise_than_the_lattice_holds_is_refused_before_the_first_ro
 
 
 def test_num_12_a_federation_with_too_much_noise_starts_no_run(tmp_path: Path) -> None:
-    strategy = DPFedAvgFixed(averaging(2), clip_norm=1.0, noise_multiplier=1e9, num_sampled_clients=2, state=tmp_path / "run")
+    strategy = fixed(2, noise_multiplier=1e9, state=tmp_path / "run")
     federation = Federation(2, lambda model, index: model)
     with pytest.raises(HubbubError, match="noise_multiplier"):
         federation.ask(strategy, {"w": np.zeros(3)})

@@ -160,11 +160,9 @@ def test_the_mean_error_is_that_of_the_reference(case: dict[str, Any]) -> None:
 def test_a_published_setting_with_a_cooldown_of_the_learning_rate_is_solved() -> None:
     case = MF["gboard_like"][0]
     rates = np.concatenate([np.ones(1500), np.linspace(1, 0.05, 500)])
-    participation = MinSeparation(400, 5)
     # The published workload scales the columns of the prefix sum: the learning rate of a round is that of its update.
-    result = factorization.banded.optimize(
-        workloads.momentum(2000, 0.0, rates), 400, participation=participation, relative_gap=1e-5
-    )
+    workload = workloads.momentum(2000, 0.0, rates)
+    result = factorization.banded.optimize(workload, 400, participation=MinSeparation(400, 5), relative_gap=1e-5)
     value = case["mean_sq_error_unit_columns"]
     assert result.squared_error == pytest.approx(5 * value, rel=1e-5)
     assert result.squared_error >= 5 * value * (1 - 2e-6)
@@ -172,9 +170,8 @@ def test_a_published_setting_with_a_cooldown_of_the_learning_rate_is_solved() ->
 
 @pytest.mark.slow
 def test_without_a_proof_of_its_own_the_bound_is_that_of_every_strategy() -> None:
-    result = factorization.banded.optimize(
-        workloads.prefix_sum(6000), 16, participation=MinSeparation(16, 2), relative_gap=0.01
-    )
+    workload = workloads.prefix_sum(6000)
+    result = factorization.banded.optimize(workload, 16, participation=MinSeparation(16, 2), relative_gap=0.01)
     assert result.bound_family == "every strategy"
     assert 0 < result.lower_bound < result.squared_error
 

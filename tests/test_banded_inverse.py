@@ -14,8 +14,7 @@ from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorizatio
 from hubbub.factorization import banded_inverse as numerics
 from hubbub.factorization import toeplitz as search
 from hubbub.mechanism import utility, workloads
-from hubbub.mechanism.strategies import banded_inverse, matrices
-from hubbub.mechanism.strategies.banded_inverse import BandedInverse
+from hubbub.mechanism.strategies import BandedInverse, banded_inverse, matrices
 from hubbub.mechanism.strategies.strategy import progress
 from hubbub.testing import check_strategy
 from matrix_oracles import unit_error

@@ -177,11 +177,8 @@ def test_the_gradient_is_that_of_finite_differences(problem: search.Problem, buf
     if buffers == 4:
         gaps[1:3] = -9.0  # poles and zeros that all but meet
     p = np.concatenate([[-math.log(problem.rounds)], gaps])
-    step = 1e-5
-    slopes = [
-        (search._log_loss(p + h, problem)[0] - search._log_loss(p - h, problem)[0]) / (2 * step)
-        for h in step * np.eye(2 * buffers)
-    ]
+    steps = 1e-5 * np.eye(2 * buffers)
+    slopes = [(search._log_loss(p + h, problem)[0] - search._log_loss(p - h, problem)[0]) / 2e-5 for h in steps]
     np.testing.assert_allclose(search._log_loss(p, problem)[1], slopes, rtol=1e-7, atol=2e-8)
 
 

@@ -97,9 +97,7 @@ def test_the_rounds_of_a_class_are_such_as_one_client_may_join_together(pattern:
 
 
 @pytest.mark.parametrize(("workload", "participation", "objective", "reached"), FALSE_BEFORE, ids=range(len(FALSE_BEFORE)))
-def test_bounds_that_rounding_once_made_false_are_below_a_strategy(
-    workload: Workload, participation: object, objective: str, reached: float
-) -> None:
+def test_bounds_made_false_by_rounding_hold(workload: Workload, participation: object, objective: str, reached: float) -> None:
     # ``reached`` is the squared error of a strategy that was found, at sensitivity 1.
     assert reached / 60 < lower_bound(workload, participation, objective) < reached
 

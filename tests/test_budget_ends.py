@@ -13,12 +13,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 from conftest import raising
-from flower_arms import Federation, averaging
+from flower_arms import Federation, fixed
 from hubbub import Mechanism, PoissonSampling, accounting
 from hubbub.accounting import Gaussian, PoissonSampled, composition
 from hubbub.accounting.composition import epsilon_once as remembered
 from hubbub.errors import BudgetError
-from hubbub.flower import DPFedAvgFixed
 from hubbub.ledger import Ledger, read_chain
 from hubbub.mechanism.strategies import Identity
 from hubbub.training import RunPlan, RunStore, train
@@ -51,15 +50,12 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_acc_10_a_used_up_budget_ends_a_run_with_status_3_and_keeps_the_model(
-    capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_acc_10_a_spent_budget_ends_a_run_with_status_3_and_a_model(capsys: pytest.CaptureFixture[str], kind: str) -> None:
     training, privacy, data = KINDS[kind]
 
     def written(rounds: int, budget: float) -> str:
-        Path("run.toml").write_text(
-            SETTINGS.format(rounds=rounds, budget=budget, training=training, privacy=privacy, data=data)
-        )
+        settings = {"training": training, "privacy": privacy, "data": data}
+        Path("run.toml").write_text(SETTINGS.format(rounds=rounds, budget=budget, **settings))
         return "run.toml"
 
     hubbub("plan", written(2, 1e6), "--json")
@@ -81,10 +77,9 @@ def test_acc_10_a_used_up_budget_ends_a_run_with_status_3_and_keeps_the_model(
 
 
 def test_acc_10_the_round_that_would_exceed_a_federations_budget_is_not_begun() -> None:
-    free = DPFedAvgFixed(averaging(3), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3)
-    budget = float(free.guarantee(rounds=2).epsilon)
+    budget = float(fixed(3).guarantee(rounds=2).epsilon)
     for stop, allowed in ((budget, 2), (budget * (1 - 1e-9), 1)):
-        strategy = DPFedAvgFixed(averaging(3), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3, stop_epsilon=stop)
+        strategy = fixed(3, stop_epsilon=stop)
         federation, model = Federation(3, lambda model, index: model), {"w": np.zeros(3)}
         for _ in range(allowed):
             model, _ = federation.round(strategy, model)
@@ -110,9 +105,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch, broken: Callable[..., float]) -> Non
 
 @pytest.mark.parametrize("answer", [math.nan, -1.0, -math.inf])
 @pytest.mark.parametrize("part", PARTS)
-def test_acc_11_an_accountant_without_an_answer_has_no_epsilon(
-    monkeypatch: pytest.MonkeyPatch, part: str, answer: float
-) -> None:
+def test_acc_11_an_accountant_without_answer_has_no_epsilon(monkeypatch: pytest.MonkeyPatch, part: str, answer: float) -> None:
     name, accountant = PARTS[part]
     monkeypatch.setattr(name, lambda *a, **k: answer)
     for relation in ("add-or-remove-one", "replace-one"):
@@ -152,7 +145,7 @@ def test_acc_11_no_run_begins_whose_cost_nobody_knows(
     with pytest.raises((BudgetError, RuntimeError), match=r"bounds nothing|broke"):
         sampled("tight")
     with pytest.raises((BudgetError, RuntimeError), match=r"bounds nothing|broke"):
-        DPFedAvgFixed(averaging(3), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3)
+        fixed(3)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +162,9 @@ def test_acc_11_no_further_round_is_begun_once_the_accountant_fails(
     # The round under way was promised, and its cost known, before the first one; no other follows it.
     kinds = [record["kind"] for record in read_chain(tmp_path / "run" / "ledger.jsonl").records]
     assert kinds.count("begin") == 2
-    strategy = DPFedAvgFixed  # of a federation with a budget: asked before each round
     monkeypatch.undo()
-    budgeted = strategy(averaging(3), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3, stop_epsilon=1e3)
+    # A federation with a budget asks before each round.
+    budgeted = fixed(3, stop_epsilon=1e3)
     federation, model = Federation(3, lambda model, index: model), {"w": np.zeros(3)}
     model, _ = federation.round(budgeted, model)
     breaks(monkeypatch, broken)

@@ -136,14 +136,13 @@ def test_the_rounds_of_gaussians_are_those_of_the_closed_form(log_z: float, log_
     # n rounds are one release at z/√n.
     exact = (event.noise_multiplier / gaussian.noise_multiplier(epsilon, delta)) ** 2
     if exact < 1:
-        with pytest.raises(BudgetError, match=r"one round alone costs .*; a noise multiplier of .* would allow one") as found:
+        with pytest.raises(BudgetError, match=r"one round alone costs .*; a noise multiplier of .* would allow one") as refused:
             accounting.calibrate_rounds(event, epsilon, delta, "zero-out")
-        advised = events.Gaussian(float(str(found.value).split("multiplier of ")[1].split()[0]))
+        advised = events.Gaussian(float(str(refused.value).split("multiplier of ")[1].split()[0]))
         assert accounting.calibrate_rounds(advised, epsilon, delta, "zero-out") >= 1
         return
-    assert accounting.calibrate_rounds(event, epsilon, delta, "zero-out") == pytest.approx(
-        min(math.floor(exact), 10**12), rel=1e-9, abs=1
-    )
+    found = accounting.calibrate_rounds(event, epsilon, delta, "zero-out")
+    assert found == pytest.approx(min(math.floor(exact), 10**12), rel=1e-9, abs=1)
 
 
 @pytest.mark.parametrize("point", points("calibrate_sampling_rate"), ids=str)
@@ -174,7 +173,6 @@ def test_the_least_separation_is_that_of_trying_them_all(strategy: Identity, mos
         k = min(math.ceil(60 / separation), most or 60)
         return accounting.guarantee(Mechanism(strategy, MinSeparation(separation, k), 5.0), 1e-5).epsilon
 
-    found = accounting.calibrate_min_separation(
-        strategy, noise_multiplier=5.0, epsilon=1.6, delta=1e-5, max_participations=most
-    )
+    asked = {"noise_multiplier": 5.0, "epsilon": 1.6, "delta": 1e-5, "max_participations": most}
+    found = accounting.calibrate_min_separation(strategy, **asked)
     assert found == min(b for b in range(1, 61) if cost(b) <= 1.6)

@@ -85,10 +85,8 @@ def test_a_run_is_not_resumed_with_another_cooldown(tmp_path: Path) -> None:
 
 def test_noise_is_for_the_learning_rates_that_the_server_has() -> None:
     changes = {"mode": "dp-ftrl", "strategy": "banded", "bands": 4}
-    plans = [
-        planned(settings(training={"rounds": 14, "momentum": 0.9, "cooldown": cooldown}, privacy=changes), 1400)
-        for cooldown in (0.0, 0.5)
-    ]
+    training = [{"rounds": 14, "momentum": 0.9, "cooldown": cooldown} for cooldown in (0.0, 0.5)]
+    plans = [planned(settings(training=each, privacy=changes), 1400) for each in training]
     workloads = [plan.server.workload(14) for plan in plans]
     assert [workload.toeplitz for workload in workloads] == [True, False]
 

@@ -113,9 +113,8 @@ def test_the_first_rounds_of_bins_cost_at_least_what_their_mixture_shows(rounds:
 
 
 def test_fixed_size_cohorts_under_add_or_remove_cost_what_a_displaced_unit_shows() -> None:
-    guarantee = accounting.guarantee(
-        Mechanism(forms.Identity(1), parts.FixedSizeSampling(1, 10), 1.0), 1e-3, neighboring_relation="add-or-remove-one"
-    )
+    once = Mechanism(forms.Identity(1), parts.FixedSizeSampling(1, 10), 1.0)
+    guarantee = accounting.guarantee(once, 1e-3, neighboring_relation="add-or-remove-one")
     # All others at -1: the sum is -1, or 1 where the unit is drawn in the place of another.
     with_unit, without = {(1.0,): 0.1, (-1.0,): 0.9}, {(-1.0,): 1.0}
     assert delta_shown(with_unit, without, guarantee.epsilon) == pytest.approx(1e-3, rel=1e-2)

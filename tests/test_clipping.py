@@ -37,9 +37,7 @@ def test_clipping_keeps_the_direction_and_the_norm() -> None:
 
 
 @given(st.floats(0.05, 50), st.floats(1, 5000), st.floats(1e-3, 1e3), st.booleans())
-def test_ada_5_one_noise_hides_updates_and_count_as_the_split_says(
-    z: float, cohort: float, clip_norm: float, stated: bool
-) -> None:
+def test_ada_5_one_noise_hides_updates_and_count_as_stated(z: float, cohort: float, clip_norm: float, stated: bool) -> None:
     split = AdaptiveClipping(clip_count_stddev=z * 1.3 if stated else None).split(z, cohort)
     # Two Gaussians, of multipliers z_Δ and 2σ_b (an indicator about its middle moves by a half), cost as much as one of z.
     assert split.update_multiplier**-2 + (2 * split.count_stddev) ** -2 == pytest.approx(z**-2, rel=1e-9)

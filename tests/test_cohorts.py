@@ -149,8 +149,6 @@ def test_a_new_start_keeps_groups_and_slots_and_tosses_new_coins() -> None:
     ],
     ids=repr,
 )
-def test_what_the_clients_cannot_keep_is_refused_before_the_first_round(
-    pattern: parts.MinSeparation, rounds: int, size: float, message: str
-) -> None:
+def test_what_clients_cannot_keep_is_refused(pattern: parts.MinSeparation, rounds: int, size: float, message: str) -> None:
     with pytest.raises(ParticipationError, match=message):
         require_feasible(pattern, rounds, CLIENTS, size)

@@ -166,10 +166,8 @@ def test_the_page_of_the_settings_has_every_key_with_its_type_and_default() -> N
         kind = get_type_hints(Config)[section.name]
         hints = get_type_hints(kind)
         rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.+) \|$", written[section.name], re.MULTILINE)
-        expected = [
-            (key.name, _words(hints[key.name]), "unset" if key.default is None else f"`{json.dumps(key.default)}`")
-            for key in fields(kind)
-        ]
+        defaults = [(key.name, "unset" if key.default is None else f"`{json.dumps(key.default)}`") for key in fields(kind)]
+        expected = [(name, _words(hints[name]), default) for name, default in defaults]
         assert [row[:3] for row in rows] == expected, f"[{section.name}]: docs/settings.md must have these rows"
 
 

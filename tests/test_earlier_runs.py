@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,21 +19,7 @@ from hubbub.mechanism.participation import Participation, PoissonSampling
 from hubbub.mechanism.strategies import Identity
 from hubbub.training.run_folder.record import read_run
 from malformed import CONFIG
-from recorded_runs import (
-    BAND,
-    COIN,
-    EVEN,
-    PATTERN,
-    ROUNDS,
-    THREE,
-    answer,
-    charges,
-    hubbub,
-    interrupted_at,
-    invoke,
-    recorded,
-    rewritten,
-)
+from recorded_runs import BAND, COIN, EVEN, PATTERN, THREE, answer, charges, hubbub, interrupted_at, invoke, recorded, rewritten
 from refusals import refused
 
 
@@ -73,22 +60,21 @@ def test_acc_12_noise_is_calibrated_so_that_all_runs_together_meet_the_budget(tm
     earlier = charges(recorded(tmp_path / "one", BAND, THREE))
     spent_before = BAND.after(3, 1e-5).epsilon
     budget = spent_before + 1.0
-    found = calibrate(Identity(ROUNDS), cohorts, prior=earlier, epsilon=budget, delta=1e-5, neighboring_relation="zero-out")
+    strategy, terms = Identity(BAND.rounds), {"delta": 1e-5, "neighboring_relation": "zero-out"}
+    found = calibrate(strategy, cohorts, prior=earlier, epsilon=budget, **terms)
     for z, within in ((found.noise_multiplier, True), (found.noise_multiplier * 0.999, False)):
-        mechanism = Mechanism(Identity(ROUNDS), cohorts, z)
+        mechanism = Mechanism(strategy, cohorts, z)
         total = accounting.guarantee(mechanism, 1e-5, "zero-out", earlier=earlier).epsilon
         assert (total <= budget) is within
     with pytest.raises(BudgetError, match="earlier runs alone cost"):
-        calibrate(Identity(ROUNDS), PATTERN, prior=earlier, epsilon=spent_before, delta=1e-5)
+        calibrate(strategy, PATTERN, prior=earlier, epsilon=spent_before, delta=1e-5)
 
 
 @pytest.mark.usefixtures("own_code")
 def test_a_run_keeps_its_earlier_charge_over_stop_resume_and_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path / "one", BAND, THREE, close=True)
-    text = CONFIG.replace("rounds = 12", "rounds = 4").replace(
-        "noise_multiplier = 1.0", 'epsilon = 6.0, earlier_runs = ["one"]'
-    )
-    (tmp_path / "run.toml").write_text(text)
+    text = CONFIG.replace("rounds = 12", "rounds = 4")
+    (tmp_path / "run.toml").write_text(text.replace("noise_multiplier = 1.0", 'epsilon = 6.0, earlier_runs = ["one"]'))
     with interrupted_at(3):
         assert hubbub("train", "run.toml", "--out", "two", "--allow-import") == 130
     begun = (tmp_path / "two" / "config.toml").read_text()
@@ -139,9 +125,7 @@ def dealt(**change: object) -> Promise:
 
 
 @pytest.mark.parametrize("other", OTHER_DEALS)
-def test_acc_12_runs_whose_clients_have_other_parts_of_the_same_data_have_no_epsilon_together(
-    tmp_path: Path, other: str
-) -> None:
+def test_acc_12_runs_that_deal_the_same_data_differently_have_no_epsilon_together(tmp_path: Path, other: str) -> None:
     changed = dealt(**{other: OTHER_DEALS[other]})
     one, two = (recorded(tmp_path / f"{n}", run, THREE, n, close=True) for n, run in enumerate((dealt(), changed)))
     refused(["account", one, two], "no epsilon is known", "or account each run alone")
@@ -166,9 +150,7 @@ def test_runs_whose_clients_are_alike_or_whose_promise_does_not_say_so_are_count
 
 
 @pytest.mark.usefixtures("own_code")
-def test_a_run_that_is_left_little_of_its_budget_says_how_much_noise_that_costs_before_it_begins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_with_little_budget_left_says_what_noise_that_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     earlier = charges(recorded(tmp_path / "one", BAND, THREE, close=True))
     for more in (0.05, 5.0):
         budget = round(BAND.after(3, 1e-5).epsilon + more, 4)
@@ -178,10 +160,8 @@ def test_a_run_that_is_left_little_of_its_budget_says_how_much_noise_that_costs_
         assert hubbub("plan", "run.toml", "--allow-import", "--no-alternatives") == 0
         said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Earlier runs have used up most of ")]
         mechanism = read_run(tmp_path / f"run-{more}").promise.mechanism
-        with_them, without = (
-            calibrate(mechanism.strategy, mechanism.participation, epsilon=budget, delta=1e-5, prior=prior).noise_multiplier
-            for prior in (earlier, ())
-        )
+        meets = partial(calibrate, mechanism.strategy, mechanism.participation, epsilon=budget, delta=1e-5)
+        with_them, without = (meets(prior=prior).noise_multiplier for prior in (earlier, ()))
         line = f"{with_them:.4g}, is {with_them / without:.3g} times what it would be without them ({without:.4g})."
         line = f"Earlier runs have used up most of privacy.epsilon = {budget:g}: the noise multiplier, {line}"
         assert said == ([line] * 2 if more < 1 else [])
@@ -189,9 +169,7 @@ def test_a_run_that_is_left_little_of_its_budget_says_how_much_noise_that_costs_
 
 
 @pytest.mark.usefixtures("own_code")
-def test_a_run_whose_folder_shows_more_than_its_ledger_or_that_may_go_on_is_refused_before_its_charge_is_promised(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_shows_more_than_its_ledger_or_may_go_on_is_refused_before_its_charge_is_promised(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(CONFIG)
     one = recorded(tmp_path / "one", BAND, THREE)
     told = ("run.toml", "--allow-import", "--set", 'privacy.earlier_runs=["one"]')

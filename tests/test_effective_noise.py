@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 from bad_replies import spied
-from flower_arms import Federation, averaging
-from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, clipping_mod, noising_mod
+from flower_arms import Federation, adaptive, fixed
+from hubbub.flower import DPFedAvgFixed, GridPopulation, clipping_mod, noising_mod
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.noise.steps import share_stddev
-from hubbub.training import Population, RunPlan, train
+from hubbub.training import LatticeSum, Population, RunPlan, train
 from replays import Transcript
 
 CLIENTS, CLIP, Z, DIM = 10, 0.5, 1.3, 160_000
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("silent", [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
 def test_cli_5_drop_outs_leave_noise_and_influence_as_stated(silent: float, dtype: str) -> None:
     """The sum is divided by the planned number of clients: whoever is left moves the model by no more than before."""
-    strategy = DPFedAvgFixed(averaging(CLIENTS), clip_norm=CLIP, noise_multiplier=Z, num_sampled_clients=CLIENTS)
+    strategy = fixed(CLIENTS, clip_norm=CLIP, noise_multiplier=Z)
     federation = Federation(CLIENTS, lambda model, index: model, silent=range(round(silent * CLIENTS)))
     with pytest.MonkeyPatch.context() as patch:
         found = spied(patch)
@@ -50,9 +50,7 @@ def test_cli_5_drop_outs_leave_noise_and_influence_as_stated(silent: float, dtyp
 
 @pytest.mark.parametrize("silent", [0.0, 0.5, 0.9])
 def test_cli_5_drop_outs_leave_the_noise_of_adaptive_clipping_as_stated(silent: float) -> None:
-    strategy = DPFedAvgAdaptive(
-        averaging(CLIENTS), initial_clip_norm=CLIP, noise_multiplier=Z, num_sampled_clients=CLIENTS, clip_count_stddev=2.0
-    )
+    strategy = adaptive(CLIENTS, initial_clip_norm=CLIP, noise_multiplier=Z, clip_count_stddev=2.0)
     federation = Federation(CLIENTS, lambda model, index: model, silent=range(round(silent * CLIENTS)))
     with pytest.MonkeyPatch.context() as patch:
         found = spied(patch)
@@ -96,8 +94,6 @@ class Nobody(Population):
     clients = range(CLIENTS)
 
     def collect(self, cohort: Any, model: nn.Module, clip_norm: float, round_index: int, split: Any = None) -> Any:
-        from hubbub.training import LatticeSum
-
         dim = sum(p.numel() for p in model.parameters())
         return LatticeSum(torch.zeros(dim, dtype=torch.int64), Lattice(clip_norm), {})
 
@@ -116,8 +112,7 @@ def test_cli_5_a_model_of_half_precision_is_released_with_noise_of_full_precisio
 
 
 def sharing(answering: int, least: int, dim: int) -> tuple[DPFedAvgFixed, Federation, dict[str, Any]]:
-    noise = {"noise_multiplier": Z, "noise_at": "clients", "min_survivors": least}
-    strategy = DPFedAvgFixed(averaging(CLIENTS), clip_norm=CLIP, num_sampled_clients=CLIENTS, **noise)
+    strategy = fixed(CLIENTS, clip_norm=CLIP, noise_multiplier=Z, noise_at="clients", min_survivors=least)
     silent = range(CLIENTS - answering)
     federation = Federation(CLIENTS, lambda model, index: model, silent=silent, mods=[noising_mod, clipping_mod])
     return strategy, federation, {"w": np.zeros(dim)}

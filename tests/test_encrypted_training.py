@@ -187,11 +187,8 @@ def test_so_many_holders_and_no_more_may_work_with_a_hostile_server(holders: int
     # Every number of holders that work with it, and every way in which the honest ones can be asked for one of two sums.
     def two_sums(corrupt: int) -> bool:
         honest = holders - corrupt
-        return any(
-            first + corrupt >= threshold and second + corrupt >= threshold
-            for first in range(honest + 1)
-            for second in range(honest - first + 1)
-        )
+        ways = ((first, second) for first in range(honest + 1) for second in range(honest - first + 1))
+        return any(min(way) + corrupt >= threshold for way in ways)
 
     safe = [corrupt for corrupt in range(holders) if not two_sums(corrupt)]
     assert terms(holders=holders, threshold=threshold).tolerated == max(safe)

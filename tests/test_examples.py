@@ -240,9 +240,7 @@ def test_a_module_is_tried_anew_when_it_becomes_random_and_is_not_kept() -> None
     assert kept() is None
 
 
-def test_a_module_is_tried_once_with_a_loss_that_is_its_own_method_and_is_not_kept_alive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_module_whose_loss_is_its_own_method_is_tried_once_and_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     class Whole(nn.Linear):
         def loss(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             return F.cross_entropy(output, targets)

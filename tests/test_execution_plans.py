@@ -77,10 +77,8 @@ def test_a_neighbour_of_huge_or_impossible_numbers_changes_no_bit(name: str, ste
     model, clients, local = made(name), MODELS[name][1], LOCALS[steps]
     honest = batched(model, local, clients)
     for value in (math.nan, math.inf, 1e30):
-        hostile = [
-            Job(job.client, torch.full_like(job.inputs, value), job.targets, job.seed, job.round_index) if i % 2 else job
-            for i, job in enumerate(clients)
-        ]
+        spoilt = [replace(job, inputs=torch.full_like(job.inputs, value)) for job in clients]
+        hostile = [pair[i % 2] for i, pair in enumerate(zip(clients, spoilt, strict=True))]
         found = batched(model, local, hostile)
         assert all(torch.equal(honest[job.client], found[job.client]) for i, job in enumerate(clients) if not i % 2)
 

@@ -244,9 +244,7 @@ def test_a_resumed_run_cannot_be_told_that_it_began_by_itself(place: Path, capsy
 
 @pytest.mark.usefixtures("own_code")
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
-def test_a_run_whose_releases_went_is_extended_from_the_checkpoint_that_its_ledger_binds(
-    made: Path, tmp_path: Path, closed: bool
-) -> None:
+def test_a_run_without_releases_is_extended_from_the_checkpoint_of_its_ledger(made: Path, tmp_path: Path, closed: bool) -> None:
     named = [part for setting in ("privacy.noise=simulation", "training.evaluate_every=9") for part in ("--set", setting)]
     for kept in ("true", "false"):
         train = ("train", made / "one.toml", *named, "--set", f"training.keep_releases={kept}", *PLAIN)

@@ -143,15 +143,12 @@ def test_acc_12_a_third_run_counts_the_first_though_its_folder_is_gone(one: Path
     three = tmp_path / "three"
     shutil.rmtree(one)
     # Whatever else extended it may count, too.
-    with pytest.raises(
-        RunFolderError, match=r"two: extends the run of ledger .*, which is not in .*one, and the cost of all else"
-    ):
+    gone = r"two: extends the run of ledger .*, which is not in"
+    with pytest.raises(RunFolderError, match=rf"{gone} .*one, and the cost of all else"):
         gone_on(two, three, SECOND, SECOND)
     known = json.loads((two / "segments.json").read_text())
     (two / "segments.json").unlink()
-    with pytest.raises(
-        RunFolderError, match=r"two: extends the run of ledger .*, which is not in .*segments\.json, and the cost"
-    ):
+    with pytest.raises(RunFolderError, match=rf"{gone} .*segments\.json, and the cost"):
         gone_on(two, three, SECOND, SECOND)
     (two / "segments.json").write_text(json.dumps({**known, "goes_on_from": None}))
     gone_on(two, three, SECOND, SECOND)
@@ -432,9 +429,7 @@ def test_acc_12_a_ledger_that_no_longer_says_where_it_went_on_from_is_seen_by_ve
     assert "is the model of a finished run" in continuity(two)
 
 
-def test_acc_12_a_branch_or_an_earlier_run_that_is_left_out_or_made_cheaper_is_seen_by_verify(
-    one: Path, two: Path, tmp_path: Path
-) -> None:
+def test_acc_12_verify_sees_a_branch_or_an_earlier_run_left_out_or_made_cheaper(one: Path, two: Path, tmp_path: Path) -> None:
     three, four = tmp_path / "three", tmp_path / "four"
     gone_on(one, three)
     gone_on(two, four, SECOND, SECOND)

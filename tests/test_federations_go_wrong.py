@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,8 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import strategy as flowers
 
-from flower_arms import Federation, averaging, entries, record, separated, told
+import flower_arms
+from flower_arms import Federation, entries, record, separated, told
 from flower_defects import distance
 from flower_deployment import LOOPBACK, free_port
 from hubbub.errors import ConfigError, ParticipationError, SumNotOpenedError
@@ -32,14 +34,10 @@ ROOT = Path(__file__).parent.parent
 CLIENTS = 4
 MODEL = {"w": np.linspace(-1, 1, 40, dtype=np.float32), "scale": np.array(2.5, np.float32)}
 ONES = {"w": np.ones(40, np.float32), "scale": np.array(1, np.float32)}
+fixed = partial(flower_arms.fixed, CLIENTS)
 
 
 pytestmark = pytest.mark.usefixtures("quiet")
-
-
-def fixed(clients: int = CLIENTS, **settings: Any) -> DPFedAvgFixed:
-    settings = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": clients, **settings}
-    return DPFedAvgFixed(averaging(clients), **settings)
 
 
 def moved(model: dict[str, Any], index: int) -> dict[str, Any]:
@@ -64,7 +62,7 @@ def test_flw_1_a_superlink_without_certificates_does_not_start(tmp_path: Path) -
     assert "--insecure" in ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize("make", [fixed, separated])
+@pytest.mark.parametrize("make", [fixed, separated], ids=["fixed", "separated"])
 def test_flw_1_a_statement_says_that_it_counts_on_encryption_on_the_way(make: Callable[[], PrivateStrategy]) -> None:
     strategy = make()
     assert asked(strategy, LocalGrid(ClientApp(), num_nodes=9))
@@ -100,9 +98,7 @@ class Breaks(flowers.FedAvg):
 
 
 @pytest.mark.parametrize("again", ["the same strategy", "another"])
-def test_flw_4_an_exception_where_a_release_is_learnt_ends_the_start_and_the_next_one_learns_it(
-    tmp_path: Path, again: str
-) -> None:
+def test_flw_4_an_exception_where_a_release_is_learnt_ends_the_start_and_the_next_learns_it(tmp_path: Path, again: str) -> None:
     def made(*breaks_in: int) -> DPFedAvgFixed:
         inner = Breaks(min_available_nodes=CLIENTS)
         inner.breaks_in = breaks_in
@@ -139,9 +135,8 @@ def test_flw_4_an_exception_while_replies_come_aborts_the_round_and_the_run_goes
 
 def test_flw_5_a_server_that_starts_again_goes_on_with_model_ledger_clip_norm_and_participation(tmp_path: Path) -> None:
     def adaptive() -> DPFedAvgAdaptive:
-        return DPFedAvgAdaptive(
-            flowers.FedAdam(min_available_nodes=12), noise_multiplier=1.0, num_sampled_clients=3, state=tmp_path / "adaptive"
-        )
+        inner, state = flowers.FedAdam(min_available_nodes=12), tmp_path / "adaptive"
+        return DPFedAvgAdaptive(inner, noise_multiplier=1.0, num_sampled_clients=3, state=state)
 
     first = adaptive()
     grid = Federation(12, moved).grid
@@ -245,9 +240,7 @@ def test_flw_8_ours_within_flowers_clips_charges_and_hides_all_the_same(name: st
     assert distance(models[1], entries(record(MODEL))) > 0.25 * np.sqrt(41) * 0.5
 
 
-def test_flw_9_a_round_in_which_nobody_answers_is_charged_and_told_and_releases_noise_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_flw_9_a_round_that_nobody_answers_is_charged_told_and_releases_noise_alone(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("flwr").setLevel(logging.WARNING)
     strategy, federation = fixed(), Federation(CLIENTS, moved, silent=range(CLIENTS))
     with caplog.at_level(logging.WARNING, "flwr"):

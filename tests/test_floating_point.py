@@ -127,9 +127,8 @@ def population(lattice: bool, target_has_data: bool) -> training.SimulatedPopula
     examples = [(torch.randn(4, 99, generator=generator), torch.randint(10, (4,), generator=generator)) for _ in range(5)]
     if not target_has_data:
         examples[0] = (examples[0][0][:0], examples[0][1][:0])
-    return training.SimulatedPopulation(
-        examples, F.cross_entropy, training.LocalTraining(batch_size=2, learning_rate=0.5), lattice=lattice
-    )
+    local = training.LocalTraining(batch_size=2, learning_rate=0.5)
+    return training.SimulatedPopulation(examples, F.cross_entropy, local, lattice=lattice)
 
 
 def attacked(strategy: Strategy, noise: str, folder: Path) -> Score:
@@ -154,9 +153,7 @@ def attacked(strategy: Strategy, noise: str, folder: Path) -> Score:
 
 
 @pytest.mark.parametrize("strategy", [Identity(20), toeplitz.square_root(20, 4)], ids=lambda s: type(s).__name__)
-def test_no_release_of_a_secure_run_says_who_took_part_and_nearly_every_one_of_a_simulation_does(
-    strategy: Strategy, tmp_path: Path
-) -> None:
+def test_no_secure_release_says_who_took_part_and_nearly_every_simulated_one_does(strategy: Strategy, tmp_path: Path) -> None:
     assert attacked(strategy, "secure", tmp_path / "secure") == Score(undecided=40)
     score = attacked(strategy, "simulation", tmp_path / "simulation")
     assert score.wrong == 0
@@ -221,9 +218,7 @@ def test_fpt_2_every_whole_number_is_released_as_often_as_rounded_noise_says(dev
 
 
 @pytest.mark.parametrize("deviation", [0.7, 3.0, 300.0])
-def test_fpt_2_every_whole_number_within_eight_deviations_can_be_released(
-    deviation: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fpt_2_all_whole_numbers_within_8_deviations_can_be_released(deviation: float, monkeypatch: pytest.MonkeyPatch) -> None:
     # Not by chance, which is below 1e-15 at the ends: for each there are random words that lead to it.
     lattice, far = Lattice(1.0), math.ceil(8 * deviation)
     wanted = torch.arange(-far, far + 1)
@@ -340,9 +335,7 @@ def test_fpt_4_the_worst_updates_are_no_longer_than_the_clip_norm_in_exact_integ
     st.floats(1e-12, 1e12),
     st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16]),
 )
-def test_num_10_no_update_at_all_is_longer_than_the_clip_norm(
-    values: list[float], clip_norm: float, dtype: torch.dtype
-) -> None:
+def test_num_10_no_update_is_longer_than_the_clip_norm(values: list[float], clip_norm: float, dtype: torch.dtype) -> None:
     lattice, update = Lattice(clip_norm), torch.tensor(values, dtype=torch.float64).to(dtype)
     squared, steps = norms_and_steps(update, lattice)
     assert squared <= lattice.radius**2

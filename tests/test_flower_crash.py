@@ -35,9 +35,8 @@ STEPS: dict[type, tuple[str, ...]] = {
 
 def correlated(folder: Path) -> PrivateStrategy:
     mechanism = Mechanism(toeplitz.square_root(8, bands=3), MinSeparation(3, 4), 1.0)
-    return MatrixFactorizationDP(
-        FedAvg(), mechanism=mechanism, clip_norm=1.0, num_sampled_clients=3, keys_enforced=True, state=folder
-    )
+    settings = {"clip_norm": 1.0, "num_sampled_clients": 3, "keys_enforced": True, "state": folder}
+    return MatrixFactorizationDP(FedAvg(), mechanism=mechanism, **settings)
 
 
 def adaptive(folder: Path) -> PrivateStrategy:

@@ -10,9 +10,8 @@ from flower_defects import QUESTIONS, DefectError, Question
 
 # Versions of Flower that were seen to fail each check.
 SEEN_TO_FAIL = ("1.41.0", "1.42.0")
-every_question = pytest.mark.parametrize(
-    "question", QUESTIONS, ids=[q.check.__name__.removeprefix("check_") for q in QUESTIONS]
-)
+NAMES = [question.check.__name__.removeprefix("check_") for question in QUESTIONS]
+every_question = pytest.mark.parametrize("question", QUESTIONS, ids=NAMES)
 
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -25,9 +24,7 @@ def test_ours_does_what_is_asked(question: Question) -> None:
 
 @pytest.mark.slow
 @every_question
-def test_a_check_fails_where_flowers_own_class_has_the_defect(
-    question: Question, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_check_fails_where_flower_has_the_defect(question: Question, record_property: Callable[[str, object], None]) -> None:
     """Of versions that come it only notes what they do: that they mend something must not fail this."""
     try:
         record_property("observed", f"mended: {question.check(FLOWERS)}")

@@ -180,9 +180,7 @@ def require_guarantee_counts_both_runs(seen: Seen) -> None:
 
 
 @pytest.mark.slow
-def test_flw_5_a_federation_stays_private_when_a_node_is_killed_and_the_server_starts_again(
-    tmp_path: Path, task: ModuleType
-) -> None:
+def test_flw_5_a_federation_stays_private_if_a_node_is_killed_and_the_server_restarts(tmp_path: Path, task: ModuleType) -> None:
     seen = Seen(tmp_path, task, federated(tmp_path, 175.0))
     require_participation_kept(seen)
     assert all(np.array_equal(array, seen.models[ROUNDS[0]][name]) for name, array in seen.model(1, ROUNDS[0]).items())

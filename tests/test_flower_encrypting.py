@@ -50,18 +50,13 @@ def a_context(**node_config: Any) -> Context:
 
 
 def ask(
-    config: dict[str, Any] | None = None,
-    app: App | None = None,
-    mods: list[Mod] | None = None,
-    context: Context | None = None,
-    message_type: str = "train",
+    config: dict[str, Any] | None = None, app: App | None = None, mods: list[Mod] = MODS, context: Context | None = None
 ) -> Message:
     """The reply of a real ClientApp with these mods."""
-    client = ClientApp(mods=MODS if mods is None else mods)
-    for register in (client.train, client.query):
-        register()(app or returning(TRAINED))
+    client = ClientApp(mods=mods)
+    client.train()(app or returning(TRAINED))
     content = RecordDict({"arrays": record(SENT), "config": ConfigRecord(told() if config is None else config)})
-    return client(Message(content, NODE, message_type, group_id="g"), context or a_context())
+    return client(Message(content, NODE, "train", group_id="g"), context or a_context())
 
 
 def opened(reply: Message, agreement: Agreement | None = None) -> list[int]:

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,6 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 from hubbub._util.prf import seed_key
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError
@@ -27,7 +27,7 @@ from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.population import GridPopulation, load, trained
 from hubbub.ledger.chain import read_chain
-from hubbub.training import LocalTraining, SimulatedPopulation, release
+from hubbub.training import SimulatedPopulation, release
 from hubbub.training.run_folder import store
 from hubbub.training.run_folder.record import read_metrics
 from recorded_runs import model_of, require_ends
@@ -80,9 +80,8 @@ def test_a_secure_run_on_flower_releases_the_same_under_the_same_keys(tmp_path: 
 
 
 def test_a_resumed_run_keeps_its_engine_and_runs_no_code_that_lay_in_its_folder(tmp_path: Path) -> None:
-    begun = RunInFolder.begun(
-        build(config.resolve(config.load(run_file(tmp_path)), {"training": {"engine": "flower"}})), tmp_path / "run"
-    )
+    settings = config.resolve(config.load(run_file(tmp_path)), {"training": {"engine": "flower"}})
+    begun = RunInFolder.begun(build(settings), tmp_path / "run")
     planted = begun.folder / "app" / apps.RUN_APP / "client_app.py"
     planted.parent.mkdir(parents=True)
     planted.write_text("raise SystemExit('planted')")
@@ -121,12 +120,7 @@ def test_a_grid_sums_what_the_process_sums() -> None:
     grid, model = honest_grid(population()), linear()
     for lattice in (True, False):
         clients = GridPopulation(grid, grid.get_node_ids(), lattice=lattice)
-        ours = SimulatedPopulation(
-            population()._examples,
-            F.cross_entropy,
-            LocalTraining(batch_size=2, learning_rate=0.5, momentum=0.5),
-            lattice=lattice,
-        )
+        ours = population(lattice=lattice)
         for round_index in range(2):
             there = clients.collect([5, 0, 7, 3], model, 0.25, round_index)
             here = ours.collect([5, 0, 7, 3], model, 0.25, round_index)
@@ -150,7 +144,7 @@ def test_a_grid_population_without_sense_is_refused() -> None:
 SETTINGS = {"round-timeout": 60.0, "wait-for-nodes": 0.0, "keys-enforced": False, "allow-import": False}
 
 
-def deployed(file: Path, folder: Path | str, **changes: object) -> Context:
+def deployed(folder: Path | str, **changes: object) -> Context:
     return Context(1, 1, {}, RecordDict(), {**SETTINGS, "run-folder": str(folder), **changes})
 
 
@@ -164,13 +158,13 @@ def test_a_deployed_server_leaves_the_run_that_the_process_would_have_left(tmp_p
     require_ends("train", file, "--out", tmp_path / "process")
     # Whose node is whose client is what the nodes say, not the order in which they come.
     grid = federation(file, partition=lambda index: {"partition-id": 99 - index})
-    serve(grid, deployed(file, tmp_path / "served"), file)
+    serve(grid, deployed(tmp_path / "served"), file)
     assert model_of(tmp_path / "served") == model_of(tmp_path / "process")
     assert (tmp_path / "served" / "report.md").exists()
     # Again, it has nothing left to do, and charges nothing.
     head = read_chain(tmp_path / "served" / "ledger.jsonl").head
     shutil.copy(tmp_path / "served" / "config.toml", tmp_path / "copied.toml")
-    serve(grid, deployed(file, tmp_path / "served"), tmp_path / "copied.toml")
+    serve(grid, deployed(tmp_path / "served"), tmp_path / "copied.toml")
     assert read_chain(tmp_path / "served" / "ledger.jsonl").head == head
 
 
@@ -178,7 +172,7 @@ def test_a_deployed_server_marks_what_was_measured_on_held_out_data(tmp_path: Pa
     file = run_file(tmp_path)
     file.write_text(file.read_text().replace("seed = 3", "seed = 3, validation = 0.1"))
     caplog.set_level(logging.INFO, logger="flwr")
-    serve(federation(file), deployed(file, tmp_path / "served"), file)
+    serve(federation(file), deployed(tmp_path / "served"), file)
     told = [record.getMessage() for record in caplog.records if "accuracy" in record.getMessage().lower()]
     assert len(told) >= 2
     assert all("private" in line for line in told)
@@ -186,7 +180,7 @@ def test_a_deployed_server_marks_what_was_measured_on_held_out_data(tmp_path: Pa
 
 def test_a_node_too_few_and_two_that_are_one_client_are_refused(tmp_path: Path) -> None:
     file = run_file(tmp_path)
-    context = deployed(file, tmp_path / "run")
+    context = deployed(tmp_path / "run")
     with pytest.raises(ParticipationError, match=r"data.clients = 100: only 99 nodes .* start more SuperNodes"):
         serve(federation(file, nodes=99), context, file)
     shutil.rmtree(tmp_path / "run")
@@ -207,24 +201,18 @@ def test_a_node_too_few_and_two_that_are_one_client_are_refused(tmp_path: Path) 
 def test_a_deployment_refuses_what_it_cannot_keep(tmp_path: Path) -> None:
     file = run_file(tmp_path)
     with pytest.raises(ConfigError, match=r"run-folder = 'runs/x'.*--run-config"):
-        serve(federation(file), deployed(file, "runs/x"), file)
-    text = file.read_text().replace("privacy = {", 'privacy = { mode = "dp-ftrl",')
-    (tmp_path / "ftrl.toml").write_text(text)
+        serve(federation(file), deployed("runs/x"), file)
+    (ftrl := tmp_path / "ftrl.toml").write_text(file.read_text().replace("privacy = {", 'privacy = { mode = "dp-ftrl",'))
     with pytest.raises(ConfigError, match=r"keys-enforced = false: .*MinSeparation.*--enable-supernode-auth"):
-        serve(federation(file), deployed(file, tmp_path / "ftrl"), tmp_path / "ftrl.toml")
-    serve(
-        federation(tmp_path / "ftrl.toml"), deployed(file, tmp_path / "kept", **{"keys-enforced": True}), tmp_path / "ftrl.toml"
-    )
+        serve(federation(file), deployed(tmp_path / "ftrl"), ftrl)
+    serve(federation(ftrl), deployed(tmp_path / "kept", **{"keys-enforced": True}), ftrl)
     with pytest.raises(RunFolderError, match="other settings"):
-        serve(federation(file), deployed(file, tmp_path / "kept"), file)
+        serve(federation(file), deployed(tmp_path / "kept"), file)
 
 
 def written(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): path.read_text()
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.parts[len(folder.parts)] != "state"
-    }
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_text() for name, path in files.items() if not re.match("state/|.*__pycache__/", name)}
 
 
 def test_the_example_in_the_repository_is_what_the_command_writes(tmp_path: Path) -> None:
@@ -245,11 +233,7 @@ def test_a_new_app_of_another_name_runs_as_its_readme_says(tmp_path: Path) -> No
     require_ends("flower", "new", folder)
     assert "flower_quickstart" not in "".join([*written(folder), *written(folder).values()])
     settings = folder / "pyproject.toml"
-    text = (
-        settings.read_text()
-        .replace("num-server-rounds = 60", "num-server-rounds = 2")
-        .replace("min-nodes = 200", "min-nodes = 20")
-    )
+    text = settings.read_text().replace("server-rounds = 60", "server-rounds = 2").replace("min-nodes = 200", "min-nodes = 20")
     settings.write_text(text)
     assert "run_local.py" in (folder / "README.md").read_text()
     for rounds in (2, 4):

@@ -182,9 +182,7 @@ def test_contributions_that_do_not_follow_those_that_came_are_refused_and_the_ro
     assert parts == to(grid, FIRST, whole).content["paillier"]["parts"]
 
 
-def test_res_4_a_holder_whose_disk_is_full_names_the_file_and_takes_the_same_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_res_4_a_holder_with_a_full_disk_names_the_file_and_may_retry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid, agreement = grid_of(configs(tmp_path)), plain()
     to(grid, FIRST, told(agreement, "hello"))
     whole = asked_to_open(agreement, [ONE, OTHER, ONE])
@@ -201,9 +199,7 @@ def test_res_4_a_holder_whose_disk_is_full_names_the_file_and_takes_the_same_aga
     assert to(grid, FIRST, last).content["paillier"]["parts"] == to(grid, FIRST, whole).content["paillier"]["parts"]
 
 
-def test_pai_8_a_node_that_claims_a_share_without_having_it_is_sent_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pai_8_a_node_that_claims_a_share_it_has_not_is_sent_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid, said, asked = grid_of(configs(tmp_path)[:2]), dict[int, ConfigRecord](), set[int]()
     right = grid.push_messages
     grid.push_messages = lambda messages: right([asked.add(m.metadata.dst_node_id) or m for m in messages])  # type: ignore[method-assign]
@@ -336,9 +332,7 @@ def test_a_holder_keeps_to_what_was_agreed_and_promised_at_the_first_message_of_
         (lambda: told(plain(min_contributions=1), "hello"), "the key is for sums of at least 2"),
     ],
 )
-def test_a_holder_agrees_to_nothing_that_it_cannot_read(
-    tmp_path: Path, records: Callable[[], dict[str, ConfigRecord]], message: str
-) -> None:
+def test_holders_agree_to_nothing_unread(tmp_path: Path, records: Callable[[], dict[str, ConfigRecord]], message: str) -> None:
     grid = grid_of(configs(tmp_path), nodes=1)
     assert message in refusal(to(grid, FIRST, records()))
     assert not list((tmp_path / "holder-1").glob("*/agreement.json"))
@@ -366,14 +360,11 @@ def test_a_node_whose_file_is_no_key_tells_its_owner_alone_why(tmp_path: Path, c
 # Noise of the holders
 
 
-def _rows(round_index: int, promise: Promise = PROMISE) -> Steps:
+def _rows(round_index: int) -> Steps:
     """What the seeded holders add to a round, from their streams as they are."""
-    total = np.zeros(SIZE, dtype=np.int64)
-    for seed in SEEDS:
-        stream = NoiseStream(MECHANISM, SIZE, seed=seed)
-        rows = [stream.next_row() for _ in range(round_index + 1)]
-        total += np.array([round(value * 2**14) for value in rows[-1].tolist()])
-    return total
+    streams = [NoiseStream(MECHANISM, SIZE, seed=seed) for seed in SEEDS]
+    rows = [[stream.next_row() for _ in range(round_index + 1)][-1] for stream in streams]
+    return sum(np.array([round(value * 2**14) for value in row.tolist()]) for row in rows)
 
 
 def test_each_holder_adds_the_row_of_its_own_stream_to_each_sum(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -459,9 +450,7 @@ def test_noise_that_is_missing_or_claimed_twice_costs_the_round_and_is_named(tmp
         on(twice, noised(), PROMISE).add_noise(summed(noised(), [ONE, OTHER], 1), 1.0)
     # Of one that sends another's noise as its own nothing is taken either.
     grid = grid_of(shares)
-    grid.reply_filter = _changed(
-        THIRD, lambda record: {"noise": noised().noise("holder 1", 2, ONE)} if "noise" in record else dict(record)
-    )
+    grid.reply_filter = _changed(THIRD, lambda r: {"noise": noised().noise("holder 1", 2, ONE)} if "noise" in r else r)
     with pytest.raises(SumNotOpenedError, match="the noise of holder 3 is missing"):
         on(grid, noised(), PROMISE).add_noise(summed(noised(), [ONE, OTHER], 2), 1.0)
 

@@ -204,9 +204,7 @@ def refused(reply: Message, *words: str) -> None:
         ({**BOTH, "dpfedavg_count_scale": -1.0}, ["dpfedavg_count_scale = -1.0", "above 0"]),
     ],
 )
-def test_a_configuration_that_bounds_nothing_is_refused_before_training(
-    config: dict[str, Any] | None, words: list[str]
-) -> None:
+def test_a_config_that_bounds_nothing_is_refused_before_training(config: dict[str, Any] | None, words: list[str]) -> None:
     app = ClientApp(mods=BOTH_MODS)
     app.train()(raising(AssertionError("it trained")))
     refused(app(train_message({"w": np.zeros(3)}, config), a_context()), *words)
@@ -300,12 +298,10 @@ def test_what_is_hidden_is_the_update_clipped_to_the_clip_norm(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("stddev", "clip_norm", "expected"),
+    ("stddev", "clip_norm", "steps"),
     [(0.5, 1.0, 2**23), (0.5 + 2**-40, 1.0, 2**23 + 1), (2**-30, 1.0, 1), (2**-24 * 3.2, 1.5, 4), (3 * 2**-23, 3.0, 3)],
 )
-def test_the_share_is_rounded_up_to_whole_steps(
-    stddev: float, clip_norm: float, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_share_is_rounded_up_to_steps(stddev: float, clip_norm: float, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
     def spy(key: bytes, stddev: int, count: int) -> npt.NDArray[np.int64]:
@@ -316,7 +312,7 @@ def test_the_share_is_rounded_up_to_whole_steps(
     config = {"dpfedavg_clip_norm": clip_norm, "dpfedavg_noise_stddev": stddev}
     for _ in range(3):
         ask(BOTH_MODS, {"w": np.zeros(3)}, {"w": np.zeros(3)}, config)
-    assert [(stddev, count) for _, stddev, count in drawn] == [(expected, 3)] * 3
+    assert [(stddev, count) for _, stddev, count in drawn] == [(steps, 3)] * 3
     assert len({key for key, _, _ in drawn}) == 3
     assert all(len(key) == 32 for key, _, _ in drawn)
 
@@ -347,12 +343,7 @@ def test_the_noise_on_the_indicator_is_that_on_the_update() -> None:
 @pytest.mark.parametrize("config", [NOISE, BOTH], ids=["fixed", "adaptive"])
 def test_nothing_exact_leaves_with_the_noise(config: dict[str, Any], mods: list[Mod]) -> None:
     before = {"w": np.zeros(8), "bn.running_mean": np.zeros(8), "bn.num_batches_tracked": np.array(0), "b": np.zeros(())}
-    after = {
-        "w": np.full(8, 0.125),
-        "bn.running_mean": np.full(8, 0.7),
-        "bn.num_batches_tracked": np.array(77),
-        "b": np.array(0.3),
-    }
+    after = dict(zip(before, (np.full(8, 0.125), np.full(8, 0.7), np.array(77), np.array(0.3)), strict=True))
     secrets: dict[str, Any] = {
         "metrics": MetricRecord({"loss": 0.123, "num-examples": 4711, "weights": [0.125] * 8}),
         "more": MetricRecord({"accuracy": 0.456}),

@@ -20,9 +20,7 @@ pytestmark = pytest.mark.usefixtures("quiet")
 
 @pytest.mark.parametrize("make", [fixed, adaptive], ids=["fixed", "adaptive"])
 @pytest.mark.parametrize("fault", NOTHING.values(), ids=NOTHING)
-def test_num_7_num_8_shp_5_shp_6_shp_9_what_is_no_update_counts_as_a_missing_reply(
-    fault: Fault, make: Callable[[], Any]
-) -> None:
+def test_num_7_num_8_shp_5_shp_6_shp_9_what_is_no_update_counts_as_no_reply(fault: Fault, make: Callable[[], Any]) -> None:
     assert outcome(make, fault) == outcome(make, None, silent=[2])
 
 

@@ -55,7 +55,7 @@ def one_round(strategy: PrivateStrategy, on: LocalGrid, arrays: ArrayRecord = ST
 
 
 def test_acc_7_a_guarantee_answers_before_during_and_after_a_run() -> None:
-    strategy = DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=1.1, num_sampled_clients=6)
+    strategy = fixed(noise_multiplier=1.1, num_sampled_clients=6)
     assert strategy.guarantee(1e-5).epsilon == 0
     epsilons = []
     for _ in range(3):
@@ -132,9 +132,7 @@ def test_cra_18_the_ledger_binds_the_model_that_a_start_ends_with(tmp_path: Path
 
 
 @pytest.mark.parametrize("inner", [FedAvgM(server_momentum=0.9), FedAdam(eta=0.05)])
-def test_a_release_that_nobody_has_learnt_from_is_learnt_after_a_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inner: FedAvg
-) -> None:
+def test_an_unlearnt_release_is_learnt_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inner: FedAvg) -> None:
     def make(folder: str) -> PrivateStrategy:
         settings = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": 3, "simulation_seed": 3}
         return DPFedAvgFixed(deepcopy(inner), state=tmp_path / folder, **settings)  # type: ignore[arg-type]
@@ -189,6 +187,9 @@ def test_prt_7_a_mechanism_has_no_more_rounds_than_it_has() -> None:
         one_round(strategy, grid())
 
 
+SAMPLED = Mechanism(Identity(5), FixedSizeSampling(3, 10), 1.0)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -198,12 +199,7 @@ def test_prt_7_a_mechanism_has_no_more_rounds_than_it_has() -> None:
         (lambda: fixed(num_sampled_clients=3, noise_at="clients"), "min_survivors: is missing"),
         (lambda: fixed(sampling_probability=0.1, noise_at="clients", min_survivors=2), "fixed size"),
         (lambda: DPFedAvgFixed(FedMedian(), clip_norm=1, noise_multiplier=1, num_sampled_clients=3), "one that averages"),
-        (
-            lambda: MatrixFactorizationDP(
-                FedAvg(), mechanism=Mechanism(Identity(5), FixedSizeSampling(3, 10), 1.0), clip_norm=1.0
-            ),
-            "fixed number",
-        ),
+        (lambda: MatrixFactorizationDP(FedAvg(), mechanism=SAMPLED, clip_norm=1.0), "fixed number"),
         (lambda: DPFedAvgAdaptive(FedAvg(), noise_multiplier=1, num_sampled_clients=9, clip_count_stddev=0.5), "raise it to"),
     ],
 )
@@ -245,17 +241,15 @@ def test_a_strategy_that_does_not_tell_clients_to_add_noise_asks_nobody() -> Non
         def configure_train(self, server_round, arrays, config, grid):
             return super().configure_train(server_round, arrays, ConfigRecord({"lr": 0.1}), grid)
 
-    of = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": 3}
-    assert one_round(DPFedAvgFixed(Own(), **of), grid())
+    own = partial(DPFedAvgFixed, Own(), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=3)
+    assert one_round(own(), grid())
     with pytest.raises(ConfigError, match="does not pass on the config"):
-        one_round(strategy := DPFedAvgFixed(Own(), noise_at="clients", min_survivors=2, **of), grid())
+        one_round(strategy := own(noise_at="clients", min_survivors=2), grid())
     assert strategy.rounds_charged == 0
 
 
 def test_a_round_that_cannot_be_released_for_want_of_clients_costs_nothing() -> None:
-    strategy = DPFedAvgFixed(
-        FedAvg(), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=10, noise_at="clients", min_survivors=8
-    )
+    strategy = fixed(num_sampled_clients=10, noise_at="clients", min_survivors=8)
     with pytest.raises(ParticipationError, match=r"7 clients are connected, and no sum of fewer than 8 .*nothing was spent"):
         one_round(strategy, grid(7))
     assert strategy.rounds_charged == 0
@@ -263,7 +257,7 @@ def test_a_round_that_cannot_be_released_for_want_of_clients_costs_nothing() -> 
 
 
 def test_num_11_an_empty_cohort_releases_noise_all_the_same() -> None:
-    strategy = DPFedAvgFixed(FedAvg(), clip_norm=1.0, noise_multiplier=1.0, sampling_probability=1e-6, expected_cohort_size=1)
+    strategy = fixed(sampling_probability=1e-6, expected_cohort_size=1)
     asked, arrays = one_round(strategy, grid())
     assert asked == []
     assert np.std(numbers(arrays) - numbers(START)) == pytest.approx(1.0, rel=0.5)
@@ -350,9 +344,7 @@ def test_the_strategy_of_before_is_refused_once_another_goes_on(tmp_path: Path) 
 
 
 def test_federated_evaluation_is_off_until_its_exactness_is_asked_for() -> None:
-    settings = {"clip_norm": 1.0, "noise_multiplier": 1.0, "num_sampled_clients": 3}
-    off = DPFedAvgFixed(FedAvg(), **settings)  # type: ignore[arg-type]
-    exact = DPFedAvgFixed(FedAvg(), evaluation="exact", **settings)  # type: ignore[arg-type]
+    off, exact = (fixed(num_sampled_clients=3, evaluation=how) for how in ("off", "exact"))
     assert list(off.configure_evaluate(1, START, ConfigRecord(), grid())) == []
     asked = list(exact.configure_evaluate(1, START, ConfigRecord(), grid(5)))
     assert len(asked) == 5

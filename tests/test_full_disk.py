@@ -80,9 +80,7 @@ def require_whole(disk: Disk, root: Path, events: Sequence[Any]) -> None:
         for every in (1, 7)
     ],
 )
-def test_cra_11_a_run_whose_disk_fails_stops_names_the_file_and_can_go_on(
-    code: int, every: int, once: bool, tmp_path: Path
-) -> None:
+def test_cra_11_a_run_whose_disk_fails_names_the_file_and_can_go_on(code: int, every: int, once: bool, tmp_path: Path) -> None:
     calls = calls_of_a_run(tmp_path / "whole")
     for number in range(0, len(calls), every):
         root = tmp_path / f"{number}"

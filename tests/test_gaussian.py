@@ -131,10 +131,8 @@ def test_differences_of_mills_ratios_keep_their_digits(x: float, h: float) -> No
             mpmath.quad(lambda s, y=y: mpmath.exp(-y * s - s * s / 2), [0, 1 / (1 + abs(x)), 5, 60])
             for y in (x, x + mpmath.mpf(h))
         )
-        truth = mpmath.quad(
-            lambda s: -mpmath.expm1(-s * mpmath.mpf(h)) * mpmath.exp(-x * s - s * s / 2),
-            [0, 3 / (1 + abs(x)), 40 / (1 + abs(x)), 60],
-        )
+        pieces = [0, 3 / (1 + abs(x)), 40 / (1 + abs(x)), 60]
+        truth = mpmath.quad(lambda s: -mpmath.expm1(-s * mpmath.mpf(h)) * mpmath.exp(-x * s - s * s / 2), pieces)
     # Also in a program for which a number that underflows is an error.
     with np.errstate(all="raise"):
         after, difference = mills_ratio_and_difference(x, h)

@@ -13,12 +13,11 @@ import pytest
 from scipy.special import logsumexp
 
 from hubbub import accounting
-from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled
+from hubbub.accounting import FixedSizeSampled, Gaussian, PoissonSampled, RunFacts
 from hubbub.accounting.composition import unamplified_mu, unamplified_zcdp_rho
 from hubbub.accounting.events import BallsInBins, Event, MixtureOfGaussians, TreeAggregation, TruncatedPoissonSampled
 from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.runs import RunCharge, run_assumptions
-from hubbub.accounting.statement import RunFacts
 from hubbub.accounting.wording import EACH_RUN, FIXED_RUNS, same_units
 from hubbub.cli.accounts import guarantee_rows
 from hubbub.errors import ConfigError
@@ -164,10 +163,8 @@ def test_no_digit_of_what_is_stated_is_below_the_truth(z: float, relation: str) 
     ids=["one that adds less than an ulp", "very many", "of several kinds"],
 )
 def test_rho_and_mu_of_several_releases_are_not_an_ulp_low(events: list[tuple[Event, int]]) -> None:
-    truth = sum(
-        count * (1 if not isinstance(event, TreeAggregation) else 7) / Fraction(event.noise_multiplier) ** 2
-        for event, count in events
-    )
+    levels = {TreeAggregation: 7}
+    truth = sum(n * levels.get(type(event), 1) / Fraction(event.noise_multiplier) ** 2 for event, n in events)
     rho = unamplified_zcdp_rho(events, "zero-out")
     assert truth / 2 <= Fraction(rho) <= truth / 2 * (1 + Fraction(1, 2**51))
     assert truth <= Fraction(unamplified_mu(events, "zero-out")) ** 2 <= truth * (1 + Fraction(1, 2**50))

@@ -192,9 +192,7 @@ def test_cra_19_only_durable_heads_are_given(tmp_path: Path, monkeypatch: pytest
 # A hook that fails.
 
 
-def test_cra_19_what_a_hook_did_not_take_is_given_with_the_next_round_in_order(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cra_19_what_a_hook_did_not_take_is_given_next_round_in_order(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     outside = Outside()
     run = train(PLAN, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", head_hook=outside))
     with caplog.at_level(logging.WARNING, "hubbub"):
@@ -203,9 +201,8 @@ def test_cra_19_what_a_hook_did_not_take_is_given_with_the_next_round_in_order(
     assert [rounds for rounds, _ in outside.kept] == list(range(ROUNDS + 1))
     chain = read_chain(tmp_path / "run" / "ledger.jsonl")
     assert chain.round_heads(outside.kept[1][1].upper()) == chain.round_heads()[2:] == outside.kept[2:]
-    assert [record.getMessage() for record in caplog.records] == [
-        "head hook: the head after 3 rounds was not taken (outside: away); it is given again with the next one"
-    ] * 2
+    said = "head hook: the head after 3 rounds was not taken (outside: away); it is given again with the next one"
+    assert [record.getMessage() for record in caplog.records] == [said] * 2
 
 
 def test_cra_19_a_required_hook_that_fails_stops_the_run_before_the_release_leaves_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -226,9 +223,7 @@ def test_cra_19_a_required_hook_that_fails_stops_the_run_before_the_release_leav
 
 
 @pytest.mark.parametrize("command", ["import time; time.sleep(60)", "import os, time; os.fork(); time.sleep(60)"])
-def test_a_command_that_hangs_is_ended_with_all_that_it_started(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_hangs_ends_with_all_it_started(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_hook, "_PATIENCE", 0.5)
     mark = str(tmp_path / "mark")
     started = time.monotonic()
@@ -479,9 +474,7 @@ def test_keys_in_pem_do_and_all_others_are_refused_without_a_word_of_what_is_in_
         HeadHook(["cat"], key=tmp_path / "none")
 
 
-def test_a_run_of_the_command_line_gives_its_heads_and_what_it_publishes_is_signed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_gives_heads_and_signs_what_it_publishes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, public, heads, (key, signer) = tmp_path / "run", tmp_path / "public", tmp_path / "heads", key_pair(tmp_path)
     (tmp_path / "run.toml").write_text(f'{SMALL}heads = {{ command = ["tee", "-a", "{heads}"], key = "{key}" }}\n')
     # Settings run nothing by themselves.

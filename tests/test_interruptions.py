@@ -157,9 +157,7 @@ def test_cra_12_no_clock_and_no_folder_decides_anything(years: int, tmp_path: Pa
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: signal.Signals(number).name
 )
-def test_cra_13_a_signal_ends_a_round_that_is_finished_or_aborted_later(
-    number: signal.Signals, when: str, tmp_path: Path
-) -> None:
+def test_cra_13_a_signal_lets_a_round_finish_or_abort_later(number: signal.Signals, when: str, tmp_path: Path) -> None:
     some_rounds(tmp_path, 1)
     child = os.fork()
     if not child:
@@ -292,18 +290,15 @@ def test_the_noise_of_a_resumed_real_run_is_one_stream_of_n_times_z(strategy: Id
         torch.testing.assert_close(released, expected[t], rtol=0, atol=2**-26 + 1e-12)
 
 
-def test_cra_5_cra_15_a_lost_checkpoint_is_made_again_from_the_releases_and_the_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cra_5_cra_15_releases_and_keys_replace_a_lost_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 2)
     plan = replace(PLANS["banded, separated"], noise="secure")
     until(train(plan, population(), linear(), RunStore(tmp_path / "run")), 3)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     for name in ("checkpoint.json", "noise.sealed"):
         (tmp_path / "copy" / "state" / name).unlink()
-    whole, again = (
-        RunState.start(plan, linear(), RunStore(tmp_path / name), clients=range(CLIENTS)) for name in ("run", "copy")
-    )
+    stores = [RunStore(tmp_path / name) for name in ("run", "copy")]
+    whole, again = (RunState.start(plan, linear(), store, clients=range(CLIENTS)) for store in stores)
     assert torch.equal(whole.model.vector, again.model.vector)
     for ours, theirs in zip(whole.path._noise.state_dict()["memory"], again.path._noise.state_dict()["memory"], strict=True):
         assert torch.equal(ours, theirs)
@@ -312,11 +307,8 @@ def test_cra_5_cra_15_a_lost_checkpoint_is_made_again_from_the_releases_and_the_
 
 def test_cra_6_a_run_resumes_under_its_own_matrix_only(tmp_path: Path) -> None:
     # The same norms of columns and the same stated sensitivity to one participation, another matrix.
-    own, other = Dense([[1.0, 0.0], [0.0, 1.0]]), Dense([[0.6, 0.0], [0.8, 1.0]])
-    plans = [
-        RunPlan(2, SingleParticipation(), 4.0, Mechanism(strategy, SingleParticipation(), 1.0), 1.0)
-        for strategy in (own, other)
-    ]
+    matrices, once = ([[1.0, 0.0], [0.0, 1.0]], [[0.6, 0.0], [0.8, 1.0]]), SingleParticipation()
+    plans = [RunPlan(2, once, 4.0, Mechanism(Dense(matrix), once, 1.0), 1.0) for matrix in matrices]
     assert plans[0].mechanism.l2_sensitivity == plans[1].mechanism.l2_sensitivity
     until(train(plans[0], population(), linear(), RunStore(tmp_path)), 1)
     with pytest.raises(LedgerError, match=r"strategy\.C\.sha256"):

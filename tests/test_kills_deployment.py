@@ -129,9 +129,8 @@ def federated(folder: Path, app: Path) -> None:
         for number in range(KILLS):
             until = counted(state, "begin") + moments.randrange(1, 3 * ROUNDS // (2 * KILLS))
             deployment.start_run(f"run-{number}", app, num_server_rounds=PLANNED, **config)
-            deployment.wait(
-                lambda until=until: counted(state, "begin") >= until, f"run {number} has its rounds", runs=f"run-{number}"
-            )
+            enough = f"run {number} has its rounds"
+            deployment.wait(lambda until=until: counted(state, "begin") >= until, enough, runs=f"run-{number}")
             time.sleep(moments.uniform(0, DEADLINE + 1))
             running = []
             for pid in deployment.left():

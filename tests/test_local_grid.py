@@ -45,12 +45,10 @@ def flowers_own(sent: Any) -> Any:
 
 
 def everything() -> RecordDict:
-    config = ConfigRecord(
-        {"a": 1, "b": [True, False], "c": b"\x00\xff", "d": "x", "e": [1.5, 2.5], "f": [], "g": np.float64(0.1)}
-    )
+    values = {"a": 1, "b": [True, False], "c": b"\x00\xff", "d": "x", "e": [1.5, 2.5], "f": [], "g": np.float64(0.1)}
     metrics = MetricRecord({"n": np.float64(2), "list": [1, 2], "big": 2**63 - 1, "nan": float("inf")})
     arrays = record({**START, "half": np.ones((0, 2), np.float16), "count": np.array(7), "fortran": np.ones((2, 3), order="F")})
-    return RecordDict({"config": config, "metrics": metrics, "arrays": arrays, "empty": ArrayRecord()})
+    return RecordDict({"config": ConfigRecord(values), "metrics": metrics, "arrays": arrays, "empty": ArrayRecord()})
 
 
 def typed(content: RecordDict) -> list[Any]:

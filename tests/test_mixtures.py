@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,9 +22,8 @@ def random_mixture(r: np.random.Generator) -> MixtureOfGaussians:
     norms = np.choose(r.choice(3, parts, p=[0.3, 0.2, 0.5]), [np.zeros(parts), np.ones(parts), r.uniform(0, 2, parts)])
     norms[0] = norms[0] if norms.max() else 1.0
     chances = np.maximum(r.dirichlet(np.full(parts, 10 ** r.uniform(-0.7, 1))), 10 ** r.uniform(-15, -3))
-    return MixtureOfGaussians(
-        float(10 ** r.uniform(-1.3, 2.7)), tuple(norms.tolist()), tuple((chances / chances.sum()).tolist())
-    )
+    chances /= chances.sum()
+    return MixtureOfGaussians(float(10 ** r.uniform(-1.3, 2.7)), tuple(norms.tolist()), tuple(chances.tolist()))
 
 
 def random_epsilon(r: np.random.Generator, event: MixtureOfGaussians) -> float:
@@ -42,16 +42,15 @@ def test_acc_11_one_release_of_a_mixture_is_never_stated_below_60_digits_and_har
         event, relation = random_mixture(r), RELATIONS[r.integers(3)]
         epsilon = random_epsilon(r, event)
         stated = accounting.delta([(event, 1)], epsilon, relation)
-        true = exact_mixture_delta(event.sensitivities, event.probabilities, event.noise_multiplier, epsilon, relation)
+        law = (event.sensitivities, event.probabilities, event.noise_multiplier)
+        true = exact_mixture_delta(*law, epsilon, relation)
         assert stated >= true, (event, relation, epsilon)
         # What two masses lose by their subtraction is all that is added.
         close += stated <= true * (1 + 1e-9)
         if number % 10 == 0:
             delta = float(10 ** r.uniform(-12, -1))
             paid = accounting.epsilon([(event, 1)], delta, relation)
-            assert (
-                exact_mixture_delta(event.sensitivities, event.probabilities, event.noise_multiplier, paid, relation) <= delta
-            )
+            assert exact_mixture_delta(*law, paid, relation) <= delta
     assert close > 0.9 * cases
 
 
@@ -171,7 +170,5 @@ def test_a_group_of_one_pays_what_one_unit_does_and_each_more_makes_it_dearer() 
         assert accounting.epsilon(alone, delta, relation) == pytest.approx(costs[0], rel=1e-11, abs=2e-4 * (rounds > 1))
         if relation != "replace-one" and rounds < 30:
             # The general bound, from one unit's profile.
-            general = accounting.group_epsilon(
-                lambda d, one=one, relation=relation: accounting.epsilon(one, d, relation), delta, 2
-            )
-            assert costs[1] <= general + 1e-3
+            unit = partial(accounting.epsilon, one, neighboring_relation=relation)
+            assert costs[1] <= accounting.group_epsilon(unit, delta, 2) + 1e-3

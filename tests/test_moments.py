@@ -29,16 +29,12 @@ from hubbub.training.run_folder import NORMALIZATION
 from recorded_runs import hubbub
 from refusals import refused
 
-LAYER = {
-    "training": {"rounds": 3},
-    "privacy": {"epsilon": 4.0},
-    "data": {"normalization": "private"},
-    "model": {"name": "linear"},
-}
+SMALL = {"training__rounds": 3, "privacy__epsilon": 4.0, "data__normalization": "private", "model__name": "linear"}
 
 
 def small(**changed: object) -> configs.Config:
-    return configs.resolve(LAYER, configs.overrides([f"{key.replace('__', '.')}={value}" for key, value in changed.items()]))
+    settings = {**SMALL, **changed}
+    return configs.resolve(configs.overrides([f"{key.replace('__', '.')}={value}" for key, value in settings.items()]))
 
 
 def released(folder: Path, clients: object, **terms: object) -> Moments:
@@ -54,9 +50,8 @@ def ended(folder: Path, **changed: object) -> RunInFolder:
 @pytest.mark.parametrize("unit", ["example", "client"])
 @pytest.mark.parametrize("participation", [PoissonSampling(1.0), SingleParticipation()], ids=["random", "pattern"])
 def test_they_are_those_of_the_definition_up_to_the_noise(tmp_path: Path, unit: str, participation: object) -> None:
-    inputs = (
-        torch.randn(400, 3, 2, 5) * torch.tensor([0.5, 1.0, 2.0])[:, None, None] + torch.tensor([3.0, 0.0, -1.0])[:, None, None]
-    )
+    scales, means = torch.tensor([[0.5, 1.0, 2.0], [3.0, 0.0, -1.0]])[:, :, None, None]
+    inputs = torch.randn(400, 3, 2, 5) * scales + means
     clients = inputs if unit == "example" else list(inputs.split([10, 90, 300]))
     groups = inputs.split(1) if unit == "example" else clients
     mean = np.mean([group.numpy().mean((0, 2, 3)) for group in groups], axis=0)
@@ -72,18 +67,15 @@ def test_they_are_those_of_the_definition_up_to_the_noise(tmp_path: Path, unit: 
     assert found.charges[0].privacy_unit == unit
     plan = Plan(Mechanism(Identity(4), SingleParticipation(), 5.0), 1.0, 1e-5, expected_cohort_size=1, earlier=found.charges)
     assert plan.for_clients(40, unit).promised.earlier == found.charges
-    assert accounting.epsilon(found.charges[0].events, 1e-5, "zero-out") == pytest.approx(
-        accounting.epsilon([(accounting.Gaussian(1e-3), 1)], 1e-5, "zero-out")
-    )
+    charged, once = found.charges[0].events, [(accounting.Gaussian(1e-3), 1)]
+    assert accounting.epsilon(charged, 1e-5, "zero-out") == pytest.approx(accounting.epsilon(once, 1e-5, "zero-out"))
 
 
 def test_one_unit_moves_the_sum_by_no_more_than_the_clip_norm_and_a_broken_one_by_nothing(tmp_path: Path) -> None:
     inputs = torch.randn(50, 2, 4)
     huge, broken = (torch.cat([inputs, torch.full((1, 2, 4), value)]) for value in (1e30, torch.nan))
-    sums = [
-        released(tmp_path / str(at), rows, noise="simulation", clip_norm=3.0).mean * len(rows)
-        for at, rows in enumerate((inputs, huge, broken))
-    ]
+    terms, all_rows = {"noise": "simulation", "clip_norm": 3.0}, (inputs, huge, broken)
+    sums = [released(tmp_path / str(at), rows, **terms).mean * len(rows) for at, rows in enumerate(all_rows)]
     # The same seed, the same noise: what differs is one unit.
     assert float((sums[1] - sums[0]).norm()) <= 3.0
     assert torch.allclose(sums[2], sums[0], rtol=1e-12, atol=0)
@@ -104,9 +96,8 @@ def test_a_run_releases_them_first_counts_them_and_resumes_by_them(tmp_path: Pat
     assert begun.run.plan.earlier == own.charges
     assert begun.run.plan.mechanism == planned.mechanism
     assert planned.promised.epsilon == begun.run.plan.promised.epsilon <= 4.0
-    assert torch.equal(
-        begun.run.dataset.test_inputs, own.normalized(build(small(data__normalization="default")).dataset.test_inputs)
-    )
+    usual = build(small(data__normalization="default")).dataset
+    assert torch.equal(begun.run.dataset.test_inputs, own.normalized(usual.test_inputs))
     assert next(begun.rounds(begun.run.population))["epsilon"] < 4.0
     moved = tmp_path / "moved"
     (tmp_path / "run").rename(moved)
@@ -224,9 +215,7 @@ def test_a_run_that_stopped_before_its_settings_were_written_uses_what_it_releas
     assert len(third.plan.earlier) == 2
 
 
-def test_those_that_were_stopped_within_their_round_stay_spent_and_another_run_counts_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moments_stopped_within_their_round_stay_spent_and_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = tmp_path / "one"
     with monkeypatch.context() as patch:
         patch.setattr(LatticeSum, "open", raising(KeyboardInterrupt()))

@@ -108,11 +108,8 @@ def told(folder: Path, way: list[str], capsys: pytest.CaptureFixture[str], monke
         found[name] = command(capsys, *arguments)
     assert found["train"].startswith("0\n"), found["train"]
     found["files"] = {str(path): path.read_bytes() for path in sorted(Path("public").iterdir())}
-    found["run"] = {
-        str(path): (path.stat().st_size, path.stat().st_mode)
-        for path in sorted(run.rglob("*"))
-        if path.is_file() and path.name not in (*OPERATORS, "metrics.prom")
-    }
+    shown = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in (*OPERATORS, "metrics.prom")]
+    found["run"] = {str(path): (path.stat().st_size, path.stat().st_mode) for path in shown}
     found |= {name: (run / name).read_bytes() for name in ("config.toml", "guarantee.json", "ledger.jsonl", "report.md")}
     found["gauges"] = re.sub("(?m)^hubbub_last_round_timestamp_seconds.*", "", (run / "metrics.prom").read_text())
     found["tracked"] = [tracking.scalars(row) for row in read_metrics(run / "metrics.jsonl")[0]]

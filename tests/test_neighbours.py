@@ -219,9 +219,7 @@ def test_neighbours_have_the_same_records_and_releases_that_differ_by_the_client
         assert any(moved) == (TARGET in transcript.rounds[t].cohort)
 
 
-def test_a_client_more_or_less_leaves_the_coins_of_the_others_and_the_records_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_more_or_less_changes_no_others_coins_and_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Added or removed, under random cohorts: of which no list is kept, so that the records have the same form."""
     participation = PoissonSampling(0.4)
     planned = plan(Identity(ROUNDS), participation=participation, mechanism=Mechanism(Identity(ROUNDS), participation, 0.8))
@@ -260,9 +258,8 @@ def answering() -> ClientApp:
 
 def separated(strategy: Strategy) -> MatrixFactorizationDP:
     mechanism = Mechanism(strategy, PATTERN, 1.0)
-    return MatrixFactorizationDP(
-        averaging(4), mechanism=mechanism, clip_norm=CLIP, num_sampled_clients=4, keys_enforced=True, simulation_seed=3
-    )
+    settings = {"clip_norm": CLIP, "num_sampled_clients": 4, "keys_enforced": True, "simulation_seed": 3}
+    return MatrixFactorizationDP(averaging(4), mechanism=mechanism, **settings)
 
 
 def fixed_clipping(**more: Any) -> DPFedAvgFixed:

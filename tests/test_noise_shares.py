@@ -78,9 +78,8 @@ def test_no_sum_of_shares_costs_more_than_is_stated(stddev: int, shares: int, mo
 def test_of_fine_steps_the_divergences_are_those_of_the_gaussian(relation: str) -> None:
     event = accounting.DiscreteGaussianShares(1.5, 1000, 10**4, 10**12)
     assert event.excess == 0.0
-    assert accounting.rdp(event, ORDERS, relation).tolist() == pytest.approx(
-        accounting.rdp(accounting.Gaussian(1.5), ORDERS, relation).tolist(), rel=1e-14
-    )
+    shared, gaussian = (accounting.rdp(one, ORDERS, relation).tolist() for one in (event, accounting.Gaussian(1.5)))
+    assert shared == pytest.approx(gaussian, rel=1e-14)
 
 
 def test_replacing_a_client_moves_the_sum_twice_as_far() -> None:
@@ -185,10 +184,8 @@ def test_shares_have_no_mu_and_their_trade_off_is_from_below() -> None:
 def test_noise_and_rounds_are_calibrated_and_one_more_would_cost_more() -> None:
     event = accounting.DiscreteGaussianShares(1.0, 20, 10**6, 10**6)
     z = accounting.calibrate_noise_multiplier(event, 10, 2.0, 1e-5, "zero-out")
-    found, less = (
-        accounting.epsilon([(replace(event, noise_multiplier=z * f), 10)], 1e-5, "zero-out") for f in (1.0, 1 - 2e-6)
-    )
-    assert found <= 2.0 < less
+    costs = [accounting.epsilon([(replace(event, noise_multiplier=n), 10)], 1e-5, "zero-out") for n in (z, z * (1 - 2e-6))]
+    assert costs[0] <= 2.0 < costs[1]
     rounds = accounting.calibrate_rounds(replace(event, noise_multiplier=6.0), 2.0, 1e-5, "zero-out")
     costs = [accounting.epsilon([(replace(event, noise_multiplier=6.0), n)], 1e-5, "zero-out") for n in (rounds, rounds + 1)]
     assert costs[0] <= 2.0 < costs[1]

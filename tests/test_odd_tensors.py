@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
-from flower_arms import SEED, Federation, averaging
+from flower_arms import SEED, Federation, fixed
 from hubbub.errors import ConfigError
-from hubbub.flower import DPFedAvgFixed
 from hubbub.noise.lattice import Lattice
 from hubbub.training import ExamplePopulation, LocalTraining, SimulatedPopulation, clip
 from hubbub.training.simulation.functional import FlatModel
@@ -28,7 +27,7 @@ def test_num_9_updates_of_zero_are_updates_and_nothing_is_divided_by_their_norm(
     flat = torch.zeros(4, 3)
     examples = ExamplePopulation(flat, torch.zeros(4, 2), lambda out, target: (out * 0).sum() / len(target))
     assert not examples.collect([0, 1], linear(), 0.5, 0).open(None).any()
-    strategy = DPFedAvgFixed(averaging(3), clip_norm=1.0, noise_multiplier=1e-9, num_sampled_clients=3, simulation_seed=SEED)
+    strategy = fixed(3, noise_multiplier=1e-9, simulation_seed=SEED)
     released, _ = Federation(3, lambda model, index: model).round(strategy, {"w": np.ones(4)})
     np.testing.assert_allclose(released["w"], 1.0, atol=1e-7)
 
@@ -88,9 +87,7 @@ def test_shp_2_whole_numbers_are_refused_by_name_or_stay_as_they_are(buffer: str
         FlatModel(model)
     with pytest.raises(ConfigError, match="'counted'"):
         ExamplePopulation(torch.zeros(2, 3), torch.zeros(2).long(), F.cross_entropy).collect([0], model, 0.5, 0)
-    strategy = DPFedAvgFixed(
-        averaging(2), clip_norm=1.0, noise_multiplier=1e-9, num_sampled_clients=2, simulation_seed=SEED, buffers="keep"
-    )
+    strategy = fixed(2, noise_multiplier=1e-9, simulation_seed=SEED, buffers="keep")
     held = np.ones(3).astype(buffer)
     federation = Federation(2, lambda values, index: {"w": values["w"] + 3, "counted": np.zeros(3).astype(buffer)})
     released, _ = federation.round(strategy, {"w": np.zeros(4), "counted": held})
@@ -128,7 +125,7 @@ def test_shp_8_tied_weights_count_once_frozen_ones_do_not_and_tensors_of_no_size
     assert total.shape == (15,)
     assert 0 < float(total.norm()) <= 0.5
     assert ExamplePopulation(x, y, F.cross_entropy).collect([0], model, 0.5, 0).open(None).shape == (15,)
-    strategy = DPFedAvgFixed(averaging(2), clip_norm=1.0, noise_multiplier=1e-9, num_sampled_clients=2, simulation_seed=SEED)
+    strategy = fixed(2, noise_multiplier=1e-9, simulation_seed=SEED)
     federation = Federation(2, lambda values, index: {**values, "w": values["w"] + 3})
     out, _ = federation.round(strategy, {"w": np.zeros(4), "none": np.zeros((0, 4))})
     assert out["none"].shape == (0, 4)
@@ -147,7 +144,5 @@ def test_shp_9_complex_sparse_and_quantised_numbers_are_refused_by_name() -> Non
     with pytest.raises(ValueError, match="must be one vector of real numbers"):
         Lattice(1.0).encode(torch.zeros(2, dtype=torch.complex64))
     for odd in ("complex64", "complex128", "longdouble"):
-        strategy = DPFedAvgFixed(averaging(2), clip_norm=1.0, noise_multiplier=1.0, num_sampled_clients=2)
-        federation = Federation(2, lambda model, index: model)
         with pytest.raises(ConfigError, match="'w' is of"):
-            federation.ask(strategy, {"w": np.zeros(3, odd)})
+            Federation(2, lambda model, index: model).ask(fixed(2), {"w": np.zeros(3, odd)})

@@ -21,8 +21,7 @@ from hubbub.mechanism import participation as parts
 from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity, toeplitz
 from hubbub.noise.lattice import Lattice
-from hubbub.training import ExamplePopulation, LatticeSum, PlainSum, RunPlan, RunStore, train
-from hubbub.training.aggregate import Population
+from hubbub.training import ExamplePopulation, LatticeSum, PlainSum, Population, RunPlan, RunStore, train
 from small_runs import PLANS, SAMPLED, linear
 
 NAMES = [f"client {i}" for i in range(12)]
@@ -66,9 +65,7 @@ def trained(population: Any, participation: parts.Participation, store: RunStore
 
 @pytest.mark.parametrize("participation", [*COUNTING, *PATTERNS], ids=repr)
 @pytest.mark.parametrize("twice", [[*NAMES[:11], "client 3"], [7, "7", *NAMES[:10]], [np.int64(7), 7, *NAMES[:10]]], ids=str)
-def test_prt_9_a_client_that_is_listed_twice_is_refused_before_the_first_round(
-    participation: parts.Participation, twice: list[Hashable]
-) -> None:
+def test_prt_9_a_client_listed_twice_is_refused_at_the_start(participation: parts.Participation, twice: list[Hashable]) -> None:
     population = Silent(twice)
     with pytest.raises(ParticipationError, match=r"clients: .* is listed at place \d+, too"):
         trained(population, participation)
@@ -103,9 +100,7 @@ def test_prt_10_a_list_is_the_one_that_the_run_began_with_though_it_is_changed_i
 
 
 @pytest.mark.parametrize("participation", PATTERNS, ids=repr)
-def test_prt_10_of_patterns_the_ledger_knows_each_client_by_name_and_others_may_come(
-    participation: parts.Participation,
-) -> None:
+def test_prt_10_in_patterns_the_ledger_knows_clients_by_name_and_others_may_come(participation: parts.Participation) -> None:
     population = Silent(NAMES, [*NAMES[::-1], "one more"], [*NAMES, "and", "others"])
     trained(population, participation)
     joined: dict[Hashable, list[int]] = {}
@@ -302,9 +297,7 @@ def table(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def test_cli_15_the_first_model_of_a_run_was_called_on_nobodys_examples() -> None:
     settings = {"training": {"rounds": 1}, "privacy": {"epsilon": 2.0, "unit": "example"}}
-    named = {"data": {"name": "test_own_classes:one"}, "model": {"name": "test_own_classes:table"}}
-    made = [
-        build(configs.resolve({**settings, **named, "data": {"name": f"test_own_classes:{name}"}}), allow_import=True)
-        for name in ("one", "other")
-    ]
+    settings["model"] = {"name": "test_own_classes:table"}
+    data = [{"data": {"name": f"test_own_classes:{name}"}} for name in ("one", "other")]
+    made = [build(configs.resolve(settings, own), allow_import=True) for own in data]
     assert all(torch.equal(*pair) for pair in zip(*(run.model.parameters() for run in made), strict=True))

@@ -294,9 +294,7 @@ def test_encryption_is_its_definition_in_python_integers(m: int, r: int) -> None
     assert textbook.decrypt(P, Q, c) == m
 
 
-def test_a_proof_that_was_computed_wrongly_does_not_leave_since_it_would_factor_the_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_proof_computed_wrongly_does_not_leave_since_it_would_factor_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     private, right, calls = PrivateKey.from_primes(1_000_003, 1_000_039), gmpy2.powmod_sec, iter([1, 0])
     monkeypatch.setattr(gmpy2, "powmod_sec", lambda base, exponent, prime: right(base, exponent, prime) ^ next(calls))
     with pytest.raises(HubbubError, match="computed wrongly, and is not sent"):

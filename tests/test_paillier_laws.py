@@ -47,9 +47,8 @@ def larger(trees: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
     """One operation more, constants on either side."""
     pairs = st.tuples(trees, trees)
     mixed = st.one_of(st.tuples(trees, numbers), st.tuples(numbers, trees))
-    factors = st.one_of(
-        st.tuples(trees, st.integers(-(2**12), 2**12)), st.tuples(st.sampled_from([0, 1, -1, 2, -3, 1000]), trees)
-    )
+    times, by = st.integers(-(2**12), 2**12), st.sampled_from([0, 1, -1, 2, -3, 1000])
+    factors = st.one_of(st.tuples(trees, times), st.tuples(by, trees))
     return st.one_of(
         st.builds(Tree, st.sampled_from((operator.add, operator.sub)), st.one_of(pairs, mixed)),
         st.builds(Tree, st.just(operator.mul), factors),
@@ -116,9 +115,8 @@ def test_a_rerandomized_number_can_become_any_ciphertext_of_it() -> None:
 def rounds(draw: st.DrawFn) -> tuple[packing.Packing, np.ndarray, np.ndarray, np.ndarray]:
     """A plan, clients' steps and noise at and within the limits, and the server's noise."""
     noise = draw(st.sampled_from([0, 7, 1000, 10**6]))
-    plan = packing.Packing(
-        bits=draw(st.integers(2, 32)), clip=1.0, max_clients=draw(st.integers(1, 12)), key_bits=512, noise=2 * noise
-    )
+    bits, most = draw(st.integers(2, 32)), draw(st.integers(1, 12))
+    plan = packing.Packing(bits=bits, clip=1.0, max_clients=most, key_bits=512, noise=2 * noise)
     clients = draw(st.integers(1, plan.max_clients))
     size = draw(st.integers(1, 2 * plan.slots + 1))
     generator = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -134,9 +132,7 @@ def rounds(draw: st.DrawFn) -> tuple[packing.Packing, np.ndarray, np.ndarray, np
 
 @settings(max_examples=60, deadline=None)
 @given(rounds())
-def test_packed_sums_under_encryption_are_the_sums_of_whole_numbers(
-    given_: tuple[packing.Packing, np.ndarray, np.ndarray, np.ndarray],
-) -> None:
+def test_packed_sums_are_the_sums_of_whole_numbers(given_: tuple[packing.Packing, np.ndarray, np.ndarray, np.ndarray]) -> None:
     plan, steps, noises, server = given_
     private = small()
     public = private.public_key

@@ -319,9 +319,7 @@ def summed(value: int) -> Aggregator:
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_res_4_a_contribution_that_a_full_disk_refuses_leaves_the_others_as_they_were(
-    before: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_res_4_a_contribution_that_a_full_disk_refuses_changes_no_other(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("c1", "c2", "c3")
     messages = [SHORT_AGREED.contribution(name, 0, np.full(9, 1)) for name in names]
     taken = before * (8 + len(messages[0]))

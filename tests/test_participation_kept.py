@@ -175,9 +175,7 @@ def test_prt_3_prt_4_a_run_of_releases_keeps_its_pattern_over_restarts(tmp_path:
     assert seen.gaps[0] > 0
 
 
-def test_prt_8_what_a_run_cost_follows_from_the_rounds_that_clients_really_joined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prt_8_a_runs_cost_follows_from_the_rounds_that_clients_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the longest sum of columns of C over the clients that the file names; what is stated is never below it."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
     draw, seen, cheaper = random.Random(8), Seen(), 0  # noqa: S311 # of a test

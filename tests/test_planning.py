@@ -41,11 +41,8 @@ FLEETS = {
 @pytest.mark.parametrize("fleet", FLEETS.values(), ids=FLEETS)
 @pytest.mark.parametrize("flag", ["--neighbours", "--no-neighbours"])
 def test_a_plan_of_a_hundred_thousand_clients_loads_no_tensors_or_data(fleet: configs.Layer, flag: str, tmp_path: Path) -> None:
-    many: configs.Layer = {
-        "training": {"rounds": 2000, "cohort_size": 1000},
-        "data": {"name": "my_app:fleet", "clients": 100_000},
-    }
-    run = tmp_path / "run.toml"
+    run, data = tmp_path / "run.toml", {"name": "my_app:fleet", "clients": 100_000}
+    many: configs.Layer = {"training": {"rounds": 2000, "cohort_size": 1000}, "data": data}
     run.write_text(configs.dump(configs.resolve(many, fleet)))
     heavy = {"torch", "matplotlib", "hubbub.datasets", "hubbub.experiment.build"}
     if flag == "--no-neighbours":
@@ -87,13 +84,8 @@ def test_what_is_planned_without_data_is_what_is_run(changes: configs.Layer) -> 
     assert planned(config, 40).promise().record() == build(config).plan.promise().record()
 
 
-SHAPES = {
-    "cifar10": ((3, 32, 32), 10),
-    "digits": ((1, 8, 8), 10),
-    "fashion-mnist": ((1, 28, 28), 10),
-    "mnist": ((1, 28, 28), 10),
-    "shakespeare": ((80,), 65),
-}
+SHAPES = {"cifar10": ((3, 32, 32), 10), "digits": ((1, 8, 8), 10), "shakespeare": ((80,), 65)}
+SHAPES |= dict.fromkeys(("mnist", "fashion-mnist"), ((1, 28, 28), 10))
 
 
 def test_the_sizes_of_data_sets_and_models_are_those_of_the_loaded_ones() -> None:
@@ -136,10 +128,8 @@ def test_as_many_units_are_known_as_are_there(changes: configs.Layer, unit: str)
 
 def test_noise_and_signal_are_those_of_drawn_noise() -> None:
     """A norm of 4,810 coordinates is off by 1.0 %: 6 % happens by chance less than once in a million."""
-    config = configs.resolve(
-        {"training": {"rounds": 9, "cohort_size": 8}, "data": {"clients": 24}}, FLEETS["BLT"], {"privacy": {"clip_norm": 0.5}}
-    )
-    plan = planned(config, 24)
+    few: configs.Layer = {"training": {"rounds": 9, "cohort_size": 8}, "data": {"clients": 24}}
+    plan = planned(configs.resolve(few, FLEETS["BLT"], {"privacy": {"clip_norm": 0.5}}), 24)
     loud = estimates.noise_estimate(plan, 4810)
     ended = estimates.noise_estimate(replace(plan, rounds=3), 4810)
     assert ended["model_rmse"] < loud["model_rmse"]
@@ -159,11 +149,9 @@ def test_noise_and_signal_are_those_of_drawn_noise() -> None:
 def test_the_bytes_of_encryption_are_those_of_messages_that_are_really_made(holders: int, mode: str) -> None:
     paillier = pytest.importorskip("hubbub.secagg.paillier")
     noisy: configs.Layer = {} if mode == "none" else {"privacy": {"noise_multiplier": 1.0}}
-    config = configs.resolve(
-        {"secagg": {"scheme": "paillier", "key_bits": 2048, "holders": holders}, "privacy": {"mode": mode}},
-        {"training": {"rounds": 2, "cohort_size": 4}, "data": {"clients": 11}},
-        noisy,
-    )
+    secagg = {"scheme": "paillier", "key_bits": 2048, "holders": holders}
+    few: configs.Layer = {"training": {"rounds": 2, "cohort_size": 4}, "data": {"clients": 11}}
+    config = configs.resolve({"secagg": secagg, "privacy": {"mode": mode}}, few, noisy)
     plan = planned(config, 11)
     terms = encryption_of(config, plan.expected_cohort_size)
     costs = estimates.encryption_costs(plan, terms, 500, 11)

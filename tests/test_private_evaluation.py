@@ -53,9 +53,8 @@ numbers = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True))
 def test_no_client_moves_a_sum_by_more_than_the_norm(
     accuracy: float | None, loss: float | None, low: float, width: float, edges: list[float]
 ) -> None:
-    measured = PrivateEvaluation(
-        1.0, (Mean("accuracy"), Mean("loss", low, low + width), Histogram("loss", tuple(sorted(edges))))
-    )
+    statistics = (Mean("accuracy"), Mean("loss", low, low + width), Histogram("loss", tuple(sorted(edges))))
+    measured = PrivateEvaluation(1.0, statistics)
     values = {name: value for name, value in (("accuracy", accuracy), ("loss", loss)) if value is not None}
     vector = measured.encode(values)
     assert vector.shape == (measured.dim,)

@@ -50,9 +50,8 @@ def test_a_config_names_each_kind_of_random_cohorts(assignments: str, participat
 
 
 def test_cyclic_cohorts_have_as_many_bands_as_groups_and_independent_noise_without_being_asked() -> None:
-    independent, correlated = (
-        made(f"{CYCLIC}=2 privacy.mode={mode} privacy.epsilon=3").plan.mechanism for mode in ("dp-fedavg", "dp-ftrl")
-    )
+    runs = (made(f"{CYCLIC}=2 privacy.mode={mode} privacy.epsilon=3") for mode in ("dp-fedavg", "dp-ftrl"))
+    independent, correlated = (run.plan.mechanism for run in runs)
     assert isinstance(independent.strategy, Identity)
     assert isinstance(correlated.strategy, BandedToeplitz)
     assert correlated.strategy.bands == 2

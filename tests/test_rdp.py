@@ -117,10 +117,8 @@ def test_no_noise_and_no_rate_gives_nan_or_less_than_the_binomial_sum_or_more_th
             a, rate, noise = int(order), mpmath.mpf(q), mpmath.mpf(z)
             if relation == "replace-one":
                 continue
-            terms = [
-                mpmath.binomial(a, k) * (1 - rate) ** (a - k) * rate**k * mpmath.expm1((k * k - k) / (2 * noise**2))
-                for k in range(2, a + 1)
-            ]
+            chances = ((k, mpmath.binomial(a, k) * (1 - rate) ** (a - k) * rate**k) for k in range(2, a + 1))
+            terms = (chance * mpmath.expm1((k * k - k) / (2 * noise**2)) for k, chance in chances)
             truth = mpmath.log1p(mpmath.fsum(terms)) / (a - 1)
             assert truth * (1 - 1e-13) <= mpmath.mpf(float(value)) <= truth * (1 + TOLERANCE) + 2e-300
 
@@ -219,9 +217,8 @@ def test_rounds_of_different_parameters_add_up() -> None:
     events = [(PoissonSampled(1.0, 0.01), 30), (PoissonSampled(0.8, 0.02), 10), (Gaussian(20.0), 2)]
     curve = sum(rounds * rdp(event, orders, "add-or-remove-one") for event, rounds in events)
     assert rdp_epsilon(events, 1e-6, "add-or-remove-one") <= epsilon_from_rdp(orders, curve, 1e-6)
-    assert rdp_epsilon([*events, (PoissonSampled(1.0, 0.5), 0)], 1e-6, "add-or-remove-one") == rdp_epsilon(
-        events, 1e-6, "add-or-remove-one"
-    )
+    and_none = [*events, (PoissonSampled(1.0, 0.5), 0)]
+    assert rdp_epsilon(and_none, 1e-6, "add-or-remove-one") == rdp_epsilon(events, 1e-6, "add-or-remove-one")
     assert (rdp_epsilon([], 1e-6, "zero-out"), rdp_delta([], 1.0, "zero-out")) == (0, 0)
 
 

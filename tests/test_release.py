@@ -219,18 +219,14 @@ def test_cra_7_rng_8_every_start_has_a_key_of_its_own_and_two_copies_of_a_folder
     assert not torch.isclose(*rows, atol=1e-9).any()
 
 
-def test_cra_17_noise_that_would_come_out_with_other_last_bits_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cra_17_noise_that_would_have_other_last_bits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one_round(opened(locked(tmp_path)), 0)
     monkeypatch.setattr("hubbub.training.release.sampler", lambda: "0" * 64)
     with pytest.raises(RunFolderError, match="bit for bit"):
         opened(RunStore(tmp_path))
 
 
-def test_independent_noise_resumes_on_any_machine_and_draws_no_row_of_an_earlier_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_independent_noise_resumes_on_any_machine_and_redraws_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     promise = Promise(ROUNDS, Mechanism(Identity(ROUNDS), PATTERN, 1.0))
     first = opened(locked(tmp_path), promise)
     for t in range(2):

@@ -213,9 +213,7 @@ def test_releases_in_floating_point_stay_what_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0.3, 2.0**80, float("nan")])
-def test_a_release_that_no_sum_and_noise_make_is_committed_neither_now_nor_at_the_next_start(
-    wrong: float, tmp_path: Path
-) -> None:
+def test_a_release_that_no_sum_and_noise_make_is_committed_neither_now_nor_at_a_restart(wrong: float, tmp_path: Path) -> None:
     store = locked(tmp_path)
     path, release = opened(store), torch.full((DIM,), wrong, dtype=torch.float64)
     ticket = path.begin((0,), total(), CLIP)
@@ -241,9 +239,7 @@ def short_from(monkeypatch: pytest.MonkeyPatch, round_index: int) -> None:
     monkeypatch.setattr("hubbub.training.rounds.CHECKPOINT_EVERY", 1)
 
 
-def test_cra_20_releases_go_where_the_disk_has_no_room_and_the_ledger_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cra_20_releases_go_for_want_of_room_and_the_ledger_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short_from(monkeypatch, 4)
     planned = plan(toeplitz.square_root(ROUNDS, 3))
     rounds = train(planned, silent(), nn.Linear(3, 2), RunStore(tmp_path / "run", free_share=0.5))

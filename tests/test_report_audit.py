@@ -91,9 +91,7 @@ def test_an_audit_of_more_rounds_than_were_begun_bounds_nothing_and_the_whole_pr
     assert f">promised: {rounded_up(whole.guarantee.epsilon)}<" in text
 
 
-def test_a_broken_system_is_said_in_colour_and_not_published(
-    audited: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_system_is_stated_and_not_published(audited: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def breaks(found: dict[str, Any]) -> None:
         found["verdict"], found["sentence"] = "BROKEN", "BROKEN: <b>the noise</b> is gone."
         found["checks"][0]["passed"] = found["comparisons"][0]["holds"] = False
@@ -124,9 +122,7 @@ def test_a_broken_system_is_said_in_colour_and_not_published(
         (lambda found: found["stated"].update(rounds=3), "the epsilon of 3 rounds is"),
     ],
 )
-def test_an_audit_of_another_run_is_refused_by_the_difference(
-    audited: Path, tmp_path: Path, change: Callable, words: str
-) -> None:
+def test_another_runs_audit_is_refused_by_the_difference(audited: Path, tmp_path: Path, change: Callable, words: str) -> None:
     found = read_audit(changed(audited, tmp_path / "a", change))
     with pytest.raises(RunFolderError, match=re.escape(words)) as caught:
         with_audit(summary(audited), found)

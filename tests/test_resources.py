@@ -66,9 +66,7 @@ def test_res_2_noise_that_no_memory_holds_is_refused_before_the_first_round() ->
     ReleasePath(Promise(rounds, Mechanism(Identity(rounds), pattern, 1.0)), dim, clients=10)
 
 
-def test_res_2_noise_that_no_disk_holds_is_refused_before_the_first_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_res_2_noise_that_no_disk_holds_is_refused_before_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = shutil.disk_usage(tmp_path)._replace(free=2 * 8 * 8 * 2 - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
     with pytest.raises(RunFolderError, match="noise of two checkpoints"):

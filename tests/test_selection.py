@@ -21,9 +21,8 @@ DELTA = 1e-3
 @pytest.mark.parametrize("mean", [1.0, 10.0, 200.0])
 def test_the_bound_is_that_of_dp_accounting_and_no_looser(law: str, mean: float) -> None:
     accountant = RdpAccountant()
-    trial = dp_accounting.SelfComposedDpEvent(
-        dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0)), 100
-    )
+    sampled = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.0))
+    trial = dp_accounting.SelfComposedDpEvent(sampled, 100)
     accountant.compose(RepeatAndSelectDpEvent(trial, mean, SHAPES[law]))
     theirs = accountant.get_epsilon(1e-5)
     ours = selection_epsilon([[(PoissonSampled(1.0, 0.05), 100)]], mean, 1e-5, "add-or-remove-one", law=law)

@@ -15,12 +15,11 @@ from hubbub.mechanism.workloads import momentum, prefix_sum
 from hubbub.testing import check_strategy
 
 
-def random_strategy(*, full: bool, rounds: int = 9, buffers: int = 3) -> Semiseparable:
+def random_strategy(*, full: bool) -> Semiseparable:
+    """Nine rounds and three buffers."""
     rng = np.random.default_rng(full)
-    shape = (rounds, buffers, buffers) if full else (rounds, buffers)
-    return Semiseparable(
-        rng.uniform(0.5, 1, rounds), rng.normal(size=shape[:2]), 0.5 * rng.normal(size=shape), rng.normal(size=shape[:2])
-    )
+    diagonal, outputs, transitions = rng.uniform(0.5, 1, 9), rng.normal(size=(9, 3)), rng.normal(size=(9, 3, 3)[: 2 + full])
+    return Semiseparable(diagonal, outputs, 0.5 * transitions, rng.normal(size=(9, 3)))
 
 
 def matrix_by_definition(strategy: Semiseparable) -> np.ndarray:
@@ -92,9 +91,8 @@ def test_buffers_that_nearly_cancel_understate_nothing(size: float, participatio
         random = np.random.default_rng(seed)
         outputs = np.tile([size, -size], (6, 1))
         outputs[:, 1] += random.normal(size=6)
-        strategy = Semiseparable(
-            random.uniform(1e-3, 1, 6), outputs, np.full((6, 2), 0.6), random.uniform(0.7, 0.9, (6, 1)) * [1, 1]
-        )
+        diagonal, inputs = random.uniform(1e-3, 1, 6), random.uniform(0.7, 0.9, (6, 1)) * [1, 1]
+        strategy = Semiseparable(diagonal, outputs, np.full((6, 2), 0.6), inputs)
         columns = _exact_columns(strategy)
         sets = (rounds for count in (1, 2) for rounds in itertools.combinations(range(6), count))
         truth = max(

@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hubbub import accounting
-from hubbub.accounting import PrivacyGuarantee, group_epsilon, group_events
-from hubbub.accounting.events import RELATIONS, MixtureOfGaussians
-from hubbub.accounting.runs import RunCharge
+from hubbub.accounting import RELATIONS, MixtureOfGaussians, PrivacyGuarantee, RunCharge, group_epsilon, group_events
 from hubbub.accounting.statement import no_less
 from hubbub.ledger.actual_cost import spent
 from hubbub.ledger.multi_run import compose_runs

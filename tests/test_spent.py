@@ -184,9 +184,7 @@ def test_acc_12_one_run_is_counted_once_however_it_comes(tmp_path: Path) -> None
     refused(["account", run, other], "under one key")
 
 
-def test_a_simulation_is_labelled_and_a_run_without_privacy_costs_everything(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_simulation_is_labelled_and_no_privacy_costs_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     real = recorded(tmp_path / "real", BAND, THREE)
     simulated = recorded(tmp_path / "simulated", replace(EVEN, simulation=True), THREE[:2], secret=1)
     assert hubbub("account", real, simulated) == 0
@@ -226,9 +224,7 @@ def test_what_is_worse_than_promised_is_reported_by_every_command(
 
 
 def test_acc_12_acc_13_a_statement_of_runs_names_every_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [
-        recorded(tmp_path / name, promise, THREE, secret=i) for i, (name, promise) in enumerate((("one", BAND), ("two", EVEN)))
-    ]
+    runs = [recorded(tmp_path / str(secret), promise, THREE, secret) for secret, promise in enumerate((BAND, EVEN))]
     assert hubbub("account", *runs, "--statement") == 0
     shown = capsys.readouterr().out
     assert all(read_run(run).chain.head in shown for run in runs)

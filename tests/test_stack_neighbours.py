@@ -196,9 +196,7 @@ def test_a_loss_that_reads_numbers_reads_those_of_each_client_in_each_step() -> 
 
 @pytest.mark.parametrize("below", [False, True])
 @pytest.mark.parametrize(("wrong", "place"), [(7, 0), (-3, 1)])
-def test_cli_13_a_row_outside_a_table_adds_nothing_and_is_not_read_from_the_neighbour_s(
-    below: bool, wrong: int, place: int
-) -> None:
+def test_cli_13_a_row_outside_a_table_adds_nothing_and_reads_no_neighbour_s(below: bool, wrong: int, place: int) -> None:
     torch.manual_seed(0)
     fine, spoilt = (torch.zeros(4, 3, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)), torch.full((4, 3), wrong)
     clients = [(spoilt, fine[1]) if i == place else fine for i in range(2)]
@@ -373,10 +371,9 @@ class Kept(nn.Linear):
 )
 def test_cli_15_a_loss_that_ignores_a_class_hides_nothing_of_what_a_model_keeps(loss: Callable, sign: bool) -> None:
     inputs, targets = torch.randn(8, 6), torch.tensor([1, 2] * 4)
-    for population in (
-        ExamplePopulation(inputs, targets, loss),
-        SimulatedPopulation(list(zip(inputs.split(2), targets.split(2), strict=True)), loss, LocalTraining(batch_size=2)),
-    ):
+    clients = list(zip(inputs.split(2), targets.split(2), strict=True))
+    simulated = SimulatedPopulation(clients, loss, LocalTraining(batch_size=2))
+    for population in (ExamplePopulation(inputs, targets, loss), simulated):
         with pytest.raises(ConfigError, match="depends on what they saw before"):
             population.prepare(Kept(sign), 8)
 

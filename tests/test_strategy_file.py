@@ -52,9 +52,8 @@ def test_a_strategy_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     assert type(back) is type(strategy)
     assert strategies.strategy_numbers(back) == strategies.strategy_numbers(strategy)
     before, after = strategies.strategy_arrays(strategy), strategies.strategy_arrays(back)
-    assert {key: (a.shape, a.tobytes()) for key, a in after.items()} == {
-        key: (a.shape, a.tobytes()) for key, a in before.items()
-    }
+    first, second = ({key: (a.shape, a.tobytes()) for key, a in arrays.items()} for arrays in (before, after))
+    assert first == second
 
 
 @pytest.mark.parametrize("participation", [SingleParticipation(), MinSeparation(4, 3), FixedEpochs(3, 4)], ids=repr)
@@ -140,9 +139,7 @@ def test_whatever_is_no_strategy_file_is_refused_in_one_line_that_names_it(tmp_p
     assert "header claims" in refused(tmp_path, (2**16 + 1).to_bytes(8, "little") + b"{}" + b" " * 70_000)
 
 
-def test_what_would_not_be_read_back_and_what_the_disk_refuses_replace_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_back_or_written_replaces_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strategy_file.save(file := tmp_path / "s.safetensors", answer(strategies.Identity(4)))
     before = file.read_bytes()
     with pytest.raises(ValueError, match="must not be negative"):
@@ -156,10 +153,8 @@ def test_what_would_not_be_read_back_and_what_the_disk_refuses_replace_no_file(
 
 def test_a_run_that_read_its_strategy_from_a_file_can_be_resumed_from_its_written_settings(tmp_path: Path) -> None:
     strategy_file.save(tmp_path / "s.safetensors", answer(MADE["banded-toeplitz"]))
-    settings = {
-        "training": {"rounds": MADE["banded-toeplitz"].rounds},
-        "privacy": {"mode": "dp-ftrl", "noise_multiplier": 2.0, "strategy": "file", "matrix": str(tmp_path / "s.safetensors")},
-    }
-    run = build(configs.resolve(settings))
+    file = {"strategy": "file", "matrix": str(tmp_path / "s.safetensors")}
+    privacy = {"mode": "dp-ftrl", "noise_multiplier": 2.0, **file}
+    run = build(configs.resolve({"training": {"rounds": MADE["banded-toeplitz"].rounds}, "privacy": privacy}))
     again = planned(resolved(run), clients=100)
     assert again.mechanism == run.plan.mechanism

@@ -121,9 +121,7 @@ def test_a_folder_goes_on_by_its_own_record_alone(monkeypatch: pytest.MonkeyPatc
     refused(["sweep", "s"], "s: its settings name code of your own; pass --allow-import")
 
 
-def test_files_of_a_sweep_are_named_in_full_and_no_two_processes_share_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sweep_files_have_full_names_and_one_owner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     Path("good.toml").write_text(Path("good.toml").read_text() + 'evaluation.statistics = ["loss"]\n')
     monkeypatch.setattr(sweeping, "_finished", lambda *_: pytest.fail("it went on"))
     grid = ["--grid", "data.path=a,b", "--set", "privacy.matrix=c.npy", "--set", 'privacy.earlier_runs=["old"]']

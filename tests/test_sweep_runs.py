@@ -145,9 +145,7 @@ def test_a_sweep_goes_on_with_what_is_missing_and_one_failure_stops_nothing_else
     assert cells[SECOND] == by_name(place / "whole")[SECOND]
 
 
-def test_a_cell_whose_record_was_damaged_is_shown_and_nothing_is_stated_of_all(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_cell_is_shown_and_nothing_said_of_all(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = copied(place, tmp_path / "sweep")
     ledger = folder / "cells" / FIRST / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"round":1', '"round":2'))

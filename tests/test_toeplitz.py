@@ -14,8 +14,7 @@ from hubbub.factorization import normalized_toeplitz as normalized_numerics
 from hubbub.factorization import toeplitz as search
 from hubbub.factorization.bounds import toeplitz_bound
 from hubbub.mechanism import workloads
-from hubbub.mechanism.strategies import Banded, Dense, Semiseparable, matrices, toeplitz
-from hubbub.mechanism.strategies.toeplitz import BandedToeplitz, NormalizedToeplitz
+from hubbub.mechanism.strategies import Banded, BandedToeplitz, Dense, NormalizedToeplitz, Semiseparable, matrices, toeplitz
 from hubbub.testing import brute_force_sensitivity, check_strategy
 from matrix_oracles import require_reference, unit_error
 

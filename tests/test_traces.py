@@ -121,9 +121,7 @@ def test_a_run_is_read_whose_checkpoint_is_of_another_version(tmp_path: Path) ->
         read_run(tmp_path)
 
 
-def test_a_round_under_way_and_an_aborted_one_are_no_sign_of_a_rollback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_under_way_or_aborted_is_no_sign_of_a_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some_rounds(tmp_path, SECOND)
     with monkeypatch.context() as crash:
         crash.setattr(RunStore, "save_release", raising(KeyboardInterrupt))
@@ -137,9 +135,7 @@ def test_a_round_under_way_and_an_aborted_one_are_no_sign_of_a_rollback(
         read_run(tmp_path)
 
 
-def test_of_a_ledger_alone_account_says_that_nothing_could_be_checked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_account_of_a_ledger_alone_says_that_nothing_was_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     some_rounds(tmp_path / "run", ROUNDS)
     alone = tmp_path / "alone"
     alone.mkdir()

@@ -18,7 +18,7 @@ from hubbub.experiment import tracking
 from hubbub.ledger.chain import Chain
 from hubbub.training import RoundResult
 from hubbub.training.run_folder.record import Metrics, read_metrics
-from recorded_runs import hubbub
+from recorded_runs import SMALL, hubbub
 
 PUBLIC = {"public/epsilon", "public/accuracy", "public/loss"}
 
@@ -89,10 +89,7 @@ def trackers(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def trained(folder: Path, *flags: str, settings: str = "") -> int:
     config = folder.with_suffix(".toml")
-    config.write_text(
-        "[training]\nrounds = 3\ncohort_size = 10\nplan = 'one-by-one'\n"
-        f'{settings}[privacy]\nclip_norm = 0.5\nnoise_multiplier = 2.0\n[data]\nname = "digits"\nclients = 40\n'
-    )
+    config.write_text(SMALL.replace("rounds = 4,", f'rounds = 3, plan = "one-by-one", {settings}'))
     return hubbub("train", config, "--out", folder, *flags)
 
 
@@ -148,7 +145,7 @@ def test_a_hosted_tracker_gets_what_is_public_and_the_rest_if_it_is_asked_for(tm
 
 
 def test_accuracy_on_held_out_clients_data_is_private(tmp_path: Path, trackers: Any) -> None:
-    assert trained(tmp_path / "run", "--wandb", "project", settings="validation = 0.2\n") == 0
+    assert trained(tmp_path / "run", "--wandb", "project", settings="validation = 0.2,") == 0
     assert {name for values, _ in trackers.wandb.values for name in values} == {"public/epsilon"}
 
 

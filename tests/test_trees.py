@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -20,16 +21,11 @@ from matrix_oracles import best_by_enumeration, require_reference
 MF = oracle("matrix_factorization")
 ACCOUNTING = oracle("accounting")
 ERRORS = {case["id"]: case for case in MF["mechanism_errors"]}
-TREES = [
-    BinaryTree(n, decoder, per_tree, completed)
-    for n in (1, 2, 3, 7, 8, 13)
-    for decoder in DECODERS
-    for per_tree in (None, 1, 3, 4, 6)
-    for completed in (False, True)
-]
+# Of so many rounds, by each decoder, with so many rounds in a tree, completed or not.
+SETTINGS = itertools.product((1, 2, 3, 7, 8, 13), DECODERS, (None, 1, 3, 4, 6), (False, True))
 
 
-@pytest.mark.parametrize("tree", TREES, ids=repr)
+@pytest.mark.parametrize("tree", [BinaryTree(*settings) for settings in SETTINGS], ids=repr)
 def test_matrix_stream_and_sensitivity_agree(tree: BinaryTree) -> None:
     check_strategy(tree)
 

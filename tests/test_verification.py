@@ -85,9 +85,7 @@ def test_a_run_that_goes_on_while_it_is_read_is_no_fault(tmp_path: Path, monkeyp
     assert "the release of round 5 is not the committed one" in failing(tmp_path / "run")["releases"]
 
 
-def test_acc_13_verification_reads_a_run_whose_code_is_not_there_and_imports_nothing(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acc_13_verify_reads_a_run_without_its_code_and_imports_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run / "config.toml").write_text('[model]\nname = "poison:Model"\n[data]\nname = "poison:load"\n')
     (run / "poison.py").write_text("raise SystemExit('ran')\n")
     monkeypatch.chdir(run)

@@ -17,24 +17,9 @@ import typer.main
 
 from hubbub.cli.app import app
 from hubbub.experiment.config import Config
-from malformed import laws
+from malformed import laws, place
 from malformed.contents import C, archive, field, header_of, npy, npy_of, proto, tensors, varint
-from malformed.place import (
-    ACCOUNT,
-    CALIBRATE,
-    KINDS,
-    NOISY,
-    PLAN,
-    RESUME,
-    Case,
-    Damage,
-    Run,
-    Word,
-    becoming,
-    holding,
-    nothing,
-    together,
-)
+from malformed.place import CALIBRATE, NOISY, PLAN, RESUME, Case, Damage, Run, Word, becoming, holding, nothing, together
 
 # Settings that are looked at only where another one is made.
 NEEDS = {
@@ -144,12 +129,8 @@ WITH: dict[str, tuple[str, ...]] = {
     "--max-cohort-size": (*RANDOM, "--population", "9"),
     "--cycle-length": RANDOM,
 }
-OPTIMIZED = {
-    "--bands": ("--min-separation", "2"),
-    "--buffers": (),
-    "--max-participations": ("--min-separation", "2"),
-    "--epochs": ("--rounds-per-epoch", "2"),
-}
+OPTIMIZED = dict.fromkeys(("--bands", "--max-participations"), ("--min-separation", "2"))
+OPTIMIZED |= {"--buffers": (), "--epochs": ("--rounds-per-epoch", "2")}
 ODD = ("-inf", "1e999", "0,5", "½", "ten", " ", "\x1b[31m3", "1e", "NaN(1)", "[3]", "3;4", "1\u202e2", "None", "--3")
 NO_WHOLE_FLAG = (*ODD, "-7", "0x10", "1.0", "9" * 5000, "1e-3", "1.5e0", "infinity")
 NO_REAL_FLAG = (*ODD, "-0.5", "0x1p3", "1d5", "9" * 5000, "1e-400", "infinity", "-1e-5")
@@ -177,7 +158,7 @@ def flags(run: Run) -> Iterator[Case]:
             if flag == "--buffers" and words[0] == "factorize":
                 base = ("factorize", "blt", "--rounds", "6")
             if flag == "--clip-noise-multiplier":
-                base = ACCOUNT
+                base = place.ACCOUNT
             for text in {"whole": NO_WHOLE_FLAG, "integer": NO_WHOLE_FLAG, "number": NO_REAL_FLAG}.get(kind, ()):
                 command_line = (*base, *needs, flag, text)
                 yield Case(f"{' '.join(words)} {flag} {text[:40]!r}", (command_line,), given(flag, text), nothing)
@@ -280,10 +261,10 @@ def matrices(run: Run) -> Iterator[Case]:
         for file, shape in (("C.npy", (6, 6)), ("rates.npy", (6,))):
             line = (*rates, file) if "rates" in file else (*NOISY, "--mechanism", file)
             yield Case(f"{file}: {dtype}", (line,), (file,), holding(file, npy(np.ones(shape).astype(dtype))))
-    for place, odd in itertools.product((0, 3, 5), (np.nan, np.inf, -np.inf, 0.0, -1.0, 1e300)):
-        content = npy(np.where(np.arange(6) == place, odd, 1.0))
-        yield Case(f"{odd} at {place}", ((*rates, "rates.npy"),), ("rates.npy", f"[{place}]"), holding("rates.npy", content))
-    for kind in KINDS:
+    for at, odd in itertools.product((0, 3, 5), (np.nan, np.inf, -np.inf, 0.0, -1.0, 1e300)):
+        content = npy(np.where(np.arange(6) == at, odd, 1.0))
+        yield Case(f"{odd} at {at}", ((*rates, "rates.npy"),), ("rates.npy", f"[{at}]"), holding("rates.npy", content))
+    for kind in place.KINDS:
         if kind != "link":
             plan = plan_with("privacy.strategy=dense", "privacy.matrix=C.npy")
             lines = ((*NOISY, "--mechanism", "C.npy"), plan, (*rates, "C.npy"))
@@ -317,6 +298,6 @@ def data_sets(run: Run) -> Iterator[Case]:
                 yield case(f"{member}: {what}", holding("data.bin", archive(**{**sound, member: odd})))
             others = {key: odd for key, odd in sound.items() if key != member}
             yield case(f"no {member}", holding("data.bin", archive(**others)))
-        for kind in KINDS:
+        for kind in place.KINDS:
             if kind != "link":
                 yield case(kind, together(holding("data.bin", b"x"), becoming("data.bin", kind)))

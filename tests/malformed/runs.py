@@ -10,39 +10,18 @@ from typing import Any
 import numpy as np
 
 from cohort_file import block, blocks, bound
-from malformed import laws
+from malformed import laws, place
 from malformed.contents import canonical, sha256, tensors, tensors_file
-from malformed.place import (
-    CLOSE,
-    COUNTED,
-    EARLIER,
-    EVERY,
-    KINDS,
-    LEDGER,
-    PLAN,
-    RESUME,
-    VERIFY,
-    Case,
-    Command,
-    Damage,
-    Run,
-    Word,
-    becoming,
-    forged,
-    having_mode,
-    holding,
-    together,
-    without,
-)
+from malformed.place import RESUME, VERIFY, Case, Command, Damage, Run, Word, becoming, forged, holding, together, without
 
 CHECKPOINT, NOISE, LAST = "state/checkpoint-6.safetensors", "state/noise.sealed", "state/releases/7.safetensors"
 KEYS = ("state/keys/run", "state/keys/epoch-0", "state/keys/epoch-1")
-BY_LEDGER = (VERIFY, RESUME, LEDGER, CLOSE, COUNTED, EARLIER)
+BY_LEDGER = (VERIFY, RESUME, place.LEDGER, place.CLOSE, place.COUNTED, place.EARLIER)
 # Who must refuse a file whatever is wrong with it. Anybody else refuses it, or says what is said of the whole run.
 READ_BY: dict[str, tuple[Command, ...]] = {
     "ledger.jsonl": BY_LEDGER,
-    "ledger.cohorts": (VERIFY, LEDGER, RESUME, CLOSE),
-    "strategy.safetensors": (VERIFY, LEDGER),
+    "ledger.cohorts": (VERIFY, place.LEDGER, RESUME, place.CLOSE),
+    "strategy.safetensors": (VERIFY, place.LEDGER),
     "guarantee.json": (VERIFY,),
     "config.toml": (RESUME,),
     "state/checkpoint.json": (RESUME,),
@@ -68,7 +47,7 @@ def named(name: str) -> Word:
 def case(name: str, what: str, damage: Damage, *words: Word, commands: tuple[Command, ...] | None = None) -> Case:
     """Unless it is said who must refuse it, all others are tried as well."""
     must = commands or READ_BY[name]
-    others = () if commands else tuple(command for command in EVERY if command not in must)
+    others = () if commands else tuple(command for command in place.EVERY if command not in must)
     return Case(f"{name}: {what}", must, (named(name), *words), damage, others)
 
 
@@ -97,7 +76,7 @@ def kinds_of_file(run: Run) -> Iterator[Case]:
     made = holding("run/model.safetensors", tensors_file({}, b""))
     files = {**READ_BY, "metrics.jsonl": (VERIFY, RESUME), "state/lock": (RESUME,), "model.safetensors": (VERIFY,)}
     for name, commands in files.items():
-        for kind in KINDS:
+        for kind in place.KINDS:
             # A link to the very file is as good as the file where only its content counts.
             if (name, kind) != ("config.toml", "link"):
                 damage = becoming(f"run/{name}", kind)
@@ -106,17 +85,17 @@ def kinds_of_file(run: Run) -> Iterator[Case]:
         for kind in ("file", "pipe", "link", "endless", "dangling"):
             yield Case(f"{name}: {kind}", commands, (("run/" + name, "release", name),), becoming(f"run/{name}", kind))
     for kind in ("file", "pipe", "endless", "dangling"):
-        yield Case(f"the run: {kind}", EVERY, ("run",), becoming("run", kind))
-    for kind in KINDS:
+        yield Case(f"the run: {kind}", place.EVERY, ("run",), becoming("run", kind))
+    for kind in place.KINDS:
         if kind != "link":
-            yield Case(f"a config: {kind}", (PLAN, ("train", "plan.toml")), ("plan.toml",), becoming("plan.toml", kind))
+            yield Case(f"a config: {kind}", (place.PLAN, ("train", "plan.toml")), ("plan.toml",), becoming("plan.toml", kind))
 
 
 def modes(run: Run) -> Iterator[Case]:
     """Files that others may read or write."""
     for name, mode in itertools.product((*KEYS, "ledger.jsonl", NOISE), (0o644, 0o640, 0o604, 0o666, 0o620, 0o601, 0o777)):
         commands = (VERIFY, RESUME) if name in KEYS else (VERIFY,)
-        yield case(name, f"mode {mode:o}", having_mode(f"run/{name}", mode), "mode", commands=commands)
+        yield case(name, f"mode {mode:o}", place.having_mode(f"run/{name}", mode), "mode", commands=commands)
 
 
 # Ledgers under hashes that are right.
@@ -189,7 +168,7 @@ def rolled_back(run: Run) -> Iterator[Case]:
             for what, damage in {"": less, ", with its releases": bare}.items():
                 yield Case(f"by {k}{what}", (VERIFY, RESUME), (words,), damage)
             yield Case(f"by {k} and a half", (VERIFY,), (words,), torn)
-            yield Case(f"by {k}, of an earlier run", (COUNTED, EARLIER), (words,), less)
+            yield Case(f"by {k}, of an earlier run", (place.COUNTED, place.EARLIER), (words,), less)
         if begun < 6:
             gone = together(bare, without("run/metrics.jsonl"))
             yield Case(f"by {k}, with releases and metrics", (RESUME,), ("run", "rolled back"), gone)
@@ -385,11 +364,8 @@ def forged_tensors(run: Run) -> Iterator[Case]:
 
 
 # Of a statement, what is so, and what is for people.
-TRUE = {
-    "private: true",
-    "sensitivity_exact: true",
-    *(f"versions.{name}: nothing" for name in ("hubbub", "numpy", "scipy", "torch")),
-}
+VERSIONS = {f"versions.{name}: nothing" for name in ("hubbub", "numpy", "scipy", "torch")}
+TRUE = {"private: true", "sensitivity_exact: true", *VERSIONS}
 
 
 def documents(run: Run) -> Iterator[Case]:
@@ -415,7 +391,7 @@ def metrics(run: Run) -> Iterator[Case]:
 
     def row(what: str, odd: bytes, commands: tuple[Command, ...]) -> Case:
         content = b"".join([*lines[:-1], odd + b"\n"])
-        return Case(f"last row: {what}", commands, ("metrics.jsonl",), holding("run/metrics.jsonl", content), (LEDGER,))
+        return Case(f"last row: {what}", commands, ("metrics.jsonl",), holding("run/metrics.jsonl", content), (place.LEDGER,))
 
     for what, odd in laws.of_json(lines[-1].strip()):
         if what != "a name more":
@@ -452,7 +428,7 @@ def whole(run: Run) -> Iterable[Case]:
         "a checkpoint": with_digest(run, run.files[CHECKPOINT]),
         "a release": released(run, run.files[LAST]),
     }.items():
-        yield Case(name, (VERIFY, RESUME, LEDGER), (), damage)
+        yield Case(name, (VERIFY, RESUME, place.LEDGER), (), damage)
     yield Case("a model", (VERIFY,), (), bound_model(run, model_of(head)))
     yield Case("its head", (("verify", "run", "--head", head.upper()), (*RESUME, "--head", head)), (), lambda: None)
 

@@ -14,9 +14,5 @@ __all__ = ["ALL", "Mutant"]
 
 _TOOLS = ("mutant", "laboratory", "server", "__main__")
 
-ALL: list[Mutant] = [
-    mutant
-    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name)
-    if module.name not in _TOOLS
-    for mutant in importlib.import_module(f"mutants.{module.name}").MUTANTS
-]
+_NAMES = sorted({module.name for module in pkgutil.iter_modules(__path__)} - {*_TOOLS})
+ALL: list[Mutant] = [mutant for name in _NAMES for mutant in importlib.import_module(f"mutants.{name}").MUTANTS]

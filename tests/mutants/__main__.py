@@ -17,10 +17,8 @@ with tempfile.TemporaryDirectory() as scratch, Laboratory(Path(scratch)) as labo
             begun = time.perf_counter()
             outcome, output = laboratory.outcome(subject, mutant.test)
             right = subject.noticed(outcome, output) if subject else outcome == "passed"
-            whose = "mutant" if subject else "as it is"
-            sys.stdout.write(
-                f"{'ok ' if right else 'BAD'} {outcome:7} {time.perf_counter() - begun:5.1f} s {whose}: {mutant.what}\n"
-            )
+            whose, took = "mutant" if subject else "as it is", time.perf_counter() - begun
+            sys.stdout.write(f"{'ok ' if right else 'BAD'} {outcome:7} {took:5.1f} s {whose}: {mutant.what}\n")
             sys.stdout.flush()
             if not right:
                 sys.stdout.write(output)

@@ -69,7 +69,7 @@ the round after the budget is begun all the same @ PrivateStrategy.configure_tra
 a cost that is no number passes @ composition._require_bound
 - not answer >= 0
 + answer < -1
-? test_budget_ends.py::test_acc_11_an_accountant_without_an_answer_has_no_epsilon[tight-nan]
+? test_budget_ends.py::test_acc_11_an_accountant_without_answer_has_no_epsilon[tight-nan]
 
 one direction without an answer is covered by the other @ composition._epsilon
 - _require_bound('epsilon', pld.epsilon(direction, delta, enough=answer))

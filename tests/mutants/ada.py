@@ -11,7 +11,7 @@ what a client says of its norm is counted as it is @ clipping.with_indicator
 the noise is scaled to the update alone, without its indicator @ CountSplit.joint_norm
 - math.hypot(clip_norm, self.count_scale(clip_norm) / 2)
 + clip_norm
-? test_clipping.py::test_ada_5_one_noise_hides_updates_and_count_as_the_split_says
+? test_clipping.py::test_ada_5_one_noise_hides_updates_and_count_as_stated
 
 a count may cost all that is to be spent @ AdaptiveClipping.split
 - room < _LARGEST_SHARE ** (-2)

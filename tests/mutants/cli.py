@@ -49,7 +49,7 @@ what clients measured is told with the round @ PrivateStrategy.aggregate_train
 nodes that share a key are several clients @ messages.clients_of
 - 'key ' + hashlib.sha256(key).hexdigest()
 + f'key {node}'
-? test_bad_clients.py::test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_clients_release_nothing[keys0-False]
+? test_bad_clients.py::test_cli_11_nodes_that_share_a_key_are_one_client_and_too_few_release_nothing[keys0-False]
 
 who fails in a stack takes the others along @ faults.isolated
 - len(units) == 1

@@ -11,7 +11,7 @@ noise is added to the sum without rounding it to the lattice @ Lattice.release
 noise lies on a coarser lattice than the sum @ Lattice.release
 - (row.to(total.device, torch.float64) / self.step).round_()
 + (row.to(total.device, torch.float64) / (2 * self.step)).round_().mul_(2)
-? test_floating_point.py::test_fpt_2_every_whole_number_within_eight_deviations_can_be_released[3.0]
+? test_floating_point.py::test_fpt_2_all_whole_numbers_within_8_deviations_can_be_released[3.0]
 
 half of the noise is added @ Lattice.release
 - row.to(total.device, torch.float64)

@@ -30,9 +30,8 @@ class Laboratory:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
         command = [sys.executable, str(HERE / "server.py"), str(self._scratch / "compiled")]
         # What libraries print while they load belongs to nobody.
-        self._server = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._server = subprocess.Popen(command, env=environment, text=True, **streams)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -26,12 +26,12 @@ what is released is rounded to 16 bits @ Lattice.release
 an array of as many numbers is taken, whatever its shape @ Layout._view
 - array.shape != shape
 + array.size != math.prod(shape)
-? test_flower_replies.py::test_num_7_num_8_shp_5_shp_6_shp_9_what_is_no_update_counts_as_a_missing_reply[another shape-fixed]
+? test_flower_replies.py::test_num_7_num_8_shp_5_shp_6_shp_9_what_is_no_update_counts_as_no_reply[another shape-fixed]
 
 arrays beyond the model's are overlooked @ Layout.views
 - set(arrays) - set(self.order)
 + set()
-? test_flower_replies.py::test_num_7_num_8_shp_5_shp_6_shp_9_what_is_no_update_counts_as_a_missing_reply[a name too many-fixed]
+? test_flower_replies.py::test_num_7_num_8_shp_5_shp_6_shp_9_what_is_no_update_counts_as_no_reply[a name too many-fixed]
 
 a population may train the model itself @ RunState.require_same_model
 - torch.equal(self.model.vector, vector) and written == self._written()

@@ -52,9 +52,8 @@ def together(joined: Array) -> bool:
 def in_a_row(joined: Array) -> bool:
     """How often a client is in both rounds of a pair, of each client and of all: 13 binomial counts, exact."""
     twice = (joined[::2] * joined[1::2]).sum(axis=0)
-    return binomial(twice, ROUNDS // 2, PROBABILITY**2) or binomial(
-        np.array([twice.sum()]), ROUNDS // 2 * CLIENTS, PROBABILITY**2
-    )
+    counts = ((twice, ROUNDS // 2), (twice.sum(keepdims=True), ROUNDS // 2 * CLIENTS))
+    return any(binomial(count, trials, PROBABILITY**2) for count, trials in counts)
 
 
 Heads = Callable[[bytes, int, float], Array]

@@ -90,9 +90,8 @@ def chi_square(sums: Array, each: int) -> bool:
 def binomial(counts: Array, trials: int, chances: Array | float) -> bool:
     """Whether one of several binomial counts is too small or too large."""
     part = FALSE_ALARM / (2 * counts.size)
-    return bool(
-        (stats.binom.cdf(counts, trials, chances) < part).any() or (stats.binom.sf(counts - 1, trials, chances) < part).any()
-    )
+    low, high = stats.binom.cdf(counts, trials, chances), stats.binom.sf(counts - 1, trials, chances)
+    return bool((low < part).any() or (high < part).any())
 
 
 def apart(first: Array, second: Array) -> Array:
