@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from scipy import stats
 
 from cohort_file import cohorts, name_of
 from hubbub import Mechanism, MinSeparation, TruncatedPoissonSampling
@@ -14,6 +16,8 @@ from hubbub.ledger import Promise, read_chain
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.mechanism import participation as parts
 from hubbub.mechanism.strategies import Identity
+from hubbub.training import PlainSum, ReleasePath
+from hubbub.training.cohorts import draw
 
 SECRET = bytes(range(32))
 PROMISE = Promise(6, Mechanism(Identity(6), MinSeparation(3, 2), 1.0))
@@ -80,6 +84,38 @@ def test_prt_12_cohorts_that_the_promise_cannot_give_are_refused_where_they_cost
     assert ledger.next_round == len(cohorts_) - bool(message)
 
 
+@pytest.mark.parametrize(("q", "size"), [(0.1, 100), (0.5, 1), (0.7, 5), (0.999, 10)])
+def test_prt_12_poisson_cohorts_of_one_size_are_refused_when_it_cannot_be_chance(q: float, size: int) -> None:
+    ledger = Ledger(Promise(10**5, Mechanism(Identity(10**5), parts.PoissonSampling(q), 1.0)), SECRET)
+
+    def went_on() -> None:
+        while True:
+            ledger.commit(ledger.begin(ledger.next_round, range(size), "sum"), b"")
+
+    with pytest.raises(ParticipationError, match=rf"cohorts before it had {size} clients? each, .*\(FixedEpochs"):
+        went_on()
+    done = ledger.next_round
+    # Likelier cohorts of any number of clients there are not.
+    chance = max(stats.binom.pmf(size, clients, q) for clients in range(size, 4 * int(size / q) + 2))
+    assert chance ** (done - 1) * 10**5 >= 1e-15 * (1 - 1e-6) > chance**done * 10**5
+
+
+@pytest.mark.parametrize("law", [parts.PoissonSampling(1e-3), parts.PoissonSampling(1.0), parts.PoissonSampling(0.3)])
+def test_prt_12_cohorts_that_were_drawn_are_never_refused(law: parts.PoissonSampling) -> None:
+    path = ReleasePath(Promise(300, Mechanism(Identity(300), law, 1.0), simulation=True), 1, clients=20)
+    path.start()
+    for t in range(300):
+        cohort = path.draw(range(20))
+        keys, ledger = path.cohort_keys, path.ledger
+        assert cohort == draw(law, t, range(20), 0, keys=keys, ledger=ledger)
+        total = PlainSum(torch.zeros(1, dtype=torch.float64), {})
+        ticket = path.begin(cohort, total, 1.0)
+        path.commit(ticket, total.open(path.row(ticket)))
+    assert path.ledger.head in path.ledger.statement()
+    with pytest.raises(LedgerError, match="all 300 rounds are done"):
+        path.begin([], total, 1.0)
+
+
 def test_acc_10_what_is_begun_is_charged_before_it_is_released() -> None:
     ledger = Ledger(PROMISE, SECRET)
     assert ledger.spent(1e-5).epsilon == 0
@@ -108,7 +144,7 @@ def test_prt_7_the_round_after_the_last_is_refused() -> None:
     ledger = full()
     for t in range(3, 6):
         ledger.abort(ledger.begin(t, [], ""))
-    with pytest.raises(LedgerError, match="of 6"):
+    with pytest.raises(LedgerError, match="all 6 rounds are done"):
         ledger.begin(6, [], "")
 
 

@@ -30,6 +30,7 @@ from hubbub._util import files, strict_json
 from hubbub._util.checks import integer, scale, shown
 from hubbub._util.prf import Uncopied
 from hubbub.accounting.statement import PrivacyGuarantee
+from hubbub.accounting.wording import count
 from hubbub.errors import LedgerError, ParticipationError
 from hubbub.ledger.actual_cost import breaches
 from hubbub.ledger.chain import Chain, read_chain
@@ -443,14 +444,15 @@ class Ledger(Uncopied):
     def _require_drawn(self, round_index: int, size: int, q: float) -> None:
         """Refuse cohorts that are all of one size, as batches of a shuffled list are, where each client is drawn by itself."""
         before = self._alike[1] if self._alike[0] == size else 0
-        # The chance of a cohort of this size, of whatever number of clients it is likeliest: size / q.
-        rest, choices = size / q - size, math.lgamma(size / q + 1) - math.lgamma(size + 1) - math.lgamma(size / q - size + 1)
-        chance = choices + size * math.log(q) + (rest * math.log1p(-q) if rest else 0.0)
+        # The chance of a cohort of this size, of whatever number of clients it is likeliest.
+        clients = int(size / q)
+        choices = math.lgamma(clients + 1) - math.lgamma(size + 1) - math.lgamma(clients - size + 1)
+        chance = choices + size * math.log(q) + ((clients - size) * math.log1p(-q) if clients > size else 0.0)
         if before * chance + math.log(self.promise.rounds) < _UNLIKELY:
             raise ParticipationError(
-                f"round {round_index}: the {before} cohorts before it had {size} clients each, as it has, and where each "
-                f"client is drawn by itself with probability {q:g}, that happens in less than one of 10^15 runs; draw each by "
-                "itself, or promise how batches are dealt out (FixedEpochs, MinSeparation)"
+                f"round {round_index}: the {before} cohorts before it had {count(size, 'client')} each, as it has, and where "
+                f"each client is drawn by itself with probability {q:g}, that happens in less than one of 10^15 runs; draw "
+                "each by itself, or promise how batches are dealt out (FixedEpochs, MinSeparation)"
             )
 
     def _require_count(self, round_index: int, count: int, most: int, where: str) -> None:

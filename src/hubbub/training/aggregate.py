@@ -61,8 +61,8 @@ def require_sum(total: object, who: str) -> None:
     """
     if isinstance(total, type) or not all(hasattr(total, name) for name in ("lattice", "statistics", "digest", "open")):
         raise TypeError(
-            f"{who} = {type(total).__name__}: must be a sum: return hubbub.training.LatticeSum(total, lattice, statistics), or "
-            "a PlainSum(total, statistics) in a simulation"
+            f"{who} = {type(total).__name__}: must be a sum: return hubbub.training.LatticeSum(total, lattice, statistics) of "
+            "the whole numbers lattice.encode(update)[0] of each client, or a PlainSum(total, statistics) in a simulation"
         )
 
 

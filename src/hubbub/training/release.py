@@ -29,6 +29,7 @@ from hubbub.errors import ConfigError, LedgerError, ParticipationError, RankErro
 from hubbub.ledger.ledger import Ledger, Ticket
 from hubbub.ledger.promise import Promise
 from hubbub.mechanism import Mechanism
+from hubbub.mechanism.participation import every_round
 from hubbub.mechanism.strategies import OWN, strategy_arrays
 from hubbub.mechanism.strategies.strategy import memory_rows
 from hubbub.noise import NoiseStream, SimulationSource, sampler
@@ -37,7 +38,7 @@ from hubbub.noise.sources import IncarnationSource
 from hubbub.noise.steps import require_room
 from hubbub.noise.stream import require_memory
 from hubbub.training.aggregate import Cohort, LatticeSum, PlainSum, Sum, require_sum
-from hubbub.training.cohorts import CohortKeys
+from hubbub.training.cohorts import CohortKeys, draw
 from hubbub.training.ranks import Ranks, fingerprint, segments
 from hubbub.training.run_folder import RunStore
 from hubbub.training.run_folder.record import Traces
@@ -198,7 +199,27 @@ class ReleasePath(Uncopied):
         """The round of the next ticket."""
         return self.ledger.next_round if self._ranks.leads else self._next
 
-    # A round: its cost, its noise, its release.
+    # A round: its cohort, its cost, its noise, its release.
+
+    def draw(self, clients: Sequence[Hashable], size: float | None = None) -> list[Hashable]:
+        """The cohort of the next round, as it was promised, from keys that are secret in a real run.
+
+        Args:
+            clients: All of them, in the same order in each round.
+            size: Of cohorts that follow a pattern; by default the largest that leaves enough clients for all rounds.
+
+        Raises:
+            ParticipationError: A client is listed twice, or too few may join.
+        """
+        self._require_started()
+
+        def drawn() -> list[Hashable]:
+            ledger, mechanism = self.ledger, self.ledger.promise.mechanism
+            participation = every_round(self._rounds) if mechanism is None else mechanism.participation
+            many = participation.expected_cohort_size(len(clients), self._rounds) if size is None else size
+            return draw(participation, ledger.next_round, clients, many, keys=self.cohort_keys, ledger=ledger)
+
+        return self._ranks.lead(drawn)
 
     def prepare_row(self) -> None:
         """Begin to draw the row of the next round in a thread, while its sum is computed elsewhere, as on a GPU.

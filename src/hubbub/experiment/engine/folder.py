@@ -99,8 +99,14 @@ class RunInFolder:
             promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
             earlier, extends = promise.earlier, promise.terms.extends
             deployed = promise.settings.get("secagg.in_process") is False
-        config, read = configs.resolve(layer), {"earlier": earlier, "extends": extends}
-        run = build(config, **read, allow_import=allow_import, ranks=ranks, deployed=deployed)
+        run = build(
+            configs.resolve(layer),
+            allow_import=allow_import,
+            earlier=earlier,
+            extends=extends,
+            ranks=ranks,
+            deployed=deployed,
+        )
         found = cls(run, folder, head)
         found._require_counted()
         if missing and run.plan.earlier:
