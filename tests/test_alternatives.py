@@ -52,7 +52,12 @@ def around(config: Config, **options: Any) -> Alternatives:
     return alternatives(config, config.data.clients, planned(config, config.data.clients), **options)
 
 
-@pytest.fixture(scope="module", params=RUNS.values(), ids=RUNS)
+# Of runs that differ by a relation or an optimizer alone the short form tries one.
+LONG = {"fixed epochs", "poisson, zero-out", "momentum"}
+MADE = [pytest.param(run, id=name, marks=pytest.mark.slow if name in LONG else ()) for name, run in RUNS.items()]
+
+
+@pytest.fixture(scope="module", params=MADE)
 def found(request: pytest.FixtureRequest) -> tuple[Config, Alternatives]:
     config = settings(request.param)
     return config, around(config, thorough=True)

@@ -22,7 +22,12 @@ def killer() -> Iterator[Killer]:
         yield found
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.slow if "and Paillier" in way else ()) for way in WAYS])
+# Of the ways that the short forms take, each goes by another code from the sum to the release.
+SHORT = ("BandedToeplitz", "adaptive clipping", "examples, Poisson", "Flower, correlated")
+SHORT_WAYS = (*SHORT, "Paillier, noise by holders")
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in SHORT_WAYS else pytest.mark.slow) for way in WAYS])
 @pytest.mark.parametrize("kills", [SHORT_FORM, pytest.param(FULL_FORM, marks=pytest.mark.slow)])
 def test_cra_1_prt_3_flw_5_pai_17_a_run_that_is_killed_at_random_keeps_its_promises(
     way: str, kills: int, killer: Killer, tmp_path: Path
@@ -55,8 +60,6 @@ NOISED = {
     "before hubbub.secagg.key_holder.Holder.open": "aborted",
     **HELD,
 }
-# Of the ways that the short form takes, each goes by another code from the sum to the release.
-SHORT = ("BandedToeplitz", "adaptive clipping", "examples, Poisson", "Flower, correlated")
 
 
 def moments() -> list[pytest.param]:
@@ -64,7 +67,7 @@ def moments() -> list[pytest.param]:
     for way in WAYS:
         of_parties = (NOISED if "holders" in way else HELD) if "Paillier" in way else {}
         for moment, fate in {**MOMENTS, **of_parties}.items():
-            short = way in SHORT or (way == "Paillier, noise by holders" and moment in of_parties)
+            short = way in SHORT or (way in SHORT_WAYS and moment in of_parties)
             named = f"{way}, {moment.replace('hubbub.', '')}"
             found.append(pytest.param(way, moment, fate, id=named, marks=() if short else pytest.mark.slow))
     return found

@@ -100,7 +100,12 @@ def test_what_is_no_image_is_refused(inputs: torch.Tensor) -> None:
 
 @few_random_images
 @pytest.mark.parametrize(
-    ("features", "shape"), [("scattering", (81, 2, 2)), ("mirrored-scattering", (81, 2, 1)), ("patches", (768, 4, 4))]
+    ("features", "shape"),
+    [
+        ("scattering", (81, 2, 2)),
+        pytest.param("mirrored-scattering", (81, 2, 1), marks=pytest.mark.slow),
+        pytest.param("patches", (768, 4, 4), marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_on_features_says_so_in_its_promise(
     features: str, shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

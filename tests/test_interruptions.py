@@ -242,7 +242,7 @@ def test_cra_14_a_key_that_the_disk_does_not_give_is_refused(folder: Path, monke
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-@pytest.mark.parametrize("stop", [1, 3, 5])
+@pytest.mark.parametrize("stop", [3, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (1, 5))])
 def test_a_resumed_simulation_equals_the_uninterrupted_one_bit_for_bit(plan: RunPlan, stop: int, tmp_path: Path) -> None:
     whole = linear()
     expected = list(train(plan, population(), whole))

@@ -26,7 +26,7 @@ PATIENCE = 15.0
 MEMORY = 2**30
 LONGEST_LINE = 2000
 # Of each family, spread over all of it, in every run of the tests; `make stress` tries them all.
-PART = 16
+PART = 8
 WENT_ON = "went on to train"
 Faults = Callable[[list[Case]], str]
 

@@ -90,8 +90,8 @@ def test_replacing_a_client_moves_the_sum_twice_as_far() -> None:
         assert accounting.delta([(event, 1)], at, "zero-out") < true <= accounting.delta([(event, 1)], at, "replace-one")
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
-@pytest.mark.parametrize("stddev", [1, 2, 100])
+@pytest.mark.parametrize("rounds", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("stddev", [1, pytest.param(2, marks=pytest.mark.slow), 100])
 def test_a_group_pays_for_every_round_that_one_of_it_is_in(stddev: int, rounds: int) -> None:
     event, draw = accounting.DiscreteGaussianShares(20.0, 10**6, stddev, 1000), np.random.default_rng(0)
     for k in (2, 5, 20):

@@ -219,6 +219,7 @@ def test_rounds_of_different_parameters_add_up() -> None:
     assert rdp_epsilon(events, 1e-6, "add-or-remove-one") <= epsilon_from_rdp(orders, curve, 1e-6)
     and_none = [*events, (PoissonSampled(1.0, 0.5), 0)]
     assert rdp_epsilon(and_none, 1e-6, "add-or-remove-one") == rdp_epsilon(events, 1e-6, "add-or-remove-one")
+    assert rdp_epsilon([(PoissonSampled(z, 5e-324), 1) for z in (1.0, 1e12)], 1e-6, "add-or-remove-one") == 0
     assert (rdp_epsilon([], 1e-6, "zero-out"), rdp_delta([], 1.0, "zero-out")) == (0, 0)
 
 

@@ -223,6 +223,10 @@ def test_a_published_folder_is_verified_as_far_as_it_proves_anything(run: Path, 
     assert unproved(public) == ["evil.py"]
     told = answer("verify", str(public))
     assert (told["head"], told["epsilon"]) == (stated["head"], None)
+    # What is mistyped is no sign of a rollback, and what is no run says what it is.
+    assert hubbub("verify", str(public), "--head", head[:8]) == 2
+    assert hubbub("account", str(public)) == 2
+    assert re.search("is no head.*is the published part of a run", capsys.readouterr().err.replace("\n", " "))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import itertools
 import json
+import re
 import tomllib
 import types
 import typing
@@ -170,7 +171,7 @@ def heads(run: Run) -> Iterator[Case]:
     odd = ("", " ", "0", "0" * 64, head[:-1], head + "0", head[::-1], f"sha256:{head}", " " + head, "\x1b[31m" + head, "é" * 64)
     for text in (*odd, head[:-1] + "\u0430", "9" * 5000, "../" + head, "[/red]", "None", head + "\n", "\0", "\udcff"):
         lines = (("verify", "run", "--head", text), (*RESUME, "--head", text))
-        said = "ledger.jsonl" if len(text) == 64 else "64 hexadecimal digits"
+        said = "ledger.jsonl" if re.fullmatch("[0-9a-f]{64}", text) else "64 hexadecimal digits"
         yield Case(repr(text[:100]), lines, ("head", said), nothing)
 
 

@@ -21,6 +21,11 @@ updates are weighted by the examples that clients say they have @ Summing._add
 + ]
 ? test_bad_clients.py::test_cli_2_flw_3_what_a_client_says_beside_its_update_changes_no_bit[fixed-weight -8]
 
+losses that clients state are summed whatever they are @ aggregate.statistics
+- abs(loss) <= _LARGEST_LOSS
++ math.isfinite(loss)
+? test_bad_clients.py::test_cli_2_no_losses_that_clients_state_end_a_round[others2]
+
 every answer of a client counts @ RoundMessages.contents
 - index in seen
 + False
