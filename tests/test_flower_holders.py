@@ -433,6 +433,7 @@ def test_a_seed_is_for_simulations(tmp_path: Path) -> None:
     assert "is for simulations" in refusal(to(grid, FIRST, hello(noised(), PROMISE)))
     # Nor does it take one later, when it has agreed without.
     to(grid_of(configs(tmp_path), nodes=1), FIRST, hello(noised(), PROMISE))
+    assert "is for simulations" in refusal(to(grid, FIRST, hello(noised(), PROMISE)))
     assert "is for simulations" in refusal(to(grid, FIRST, told(noised(), "noise", **{"round": 0, "clip-norm": 1.0})))
 
 

@@ -1,4 +1,5 @@
 import hashlib
+import math
 import re
 from contextlib import nullcontext
 from dataclasses import replace
@@ -84,20 +85,28 @@ def test_prt_12_cohorts_that_the_promise_cannot_give_are_refused_where_they_cost
     assert ledger.next_round == len(cohorts_) - bool(message)
 
 
-@pytest.mark.parametrize(("q", "size"), [(0.1, 100), (0.5, 1), (0.7, 5), (0.999, 10)])
-def test_prt_12_poisson_cohorts_of_one_size_are_refused_when_it_cannot_be_chance(q: float, size: int) -> None:
+@pytest.mark.parametrize(
+    ("q", "size", "every"),
+    [(0.1, 100, 0), (0.5, 1, 0), (0.7, 5, 0), (1e-300, 1, 0), (0.1, 100, 5), (0.1, 100, 9)],
+)
+def test_prt_12_poisson_cohorts_of_one_size_are_refused_when_it_cannot_be_chance(q: float, size: int, every: int) -> None:
+    """Where the last batch of an epoch is shorter, too."""
     ledger = Ledger(Promise(10**5, Mechanism(Identity(10**5), parts.PoissonSampling(q), 1.0)), SECRET)
 
     def went_on() -> None:
         while True:
-            ledger.commit(ledger.begin(ledger.next_round, range(size), "sum"), b"")
+            shorter = every and ledger.next_round % every == every - 1
+            ledger.commit(ledger.begin(ledger.next_round, range(size // 2 if shorter else size), "sum"), b"")
 
     with pytest.raises(ParticipationError, match=rf"cohorts before it had {size} clients? each, .*\(FixedEpochs"):
         went_on()
     done = ledger.next_round
+    seen = sum(not every or t % every != every - 1 for t in range(done))
     # Likelier cohorts of any number of clients there are not.
-    chance = max(stats.binom.pmf(size, clients, q) for clients in range(size, 4 * int(size / q) + 2))
-    assert chance ** (done - 1) * 10**5 >= 1e-15 * (1 - 1e-6) > chance**done * 10**5
+    law = (stats.binom.pmf(size, n, q) for n in range(size, 4 * int(size / q) + 2)) if q > 1e-9 else [math.exp(-1)]
+    chance = max(law)
+    least = (math.log(1e-20) - math.log(math.comb(done, seen))) / math.log(chance)
+    assert least <= seen <= 1.5 * least + 2
 
 
 @pytest.mark.parametrize("law", [parts.PoissonSampling(1e-3), parts.PoissonSampling(1.0), parts.PoissonSampling(0.3)])
@@ -110,10 +119,13 @@ def test_prt_12_cohorts_that_were_drawn_are_never_refused(law: parts.PoissonSamp
         assert cohort == draw(law, t, range(20), 0, keys=keys, ledger=ledger)
         total = PlainSum(torch.zeros(1, dtype=torch.float64), {})
         ticket = path.begin(cohort, total, 1.0)
+        with pytest.raises(LedgerError, match=f"round {t} is in progress"):
+            path.draw(range(20))
         path.commit(ticket, total.open(path.row(ticket)))
     assert path.ledger.head in path.ledger.statement()
-    with pytest.raises(LedgerError, match="all 300 rounds are done"):
-        path.begin([], total, 1.0)
+    for late in (lambda: path.begin([], total, 1.0), lambda: path.draw(range(20))):
+        with pytest.raises(LedgerError, match="all 300 rounds are done"):
+            late()
 
 
 def test_acc_10_what_is_begun_is_charged_before_it_is_released() -> None:

@@ -98,6 +98,18 @@ def test_a_simulation_has_the_same_bits_on_one_two_and_three_ranks(size: int, ki
         assert repr(found) == alone, rank
 
 
+def drawn(ranks: Ranks) -> list[Any]:
+    mechanism = hubbub.Mechanism(Identity(ROUNDS), parts.PoissonSampling(0.4), 1.0)
+    path = training.ReleasePath(Promise(ROUNDS, mechanism), 3, clients=CLIENTS, ranks=ranks)
+    path.start()
+    return path.draw(range(CLIENTS))
+
+
+def test_each_rank_is_given_the_cohort_that_the_first_one_drew() -> None:
+    one, other = on_ranks(2, drawn)
+    assert one == other == [*one]
+
+
 BIG = 70_000
 
 

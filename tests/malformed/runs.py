@@ -301,7 +301,7 @@ def forged_promises(run: Run) -> Iterator[Case]:
         ("mechanism", "neighboring_relation"): ("", "none", "add-or-remove-one", "replace-one", "\x1b[31m"),
         ("mechanism", "strategy", "rounds"): (0, 7, 11, 10**18),
         ("rounds",): (0, 7, 11, 10**18),
-        ("schema",): (0, 1, 3, 6, 8, 99, "7", [7]),
+        ("schema",): (0, 1, 3, 7, 9, 99, "8", [8]),
         ("delta",): (0.0, 1.0, -1e-5, 1e-300, 0.5),
         ("accountant",): ("", "loose", "TIGHT", "\x1b[31m"),
         ("noise",): ("", "none", "Secure", "\x1b[31m"),

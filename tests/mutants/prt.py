@@ -41,9 +41,9 @@ clients are known by the number of their node @ messages.clients_of
 ? test_federations_go_wrong.py::test_flw_6_prt_5_nodes_that_come_back_under_new_numbers_are_the_clients_whose_keys_they_have
 
 Poisson cohorts may all be of one size @ Ledger._require_drawn
-- before * chance + math.log(self.promise.rounds) < _UNLIKELY
+- seen * log_chance + choices + math.log(self.promise.rounds) < _UNLIKELY
 + False
-? test_ledger.py::test_prt_12_poisson_cohorts_of_one_size_are_refused_when_it_cannot_be_chance[0.5-1]
+? test_ledger.py::test_prt_12_poisson_cohorts_of_one_size_are_refused_when_it_cannot_be_chance[0.5-1-0]
 
 a run goes on past its last round @ Ledger.begin
 - self.next_round >= self.promise.rounds

@@ -77,6 +77,8 @@ def _agree(folder: Path, key: KeyShare | PrivateKey, agreement: Agreement, recor
         _require_agreed(folder, agreement)
         if _kept(folder) != [stated, arrays]:
             raise ValueError(f"run {agreement.run!r}: promises something else than when this holder agreed to it")
+        if stated:
+            _promise(stated, arrays, seed)
         return
     if (agreement.noising_holders > 0) != bool(stated):
         raise ValueError("there is a promise and no holder adds noise, or holders add noise and the promise is missing")

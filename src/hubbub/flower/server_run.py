@@ -169,7 +169,7 @@ class PrivateRun:
         return self._holders.summing(plain, self.round_index) if self._holders else plain
 
     def begin(
-        self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, nodes: Mapping[int, bytes], ttl: float | None
+        self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, nodes: Mapping[int, bytes], wait: float | None
     ) -> list[Message]:
         """Sample the cohort, record the cost of the round, and make its messages."""
         summing, floating = self.summing(), self.layout.floating(arrays)
@@ -206,7 +206,7 @@ class PrivateRun:
         nothing = NoSum(lattice, SumNotOpenedError(f"the round was only begun ({secrets.token_hex(32)})"))
         ticket = path.begin(list(sampled), nothing, lattice.clip_norm)
         # From here on the clients count as having taken part.
-        messages = addressed(content, MessageType.TRAIN, sampled, ttl)
+        messages = addressed(content, MessageType.TRAIN, sampled, wait)
         self._under_way = _Round(ticket, messages, summing, arrays)
         return messages.messages
 
@@ -254,7 +254,7 @@ class PrivateRun:
             self._unlearned = None
             self.state.save(self.arrays, self._strategy)
 
-    def begin_evaluation(self, content: RecordDict, nodes: Mapping[int, bytes], ttl: float | None) -> list[Message]:
+    def begin_evaluation(self, content: RecordDict, nodes: Mapping[int, bytes], wait: float | None) -> list[Message]:
         """The messages of a private evaluation, if one is due after the round just finished."""
         evaluations, finished, self._finished = self.state.evaluations(), self._finished, None
         if evaluations is None or finished is None or not evaluations.measured.due(finished):
@@ -263,7 +263,7 @@ class PrivateRun:
         sampled = [str(client) for client in evaluations.cohort(list(clients))]
         if len(sampled) > MOST_CLIENTS:
             raise ConfigError(f"evaluation: asks {len(sampled)} clients, at most {MOST_CLIENTS} can be summed; sample fewer")
-        self._measuring = addressed(content, MessageType.EVALUATE, {client: clients[client] for client in sampled}, ttl)
+        self._measuring = addressed(content, MessageType.EVALUATE, {client: clients[client] for client in sampled}, wait)
         return self._measuring.messages
 
     def finish_evaluation(self, replies: Iterable[Message]) -> tuple[Estimate, ...]:

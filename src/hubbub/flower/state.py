@@ -27,6 +27,7 @@ from hubbub.flower.arrays import Layout
 from hubbub.flower.options import Options
 from hubbub.ledger.chain import read_chain
 from hubbub.ledger.promise import Promise
+from hubbub.mechanism.strategies import strategy_arrays
 from hubbub.training.evaluation import Evaluations
 from hubbub.training.release import ReleasePath
 from hubbub.training.rounds import CHECKPOINT_EVERY
@@ -169,13 +170,13 @@ def recorded(folder: Path | None) -> tuple[int, dict[str, Any]]:
 def promise_on_record(promise: Promise, folder: Path | None) -> Promise:
     """What the run in a folder promised; one of another mechanism is refused. Without a ledger it is ``promise``."""
     before = recorded(folder)[1]
-    if folder is None or not before:
+    if not before:
         return promise
     # Epsilon, which counts private evaluations, at the delta of then. Through JSON, in which a tuple is a list.
     now = replace(promise, delta=before.get("delta", promise.delta)).record()["mechanism"]
     if before.get("mechanism") != strict_json.loads(strict_json.canonical(now)):
         raise LedgerError(f"state = {folder}: holds a run of another mechanism; give its settings, or a folder of its own")
-    return Promise.from_record(before, RunStore(folder).load_strategy())
+    return Promise.from_record(before, strategy_arrays(promise.mechanism.strategy) if promise.mechanism else {})
 
 
 def _known(strategy: Strategy) -> dict[str, _Entries]:

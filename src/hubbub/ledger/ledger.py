@@ -18,6 +18,7 @@ import hashlib
 import hmac
 import math
 import os
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,8 +92,8 @@ class Ledger(Uncopied):
         self._listed: tuple[Sequence[Hashable], npt.NDArray[np.int64], npt.NDArray[np.uint64]] | None = None
         # Who was in random cohorts since the ledger was opened; never on disk, where it would be secret.
         self._drawn = Participations(cohorts=False)
-        # The size of the last cohort since then, and how many cohorts in a row had it.
-        self._alike = -1, 0
+        # How many cohorts since then had each size.
+        self._sizes = Counter[int]()
         # Whether memory and file are one state; and whether the file of cohorts may hold more than the records account for.
         self._sound, self._unrecorded = True, True
         if path is not None and path.is_symlink():
@@ -219,7 +220,7 @@ class Ledger(Uncopied):
         A cohort that the promise cannot give is refused. Of a pattern the ledger knows who took part when, over all starts. Of
         random cohorts it knows no names on disk: it refuses more clients than a cohort of a fixed size, or a truncated one,
         has, and, as far as it saw since it was opened, a client in rounds of two groups or bins, more clients than the
-        ``population`` of truncated cohorts, and Poisson cohorts that are all of one size. The epsilon of other cohorts
+        ``population`` of truncated cohorts, and Poisson cohorts most of which are of one size. The epsilon of other cohorts
         depends on neither names nor number: further clients of a fixed-size sample only lower the chance of each.
 
         Args:
@@ -229,7 +230,7 @@ class Ledger(Uncopied):
             clip_norm: To which each of its updates was clipped.
 
         Raises:
-            ParticipationError: A client would break the pattern, or comes twice, or there are more clients than promised.
+            ParticipationError: A client would break the pattern, or comes twice, or cohorts are none that the promise gives.
             TypeError: A client is known by something else than a text or a whole number.
             LedgerError: Not the next round, past the last one, after the end, of another clip norm than promised, or a round of
                 a simulation that is done again with another sum.
@@ -262,7 +263,7 @@ class Ledger(Uncopied):
         self._append({"kind": "begin", **body}, block)
         if tags is not None and listed is None:
             self._drawn.add(round_index, self._drawn.block(round_index, tags))
-        self._alike = len(cohort), self._alike[1] + 1 if self._alike[0] == len(cohort) else 1
+        self._sizes[len(cohort)] += 1
         return Ticket(round_index, clip_norm)
 
     def commit(self, ticket: Ticket, release: bytes) -> None:
@@ -442,17 +443,23 @@ class Ledger(Uncopied):
         return tags
 
     def _require_drawn(self, round_index: int, size: int, q: float) -> None:
-        """Refuse cohorts that are all of one size, as batches of a shuffled list are, where each client is drawn by itself."""
-        before = self._alike[1] if self._alike[0] == size else 0
-        # The chance of a cohort of this size, of whatever number of clients it is likeliest.
-        clients = int(size / q)
-        choices = math.lgamma(clients + 1) - math.lgamma(size + 1) - math.lgamma(clients - size + 1)
-        chance = choices + size * math.log(q) + ((clients - size) * math.log1p(-q) if clients > size else 0.0)
-        if before * chance + math.log(self.promise.rounds) < _UNLIKELY:
+        """Refuse cohorts most of which are of one size, as batches of a shuffled list are; drawn one by one, they are not.
+
+        Whatever the number of clients in a round, its cohort is likeliest of that size if they are n = ⌊size / q⌋, and then
+        with a probability of at most 1 / √(2π · size · (1 − size/n)), by Stirling. So the chance that m of the T cohorts
+        before one have its size is at most C(T, m) times the power of that; a union over the rounds bounds that it is ever.
+        """
+        seen, among, clients = self._sizes[size], self._sizes.total(), size / q
+        if not size:
+            return
+        rest = 1 - size / (math.floor(clients) if clients < 2**53 else clients)
+        log_chance = -0.5 * math.log(2 * math.pi * size * rest) if rest else size * math.log(q)
+        choices = math.lgamma(among + 1) - math.lgamma(seen + 1) - math.lgamma(among - seen + 1)
+        if seen * log_chance + choices + math.log(self.promise.rounds) < _UNLIKELY:
             raise ParticipationError(
-                f"round {round_index}: the {before} cohorts before it had {count(size, 'client')} each, as it has, and where "
-                f"each client is drawn by itself with probability {q:g}, that happens in less than one of 10^15 runs; draw "
-                "each by itself, or promise how batches are dealt out (FixedEpochs, MinSeparation)"
+                f"round {round_index}: {seen} of {among} cohorts before it had {count(size, 'client')} each, as it has, and "
+                f"where each client is drawn by itself with probability {q:g}, that happens in less than one of 10^15 runs; "
+                "draw each by itself, or promise how batches are dealt out (FixedEpochs, MinSeparation)"
             )
 
     def _require_count(self, round_index: int, count: int, most: int, where: str) -> None:

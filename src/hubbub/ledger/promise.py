@@ -26,7 +26,7 @@ from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import from_parts, strategy_arrays, strategy_numbers
 
 # Smaller numbers were formats of versions before the first release, which none reads.
-SCHEMA = 7
+SCHEMA = 8
 # What the settings of a run call its "statistics" if it releases these, and no model.
 MOMENTS = "means and variances"
 _MOST_RUNS = 1000

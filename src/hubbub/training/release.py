@@ -202,7 +202,7 @@ class ReleasePath(Uncopied):
     # A round: its cohort, its cost, its noise, its release.
 
     def draw(self, clients: Sequence[Hashable], size: float | None = None) -> list[Hashable]:
-        """The cohort of the next round, as it was promised, from keys that are secret in a real run.
+        """The cohort of the next round, as it was promised, from keys that are secret in a real run; each rank calls it.
 
         Args:
             clients: All of them, in the same order in each round.
@@ -210,16 +210,22 @@ class ReleasePath(Uncopied):
 
         Raises:
             ParticipationError: A client is listed twice, or too few may join.
+            LedgerError: A round is in progress, whose cohort it would be once more, or none is left.
         """
-        self._require_started()
 
         def drawn() -> list[Hashable]:
             ledger, mechanism = self.ledger, self.ledger.promise.mechanism
+            if self._begun is not None:
+                raise LedgerError(f"round {ledger.next_round} is in progress: draw the next cohort after its commit or abort")
+            if ledger.next_round >= self._rounds:
+                raise LedgerError(f"all {self._rounds} rounds are done, and none is left to draw a cohort for")
             participation = every_round(self._rounds) if mechanism is None else mechanism.participation
             many = participation.expected_cohort_size(len(clients), self._rounds) if size is None else size
             return draw(participation, ledger.next_round, clients, many, keys=self.cohort_keys, ledger=ledger)
 
-        return self._ranks.lead(drawn)
+        with self._one_at_a_time:
+            self._require_started()
+            return self._ranks.lead(drawn)
 
     def prepare_row(self) -> None:
         """Begin to draw the row of the next round in a thread, while its sum is computed elsewhere, as on a GPU.

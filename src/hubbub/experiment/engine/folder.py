@@ -98,7 +98,9 @@ class RunInFolder:
             # Earlier runs count as they did when this one began, even if their folders were moved.
             promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
             earlier, extends = promise.earlier, promise.terms.extends
-            deployed = promise.settings.get("secagg.in_process") is False
+            if promise.settings.get("secagg.in_process") is deployed:
+                where = "in one process; resume it by 'hubbub resume'" if deployed else "on a federation; start its app there"
+                raise RunFolderError(f"{folder}: its statement says where its parties are, and it was begun {where}")
         run = build(
             configs.resolve(layer),
             allow_import=allow_import,
