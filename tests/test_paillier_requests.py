@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -302,6 +303,15 @@ def test_messages_in_a_file_are_found_again_up_to_a_torn_end(tmp_path: Path) -> 
         found.keep(some := draw.randint(0, len(found)))
         found.append(b"another")
         assert list(found) == [*messages[:some], b"another"]
+
+
+def test_a_message_in_a_file_is_read_whole_where_a_read_gives_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of 2 GiB does."""
+    kept, message = MessageFile(tmp_path / "messages"), bytes(range(256)) * 9
+    kept.append(message)
+    whole = kept._file
+    monkeypatch.setattr(kept, "_file", SimpleNamespace(seek=whole.seek, read=lambda size: whole.read(min(size, 100))))
+    assert list(kept) == [message]
 
 
 # False answers. The key is short, so that a thousand proofs take little time; holder 2 lies.

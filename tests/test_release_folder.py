@@ -161,7 +161,7 @@ def test_closing_settles_the_round_under_way_and_wipes_what_was_half_written(tmp
     store = RunStore(tmp_path)
     content = store.save_release(0, total().open(path.row(ticket)))
     for name in (".noise.sealed.new", "noise-4.safetensors", ".noise-4.safetensors.new"):
-        (tmp_path / "state" / name).write_bytes(b"secret rows")
+        (tmp_path / "state" / name).write_bytes(b"secret rows" * 10**5)
     (tmp_path / "state" / "keys" / ".epoch-1.new").write_bytes(b"secret key")
     end_run(store.ledger_path, early=True, release=content)
     store.destroy_secrets()

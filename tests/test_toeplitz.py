@@ -9,7 +9,7 @@ from hypothesis import strategies as draws
 from scipy import optimize as scipy_optimize
 
 from conftest import oracle
-from hubbub import FixedEpochs, MinSeparation, SingleParticipation, factorization
+from hubbub import FixedEpochs, Mechanism, MinSeparation, SingleParticipation, factorization
 from hubbub.factorization import normalized_toeplitz as normalized_numerics
 from hubbub.factorization import toeplitz as search
 from hubbub.factorization.bounds import toeplitz_bound
@@ -213,3 +213,12 @@ def test_long_sums_are_stated_no_lower_than_they_are_and_lose_no_digits(v: float
         (Semiseparable(ones[:, 0], ones * v, ones, ones), once, 1 + (n - 1) * square),
     ):
         assert exact <= Fraction(strategy.sensitivity(pattern).stated()) ** 2 <= exact * (1 + Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize("pattern", [MinSeparation(2, 50), MinSeparation(1, 3)])
+def test_the_first_of_very_many_rounds_cost_at_most_what_all_do(pattern: MinSeparation) -> None:
+    """No part of a normalized matrix is one, and a dense one would not fit: what bounds all rounds bounds the first."""
+    mechanism = Mechanism(NormalizedToeplitz(20_001, (1.0, 0.5)), pattern, 1.0)
+    for rounds in (1, 12_000):
+        assert (first := mechanism.sensitivity_after(rounds)).value == mechanism.sensitivity.value
+        assert not first.exact

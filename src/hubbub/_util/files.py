@@ -15,6 +15,9 @@ from pathlib import Path
 
 from hubbub.errors import HubbubError, ParticipationError, RunFolderError
 
+# Bytes that are overwritten at once.
+_PART = 2**20
+
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o600) -> None:
     """Replace a file's content, which may come in parts, durably; if that fails, the old content stands."""
@@ -124,7 +127,8 @@ def wipe(path: Path) -> None:
                 "is no file of its own: it has another name or is not a regular file; remove it by hand",
                 str(path),
             )
-        write_whole(partial(os.write, descriptor), bytes(status.st_size), path)
+        for start in range(0, status.st_size, _PART):
+            write_whole(partial(os.write, descriptor), bytes(min(_PART, status.st_size - start)), path)
         os.fsync(descriptor)
     remove(path)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import torch
@@ -68,6 +69,10 @@ class RoundMessages:
     reasons: bool = False
     faults: list[str] = field(default_factory=list)
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {client: place for place, client in enumerate(self.clients)}
+
     def contents(self, replies: Iterable[Message]) -> Iterator[tuple[str, RecordDict]]:
         """The first good reply of each client; errors, strangers, and late or second replies go to ``faults``."""
         by_id, known = dict[str, int](), 0
@@ -98,7 +103,7 @@ class RoundMessages:
     def refuse(self, client: str, error: Exception) -> None:
         """Note why a reply is not counted, without the names that the client gave to what it sent."""
         why = str(error) if self.reasons else _QUOTED.sub("'…'", str(error))
-        self._fault(self.clients.index(client), f"{type(error).__name__}: {why}")
+        self._fault(self._places[client], f"{type(error).__name__}: {why}")
 
     def log_faults(self, where: str) -> None:
         """Log the replies that were not counted."""

@@ -16,7 +16,7 @@ from hubbub._util import files, strict_json
 from hubbub.errors import LedgerError
 
 _GENESIS = "0" * 64
-_LONGEST = 2**32
+_LONGEST = 2**36
 _BEFORE, _BETWEEN, _AFTER = b'{"body":', b',"hash":"', b'"}'
 _TAIL = len(_BETWEEN) + 64 + len(_AFTER)
 # A loss of power can leave a last line whose sectors were not all written: they read as zeros, which no record holds.

@@ -498,7 +498,10 @@ class Ledger(Uncopied):
 
 def keyed_digest(secret: bytes, name: str, content: bytes) -> str:
     """The HMAC under a run's secret by which its ledger knows a content of this name."""
-    return hmac.digest(secret, name.encode() + b"\0" + content, "sha256").hex()
+    # hmac.digest takes no 2 GiB.
+    tag = hmac.new(secret, name.encode() + b"\0", "sha256")
+    tag.update(content)
+    return tag.hexdigest()
 
 
 def end_run(path: Path, *, early: bool = False, release: bytes | None = None) -> None:

@@ -23,7 +23,7 @@ from hubbub.errors import LedgerError
 from hubbub.mechanism.participation import Participation
 
 TAG_BYTES = 8
-_LONGEST = 2**34
+_LONGEST = 2**36
 _HEADER = struct.Struct("<3I")
 _Numbers = npt.NDArray[np.uint32]
 _Tags = npt.NDArray[np.uint64]

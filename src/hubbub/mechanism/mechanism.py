@@ -5,7 +5,7 @@ by it.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal
@@ -24,7 +24,7 @@ from hubbub.mechanism.participation import (
 )
 from hubbub.mechanism.sensitivity import Sensitivity, is_triangular, of_matrix, require_full_rank
 from hubbub.mechanism.strategies import OWN, Identity
-from hubbub.mechanism.strategies.strategy import Strategy, WithLeadingPart, require_strategy
+from hubbub.mechanism.strategies.strategy import MOST_DENSE, Strategy, WithLeadingPart, require_strategy
 
 # The largest standard deviation of a noise share, in steps of its lattice.
 MOST_STDDEV = 2**28
@@ -170,6 +170,9 @@ class Mechanism:
             return self.sensitivity
         if type(self.strategy) in OWN and isinstance(self.strategy, WithLeadingPart):
             return _sensitivity(self.strategy.leading(rounds), self.participation)
+        if self.rounds > MOST_DENSE:
+            # What is known of all releases bounds what is known of the first ones.
+            return replace(self.sensitivity, exact=False)
         C = _matrix(self.strategy)
         # All rows of a C that is not lower triangular.
         return of_matrix(C[:rounds, :rounds] if is_triangular(C) else np.ascontiguousarray(C[:, :rounds]), self.participation)

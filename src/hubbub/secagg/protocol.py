@@ -173,7 +173,12 @@ class MessageFile(Collection[bytes]):
     def __iter__(self) -> Iterator[bytes]:
         for start, end in itertools.pairwise(self._ends):
             self._file.seek(start + _LENGTH.size)
-            yield self._file.read(end - start - _LENGTH.size)
+            # A file without buffers reads less than 2 GiB at once.
+            parts, left = list[bytes](), end - start - _LENGTH.size
+            while left and (part := self._file.read(left)):
+                parts.append(part)
+                left -= len(part)
+            yield b"".join(parts)
 
     def __contains__(self, data: object) -> bool:
         return any(data == message for message in self)

@@ -134,15 +134,15 @@ def require_strategy(value: object) -> None:
     rounds_count("rounds", value.rounds)  # type: ignore[attr-defined] # which it has
 
 
-_MOST_DENSE = 20_000
+MOST_DENSE = 20_000
 
 
 def require_dense(rounds: int) -> None:
     """Refuse, before anything is allocated, a dense matrix that would not fit in memory."""
-    if rounds > _MOST_DENSE:
+    if rounds > MOST_DENSE:
         raise ValueError(
             f"rounds = {rounds}: a dense matrix of {8 * rounds**2 / 2**30:,.0f} GiB is needed for this pattern; use at most "
-            f"{_MOST_DENSE:,} rounds, or a strategy and a pattern whose columns do not overlap"
+            f"{MOST_DENSE:,} rounds, or a strategy and a pattern whose columns do not overlap"
         )
 
 

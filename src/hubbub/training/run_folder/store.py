@@ -38,7 +38,7 @@ EVALUATION, NORMALIZATION = "evaluation", "normalization"
 SEALED_NOISE = "state/noise.sealed"
 
 _LOG = logging.getLogger("hubbub")
-_LARGEST = 2**36
+_LARGEST, _MOST_NOISE = 2**36, 2**42
 _LOST = "restore it, or start a new run in a folder of its own, whose privacy cost adds to that of this one"
 # The round, the rows of z that were drawn, and the ledger's head.
 _STATE = struct.Struct("<2Q32s")
@@ -397,7 +397,7 @@ class RunStore:
             "is no noise of this run",
             f"unless the ledger was rolled back, remove {path.name}, and it is drawn again from the keys",
         ):
-            content = unsealed(derive(secret, "noise"), files.read(path, at_most=_LARGEST))
+            content = unsealed(derive(secret, "noise"), files.read(path, at_most=_MOST_NOISE))
             round_index, drawn, head = _STATE.unpack_from(content)
             if chain.rounds_at(head.hex()) != round_index:
                 raise ValueError(f"it is of {round_index} rounds, with a head that this ledger never had after them")
