@@ -44,7 +44,7 @@ from hubbub.training.clipping import CountSplit, bounded
 from hubbub.training.run_folder.store import secret_key
 from hubbub.training.simulation.simulate import SimulatedPopulation
 
-_LARGEST = 1_000_000
+_LARGEST = 2**26
 
 Steps = npt.NDArray[np.int64]
 # Forms what the holders open, ``(size,)`` whole steps.
