@@ -6,6 +6,7 @@ Nothing here follows a symbolic link that stands in place of the file, so that a
 
 import errno
 import fcntl
+import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -141,10 +142,9 @@ def read(path: Path, *, at_most: int) -> bytes:
             raise OSError(errno.EINVAL, "is no regular file", str(path))
         if status.st_size > at_most:
             raise OSError(errno.EFBIG, f"holds {status.st_size:,} bytes, at most {at_most:,} are read", str(path))
-        parts = []
-        while part := os.read(descriptor, 1 << 24):
-            parts.append(part)
-        return b"".join(parts)
+        # It knows the size, and holds the content once.
+        with io.FileIO(descriptor, closefd=False) as file:
+            return file.readall()
 
 
 @contextmanager

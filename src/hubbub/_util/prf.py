@@ -90,7 +90,7 @@ def sealed(key: bytes, parts: Iterable[bytes]) -> Iterator[bytes]:
     """Content, which comes in parts, encrypted and authenticated under a key that may be used again.
 
     Example:
-        >>> unsealed(seed_key(1), b"".join(sealed(seed_key(1), [b"row", b"s"])))
+        >>> bytes(unsealed(seed_key(1), b"".join(sealed(seed_key(1), [b"row", b"s"]))))
         b'rows'
     """
     nonce = os.urandom(16)
@@ -104,14 +104,17 @@ def sealed(key: bytes, parts: Iterable[bytes]) -> Iterator[bytes]:
     yield tag.digest()
 
 
-def unsealed(key: bytes, content: bytes) -> bytes:
-    """The content that :func:`sealed` encrypted."""
+def unsealed(key: bytes, content: bytes) -> memoryview:
+    """The content that :func:`sealed` encrypted, which may be written over."""
     whole = memoryview(content)
     # hmac.digest takes no 2 GiB.
     tag = hmac.new(derive(key, "authenticate"), whole[:-32], "sha256").digest()
     if len(whole) < 48 or not hmac.compare_digest(tag, whole[-32:]):
         raise ValueError("it is not what this key sealed")
-    return Cipher(algorithms.AES(derive(key, "encrypt")), modes.CTR(bytes(whole[:16]))).decryptor().update(whole[16:-32])
+    # The cipher may need a block more.
+    plain = memoryview(bytearray(len(whole) - 48 + 15))
+    decryptor = Cipher(algorithms.AES(derive(key, "encrypt")), modes.CTR(bytes(whole[:16]))).decryptor()
+    return plain[: decryptor.update_into(whole[16:-32], plain)]
 
 
 def uniform_choice(key: bytes, population: int, size: int) -> list[int]:

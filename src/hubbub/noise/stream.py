@@ -254,9 +254,9 @@ class NoiseStream:
             yield self._ring[slot].tobytes()
 
     def take_up(self, round_index: int, drawn: int, rows: memoryview) -> None:
-        """Restore the state of :meth:`remembered`, as :meth:`load_state_dict` does."""
+        """Restore the state of :meth:`remembered`, which may be written over, as :meth:`load_state_dict` does."""
         kept = np.frombuffer(rows, dtype=self._ring.dtype).reshape(-1, self._width)
-        memory = [torch.from_numpy(row.copy()) for row in kept]
+        memory = [torch.from_numpy(row) for row in kept]
         self.load_state_dict({"round_index": round_index, "drawn": drawn, "memory": memory})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -287,7 +287,8 @@ class NoiseStream:
                     f"noise state: has rows of shape {tuple(row.shape)} and {row.dtype}; they must be finite, ({self._width},) "
                     f"and {self._like.dtype}"
                 )
-        self._ring = self._slots(max(len(rows), self._most))
+        # With room for the next row, so that this memory is taken once.
+        self._ring = self._slots(max(len(rows), self._most) + 1)
         self._remembered = list(range(len(rows)))
         for slot, row in enumerate(rows):
             self._ring[slot] = row

@@ -402,7 +402,7 @@ class RunStore:
             if chain.rounds_at(head.hex()) != round_index:
                 raise ValueError(f"it is of {round_index} rounds, with a head that this ledger never had after them")
             if noise:
-                noise.take_up(round_index, drawn, memoryview(content)[_STATE.size :])
+                noise.take_up(round_index, drawn, content[_STATE.size :])
 
     def _forget_before(self, rounds: int) -> None:
         """Remove what the checkpoint of these rounds replaces: older ones, and releases that are not kept."""
