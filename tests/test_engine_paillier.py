@@ -166,6 +166,10 @@ def test_a_deployed_server_needs_no_share_and_finds_the_holder_among_the_nodes(t
     assert simulated["setting"] == IN_ONE + promised["setting"]
     assert {name for name in promised if promised[name] != simulated[name]} == {"setting", "further", "settings"}
     require_ends("verify", tmp_path / "third")
+    # What is stated of where the parties are stays true.
+    for place, is_deployed, where in (("third", False, "on a federation"), ("flower", True, "in one process")):
+        with pytest.raises(RunFolderError, match=f"where its parties are, and it was begun {where}"):
+            RunInFolder.resumed(tmp_path / place, allow_import=True, deployed=is_deployed)
     assert model_of(tmp_path / "third") == model_of(run_by("process", run_file(tmp_path, named), tmp_path / "process"))
 
 

@@ -81,7 +81,10 @@ class RunInFolder:
         ranks: Ranks | None = None,
         deployed: bool = False,
     ) -> "RunInFolder":
-        """The run that a folder holds, whose settings name code that is only imported if ``allow_import``."""
+        """The run that a folder holds, whose settings name code that is only imported if ``allow_import``.
+
+        Its app on a federation resumes it as ``deployed``. One with encrypted sums stays where it began, as its statement says.
+        """
         missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
         # A crash right after the settings were written leaves a run with neither ledger nor release, which may begin.
         if len(missing) == 2 or (missing == ["ledger.jsonl"] and any((folder / "state").glob("releases/*"))):
