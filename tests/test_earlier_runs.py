@@ -241,6 +241,15 @@ def test_a_promise_with_false_earlier_runs_is_no_promise(tmp_path: Path, earlier
         Ledger(BAND, bytes(32), run / "ledger.jsonl")
 
 
+@pytest.mark.parametrize("settings", [{"layers": (1, 2)}, {"a": {1: 2}}, {"a": [math.nan]}, {"a": {1}}], ids=str)
+def test_a_promise_that_its_record_would_not_give_back_is_refused(tmp_path: Path, settings: dict) -> None:
+    with pytest.raises(ConfigError, match="settings = .*must be strict JSON values"):
+        replace(EVEN, settings=settings)
+    charge = charges(recorded(tmp_path, BAND, THREE))
+    with pytest.raises(ConfigError, match="earlier: has 2 runs; name each once"):
+        replace(EVEN, earlier=charge + charge)
+
+
 def test_a_run_of_another_version_is_refused_in_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", BAND, THREE)
     rewritten(run, lambda records: records[0].update(schema=2))

@@ -21,13 +21,13 @@ from hubbub._util.prf import seed_key
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError
 from hubbub.experiment import config
 from hubbub.experiment.build import build
-from hubbub.experiment.engine import apps
+from hubbub.experiment.engine import apps, flower_app
 from hubbub.experiment.engine.flower_app import client_app, serve
 from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.population import GridPopulation, load, trained
 from hubbub.ledger.chain import read_chain
-from hubbub.training import SimulatedPopulation, release
+from hubbub.training import SimulatedPopulation, release, rounds
 from hubbub.training.run_folder import store
 from hubbub.training.run_folder.record import read_metrics
 from recorded_runs import model_of, require_ends
@@ -68,8 +68,9 @@ def test_a_secure_run_on_flower_releases_the_same_under_the_same_keys(tmp_path: 
         numbers = itertools.count(1)
         for module in (release, store):
             monkeypatch.setattr(module, "fresh_key", lambda numbers=numbers: next(numbers).to_bytes(32, "big"))
-        # Nodes shuffle by the seed, a population in this process by a secret key.
-        monkeypatch.setattr("hubbub.training.rounds.fresh_key", lambda: seed_key(3))
+        # Nodes, and a population in this process, shuffle under a secret key of their own.
+        for module in (rounds, flower_app):
+            monkeypatch.setattr(module, "fresh_key", lambda: seed_key(3))
         require_ends("train", file, "--out", tmp_path / engine, "--set", f"training.engine={engine}")
         require_ends("verify", tmp_path / engine)
     releases = [sorted((tmp_path / name / "state" / "releases").iterdir()) for name in ("process", "flower")]
@@ -77,6 +78,18 @@ def test_a_secure_run_on_flower_releases_the_same_under_the_same_keys(tmp_path: 
     assert [path.read_bytes() for path in releases[0]] == [path.read_bytes() for path in releases[1]]
     assert model_of(tmp_path / "process") == model_of(tmp_path / "flower")
     assert not any((tmp_path / "flower" / "app").rglob("*key*"))
+
+
+def test_rng_6_nodes_of_a_release_shuffle_under_a_secret_key() -> None:
+    """Without one client those after it are others' partitions: by a known seed their updates would be others, too."""
+
+    def total(noise: str) -> torch.Tensor:
+        flower_app._client_side.cache_clear()
+        side = flower_app._client_side(RUN.format(noise=noise).encode(), allow_import=False)
+        return side.population.collect([0, 1], side.model, 0.25, 0).open(None)
+
+    for noise, kept in (("simulation", True), ("secure", False)):
+        assert torch.equal(total(noise), total(noise)) == kept
 
 
 def test_a_resumed_run_keeps_its_engine_and_runs_no_code_that_lay_in_its_folder(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_large_round_comes_in_several_messages_and_who_misses_one_is_left_out_
     assert holders.open(summed(plain(), [ONE, OTHER, ONE])).tolist() == (2 * ONE + OTHER).tolist()
     assert actions == ["take"] * 6 + ["open"] * 2
     assert "opened without holder 3, who did not answer" in caplog.text
-    left = {path.parent.parent.name for path in tmp_path.glob("*/holder-*/contributions-0")}
+    left = {path.parent.parent.name for path in tmp_path.glob("*/holder-*/contributions-0-*")}
     assert left == {"holder-3"}
     # Of its place in an earlier round nothing is left.
     grid.reply_filter = None
@@ -162,15 +162,23 @@ def test_contributions_that_do_not_follow_those_that_came_are_refused_and_the_ro
     whole = asked_to_open(agreement, [ONE, OTHER, ONE])
     one, two, three = (whole[f"contribution-{i}"] for i in range(3))
 
-    def take(first: int, *parts: ConfigRecord, round: int = 0, action: str = "take") -> Message:  # noqa: A002 # of the message
+    def take(
+        first: int,
+        *parts: ConfigRecord,
+        round: int = 0,  # noqa: A002 # of the message
+        action: str = "take",
+        series: bytes = b"of the server",
+    ) -> Message:
         records = {f"contribution-{i}": part for i, part in enumerate(parts)}
         end = {"total": whole["total"]} if action == "open" else {}
-        return to(grid, FIRST, {**told(agreement, action, round=round, first=first), **records, **end})
+        return to(grid, FIRST, {**told(agreement, action, round=round, first=first, series=series), **records, **end})
 
     assert "1 contributions are said to have come, and none did" in refusal(take(1, two))
     take(0, one)
     assert "2 contributions are said to have come, and 1 did" in refusal(take(2, three))
     assert "and none did" in refusal(take(1, two, round=1))
+    # Who is not the server may not put its own behind those that came, to have a single one of them opened.
+    assert "and none did" in refusal(take(1, two, action="open", series=b"of another"))
     assert "at most 1 were agreed on" in refusal(take(3, two, three))
     assert "first = 5: must be" in refusal(take(5))
     assert "a contribution has more than" in refusal(take(1, ConfigRecord({"data": bytes(10**6)})))
@@ -187,15 +195,15 @@ def test_res_4_a_holder_with_a_full_disk_names_the_file_and_may_retry(tmp_path: 
     to(grid, FIRST, told(agreement, "hello"))
     whole = asked_to_open(agreement, [ONE, OTHER, ONE])
     one, two, three = (whole[f"contribution-{i}"] for i in range(3))
-    to(grid, FIRST, {**told(agreement, "take", round=0, first=0), "contribution-0": one})
-    more = {**told(agreement, "take", round=0, first=1), "contribution-0": two}
-    (kept,) = tmp_path.glob("*/holder-*/contributions-0")
+    to(grid, FIRST, {**told(agreement, "take", round=0, first=0, series=b"s"), "contribution-0": one})
+    more = {**told(agreement, "take", round=0, first=1, series=b"s"), "contribution-0": two}
+    (kept,) = tmp_path.glob("*/holder-*/contributions-0-*")
     with limited(resource.RLIMIT_FSIZE, kept.stat().st_size + 9):
         refused = to(grid, FIRST, more)
     assert "the holder cannot; see its log" in refusal(refused)
     assert f"File too large: '{kept}'" in caplog.text
     assert to(grid, FIRST, more).content["paillier"]["taken"] == 2
-    last = {**told(agreement, "open", round=0, first=2), "contribution-0": three, "total": whole["total"]}
+    last = {**told(agreement, "open", round=0, first=2, series=b"s"), "contribution-0": three, "total": whole["total"]}
     assert to(grid, FIRST, last).content["paillier"]["parts"] == to(grid, FIRST, whole).content["paillier"]["parts"]
 
 

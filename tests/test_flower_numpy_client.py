@@ -122,7 +122,7 @@ def test_an_apps_train_that_calls_it_takes_part_with_a_share_of_noise_and_withou
     @app.train()
     def train(message: Message, context: Context) -> Message:
         sent = message.content["arrays"]
-        client = DPNumPyClient(Trainer([array.numpy() + update for array in sent.values()]))
+        client = DPNumPyClient(Trainer([array.numpy() + (update if name == "w" else 1) for name, array in sent.items()]))
         arrays, examples, metrics = client.fit(sent.to_numpy_ndarrays(), dict(message.content["config"]))
         replied = ArrayRecord({name: Array(array) for name, array in zip(sent, arrays, strict=True)})
         content = RecordDict({"arrays": replied, "metrics": MetricRecord({"num-examples": examples, **metrics})})
@@ -130,10 +130,12 @@ def test_an_apps_train_that_calls_it_takes_part_with_a_share_of_noise_and_withou
 
     strategy = DPFedAvgAdaptive(
         FedAvg(fraction_evaluate=0.0, min_available_nodes=1), noise_multiplier=0.02, initial_clip_norm=1.0,
-        num_sampled_clients=4, clip_count_stddev=0.1, **more,
+        num_sampled_clients=4, clip_count_stddev=0.1, buffers="keep", **more,
     )  # fmt: skip
-    result = strategy.start(LocalGrid(app, num_nodes=4), ArrayRecord({"w": Array(np.zeros(3, np.float32))}), num_rounds=1)
+    start = ArrayRecord({"w": Array(np.zeros(3, np.float32)), "batches": Array(np.array(7))})
+    result = strategy.start(LocalGrid(app, num_nodes=4), start, num_rounds=1)
     assert result.train_metrics_clientapp[1]["released"] == 1
     # The noise of the mean has a standard deviation of 0.006; the noise on the fraction, all of which were clipped, of 0.03.
     np.testing.assert_allclose(result.arrays["w"].numpy(), update / 5, atol=0.05)
+    assert result.arrays["batches"].numpy() == 7
     assert math.log(strategy.clip_norm) == pytest.approx(0.2 * 0.5, abs=0.05)

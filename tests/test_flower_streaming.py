@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from hubbub.errors import ConfigError
+from hubbub.errors import ConfigError, ParticipationError
 from hubbub.flower import DPFedAvgAdaptive, DPFedAvgFixed, GridPopulation, LocalGrid
 from hubbub.flower.summing import Streaming
 from hubbub.noise.lattice import Lattice
@@ -203,6 +203,13 @@ def test_a_round_with_fewer_answers_than_its_goal_is_discarded_and_charged(goal:
     assert strategy.rounds_charged == 1
     assert strategy._run.state.path.ledger.rounds == ("committed" if released else "aborted",)
     assert (made.train_metrics_clientapp[1]["released"] == 1) == released
+
+
+def test_a_round_with_fewer_clients_than_its_goal_is_not_begun_and_costs_nothing() -> None:
+    strategy = fixed(10, on_failure="abort", report_goal=8, expected_cohort_size=7.0, rounds=3)
+    with pytest.raises(ParticipationError, match=r"round 1: 7 clients may join, .* report_goal = 8 is discarded"):
+        strategy.start(Clients(7, lambda node: 0.0), START, num_rounds=1)
+    assert strategy.rounds_charged == 0
 
 
 @pytest.mark.parametrize(

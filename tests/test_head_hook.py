@@ -474,6 +474,20 @@ def test_keys_in_pem_do_and_all_others_are_refused_without_a_word_of_what_is_in_
         HeadHook(["cat"], key=tmp_path / "none")
 
 
+def test_cra_19_the_release_of_means_and_variances_is_shown_as_well(tmp_path: Path) -> None:
+    run, heads = tmp_path / "run", tmp_path / "heads"
+    settings = SMALL.replace('name = "digits"', 'name = "digits", normalization = "private"')
+    (tmp_path / "run.toml").write_text(f'{settings}heads = {{ command = ["tee", "-a", "{heads}"], required = true }}\n')
+    assert hubbub("train", tmp_path / "run.toml", "--out", run, "--allow-import") == 0
+    kept = {json.loads(line)["head"] for line in heads.read_bytes().splitlines()}
+    own = run / "normalization/ledger.jsonl"
+    assert {head for _, head in read_chain(own).round_heads()} <= kept
+    (check,) = (check for check in verify(run, heads=heads).checks if check.name == "heads")
+    assert "4 of 4 rounds and 1 of 1 releases of means and variances" in check.detail
+    own.unlink()
+    assert not verify(run, heads=heads).ok
+
+
 def test_a_command_gives_heads_and_signs_what_it_publishes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, public, heads, (key, signer) = tmp_path / "run", tmp_path / "public", tmp_path / "heads", key_pair(tmp_path)
     (tmp_path / "run.toml").write_text(f'{SMALL}heads = {{ command = ["tee", "-a", "{heads}"], key = "{key}" }}\n')

@@ -104,7 +104,7 @@ def test_settings_that_contradict_each_other_are_refused(config: str, assignment
         (lambda: TrainingConfig(rounds=0), "training.rounds = 0: must be at least 1"),
         (lambda: replace(Config().training, rounds="7"), "training.rounds = '7': must be a whole number, not str"),
         (lambda: TrainingConfig(round=3), "training.round: is no setting (did you mean 'rounds'?); known are rounds, "),
-        (lambda: PrivacyConfig(earlier_runs=["one", 3]), "['one', 3]: must be a list such as [\"runs/one\"], not of int"),
+        (lambda: PrivacyConfig(earlier_runs=["one", 3]), "['one', 3]: must be a list of texts, [\"…\"], not of int"),
         (lambda: PrivacyConfig(epsilon=10**5000), "privacy.epsilon = a number of 16610 bits: is too large, must be at most"),
         (lambda: TrainingConfig(schedule_rounds=3), "training.schedule_rounds = 3: does nothing without schedule = "),
         (lambda: HeadsConfig(command=[]), "heads.command = []: must be the words of a command, or leave it out"),

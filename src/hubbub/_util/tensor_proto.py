@@ -43,7 +43,9 @@ def read_tensor_proto(path: str | Path) -> Array:
     try:
         return _from_npy(content) if content.startswith(MAGIC) else _from_proto(content)
     except (IndexError, ValueError, TypeError) as error:
-        raise DataError(f"{file}: is neither a NumPy file nor a TensorProto of floats or doubles ({error})") from error
+        raise DataError(
+            f"{file}: is neither a NumPy file nor a TensorProto of floats or doubles ({error}); of a run name the folder"
+        ) from error
 
 
 def _from_npy(content: bytes) -> Array:

@@ -145,14 +145,14 @@ def _inputs(config: Config) -> dict[str, object]:
     return {**deal_of(config), "data.features": config.data.features}
 
 
-def with_moments(run: Run, folder: Path, *, allow_import: bool = False, ranks: Ranks | None = None) -> Run:
+def with_moments(run: Run, store: RunStore, *, allow_import: bool = False, ranks: Ranks | None = None) -> Run:
     """A run on normalized inputs, whose means and variances it releases first, as a run in a folder of its own."""
     from hubbub.training.moments import private_moments
 
     config, privacy = run.config, run.config.privacy
     private_moments(
         run.dataset.train_inputs if privacy.unit == "example" else [inputs for inputs, _ in run.examples],
-        RunStore(folder),
+        store,
         noise_multiplier=config.data.normalization_noise_multiplier,
         clip_norm=config.data.normalization_clip_norm,
         participation=everyone(run.plan.participation),
@@ -162,7 +162,7 @@ def with_moments(run: Run, folder: Path, *, allow_import: bool = False, ranks: R
         settings={**_inputs(config), **({} if (path := path_of(config.data)) is None else {"data.path": path})},
     )
     usual = {name: getattr(DataConfig, name) for name in ("normalization_noise_multiplier", "normalization_clip_norm")}
-    data = replace(config.data, normalization=str(folder.absolute()), **usual)
+    data = replace(config.data, normalization=str(store.folder.absolute()), **usual)
     return build(replace(config, data=data), allow_import=allow_import, ranks=ranks)
 
 

@@ -579,7 +579,7 @@ def _refusal(kind: type, section: str, keys: Mapping[str, Any], first: Mapping[s
 
 
 def _words(hint: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Texts: 'a list such as ["runs/one"]'}
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Texts: 'a list of texts, ["…"]'}
     options = (hint,) if hint in names or isinstance(hint, type) else get_args(hint)
     return " or ".join(names.get(option, f"a {option.__name__}") for option in options if option is not type(None))
 

@@ -75,7 +75,7 @@ optimal-toeplitz, normalized-toeplitz, banded, banded-inverse
         if self.objective and self.matrix is not None:
             raise ConfigError(f"objective = {self.objective!r} with matrix = {self.matrix!r}: a matrix is not optimized")
         if self.name == "file" and self.matrix is None:
-            raise ConfigError("strategy = 'file': needs matrix, the file to read")
+            raise ConfigError("strategy = 'file': needs matrix (--matrix of a command), the file to read")
 
 
 def default_bands(participation: Participation, rounds: int) -> int:

@@ -100,7 +100,7 @@ class Layout:
 
     def whole(self, arrays: ArrayRecord) -> torch.Tensor:
         """Floating arrays that hold whole numbers (int64), as one vector, ``(dim,)``."""
-        if tuple(arrays) != self.names:
+        if set(arrays) - set(self.order):
             raise ValueError("its arrays are not the model's floating arrays")
         named = zip(self.names, self.shapes, strict=True)
         return torch.from_numpy(np.concatenate([native(self._view(arrays, name, shape, ("int64",))) for name, shape in named]))

@@ -31,8 +31,9 @@ CHALLENGE, CHALLENGE_BYTES = "hubbub-challenge", 32
 # In that record, and in the configuration of clients' messages: the agreement.
 AGREEMENT = "hubbub_agreement"
 ROUND, CLIP_NORM, PROMISE, ARRAYS = "round", "clip-norm", "promise", "arrays"
-# How many contributions of the round went in messages before this one.
-FIRST = "first"
+# How many contributions of the round went in messages before this one, and a secret that these messages share: with
+# contributions of others before its own, a node that is not the server could have a single one opened.
+FIRST, SERIES = "first", "series"
 # Bytes of contributions in one message.
 _TOGETHER = 2**25
 _LARGEST_AGREEMENT = 10_000

@@ -12,7 +12,7 @@ from hubbub._util import files, strict_json
 from hubbub._util.checks import integer, scale, shown, table
 from hubbub.errors import LedgerError, RunFolderError
 from hubbub.flower import holder_messages as messages
-from hubbub.flower.holder_messages import CLIP_NORM, FIRST, HELLO, NOISE, OPEN, PROMISE, TAKE
+from hubbub.flower.holder_messages import CLIP_NORM, FIRST, HELLO, NOISE, OPEN, PROMISE, SERIES, TAKE
 from hubbub.ledger.promise import Promise
 from hubbub.noise.lattice import Lattice
 from hubbub.secagg.aggregator import Request
@@ -26,7 +26,7 @@ from hubbub.training.run_folder.state import parse
 
 _LARGEST_PROMISE, _LARGEST_ARRAYS = 10**6, 2**32
 _FILES = ("promise.json", "strategy.safetensors")
-# Of contributions that came in several messages, before the number of their round.
+# Of contributions that came in several messages, before the number of their round and the digest of their secret.
 _TAKEN = "contributions-"
 _LOG = logging.getLogger("flwr")
 
@@ -129,7 +129,8 @@ def _taken(folder: Path, agreement: Agreement, content: RecordDict, round_index:
         _forget(folder)
         if record["action"] == OPEN:
             return contributions
-    path = folder / f"{_TAKEN}{round_index}"
+    series = hashlib.sha256(messages.bytes_of(record, SERIES, messages.CHALLENGE_BYTES)).hexdigest()
+    path = folder / f"{_TAKEN}{round_index}-{series[:32]}"
     if first and not path.exists():
         raise ValueError(f"round {round_index + 1}: {first} contributions are said to have come, and none did")
     longest = framed("n" * LONGEST_NAME, agreement.ciphertexts, agreement.public_key.bits)

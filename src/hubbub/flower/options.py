@@ -236,6 +236,7 @@ class Options:
         )
         stated = [] if self.pattern_kept_by == "devices" else [keys]
         stated.append("which answers are read before a round closes does not depend on the data of other clients")
+        stated.append("more nodes are connected than a round waits for, so that no single one decides whether it begins")
         if self.on_failure == "abort":
             stated.append("whether a client's reply is missing does not depend on the data")
         if self.state is None:

@@ -19,7 +19,7 @@ from torch import nn
 from hubbub._util import files, strict_json
 from hubbub.errors import ConfigError, RunFolderError, SumNotOpenedError
 from hubbub.flower import holder_messages as messages
-from hubbub.flower.holder_messages import AGREEMENT, FIRST, HELLO, NOISE, OPEN, ROUND, claimed, said
+from hubbub.flower.holder_messages import AGREEMENT, FIRST, HELLO, NOISE, OPEN, ROUND, SERIES, claimed, said
 from hubbub.flower.messages import (
     COUNT_SCALE,
     FAILED_PRECONDITION,
@@ -143,9 +143,11 @@ class GridHolders:
             return messages.opened(content, asked[node], aggregator, self._public) if action == OPEN else None
 
         came: Mapping[int, Opened | None] = dict.fromkeys(asked)
+        series = token_bytes(messages.CHALLENGE_BYTES)
         for action, first, records in messages.requests(aggregator.request()):
             # Who missed some of the contributions cannot form the sum.
-            came = self._ask(came, action, {ROUND: aggregator.round_index, FIRST: first}, read, records)
+            place = {ROUND: aggregator.round_index, FIRST: first, SERIES: series}
+            came = self._ask(came, action, place, read, records)
         silent = tuple(f"holder {number}" for number in sorted(set(asked.values()) - {asked[node] for node in came}))
         try:
             steps, liars = combined(aggregator, self._public, [answer for answer in came.values() if answer is not None])
@@ -163,7 +165,7 @@ class GridHolders:
         self,
         nodes: Iterable[int],
         action: str,
-        settings: Mapping[str, float] | Mapping[str, bytes],
+        settings: Mapping[str, float | bytes],
         read: Callable[[int, RecordDict], _Read],
         records: Mapping[str, ConfigRecord] | None = None,
     ) -> dict[int, _Read]:

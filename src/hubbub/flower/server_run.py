@@ -201,6 +201,11 @@ class PrivateRun:
                 "min_available_nodes of the wrapped strategy"
             )
         sampled = cohort(self._mechanism.participation, path.next_round, clients, size, path)
+        if len(sampled) < (goal := self._options.report_goal or 0):
+            raise ParticipationError(
+                f"round {path.next_round + 1}: {len(sampled)} clients may join, and a round with fewer answers than "
+                f"report_goal = {goal} is discarded; nothing was spent; start again when more are there, or lower report_goal"
+            )
         lattice = summing.lattice
         # The ledger begins a round before its sum exists.
         nothing = NoSum(lattice, SumNotOpenedError(f"the round was only begun ({secrets.token_hex(32)})"))
@@ -280,7 +285,7 @@ class PrivateRun:
         options = self._options
         if options.min_survivors is not None and counted < options.min_survivors:
             return f"{counted} good replies, min_survivors = {options.min_survivors}"
-        goal = asked if options.report_goal is None else min(options.report_goal, asked)
+        goal = asked if options.report_goal is None else options.report_goal
         if options.on_failure == "abort" and came < goal:
             wanted = "" if options.report_goal is None else f", report_goal = {goal}"
             return f"{came} of {asked} clients answered{wanted}, on_failure = 'abort'"

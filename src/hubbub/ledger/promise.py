@@ -10,7 +10,19 @@ from typing import Any, get_args
 import numpy as np
 
 from hubbub._util import strict_json
-from hubbub._util.checks import Array, boolean, digest, integer, lattice_bits, one_of, open_unit, plain_numbers, positive, table
+from hubbub._util.checks import (
+    Array,
+    boolean,
+    digest,
+    integer,
+    lattice_bits,
+    one_of,
+    open_unit,
+    plain_numbers,
+    positive,
+    shown,
+    table,
+)
 from hubbub._util.files import refusing
 from hubbub.accounting import wording
 from hubbub.accounting.composition import ACCOUNTANTS
@@ -177,6 +189,16 @@ class Promise:
             _require_holders(self.mechanism, self.setting)
         wording.require_words("further", self.further, wording.Assumption)
         wording.require_words("not_covered", self.not_covered, str)
+        if len({run.first for run in self.earlier}) < len(self.earlier) or len(self.earlier) > _MOST_RUNS:
+            raise ConfigError(
+                f"earlier: has {len(self.earlier)} runs; name each once (run_charges gives those of several), at most "
+                f"{_MOST_RUNS}"
+            )
+        if not _strict(self.settings):
+            raise ConfigError(
+                f"settings = {shown(self.settings)}: must be strict JSON values, which a ledger keeps as they are: lists in "
+                "place of tuples, names that are texts, finite numbers"
+            )
         if self.settings.get("evaluation") is not None and (self.mechanism is None or self.noise_in_sums or self.setting):
             raise ConfigError(
                 "evaluation: the server reads what clients measure and adds the noise, as it does not without a mechanism, "
@@ -348,12 +370,17 @@ class Promise:
 
 def _earlier(stated: object) -> tuple[RunCharge, ...]:
     """The earlier runs that the record of a promise names."""
-    if not isinstance(stated, list) or len(stated) > _MOST_RUNS:
-        raise TypeError(f"earlier = {str(stated)[:80]!r}: must be a list of at most {_MOST_RUNS} runs")
-    runs = tuple(RunCharge.from_record(run) for run in stated)
-    if len({run.first for run in runs}) < len(runs):
-        raise ValueError("earlier: names one run twice")
-    return runs
+    if not isinstance(stated, list):
+        raise TypeError(f"earlier = {str(stated)[:80]!r}: must be a list of runs")
+    return tuple(RunCharge.from_record(run) for run in stated)
+
+
+def _strict(settings: Mapping[str, Any]) -> bool:
+    """Whether settings are as their record will be."""
+    try:
+        return bool(strict_json.loads(strict_json.canonical(dict(settings))) == dict(settings))
+    except (TypeError, ValueError):
+        return False
 
 
 def _require_holders(mechanism: Mechanism | None, setting: str) -> None:

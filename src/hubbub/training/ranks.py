@@ -45,6 +45,8 @@ _LAUNCHED, _TORCHRUN = "RANK", "TORCHELASTIC_RUN_ID"
 # How many processes SLURM or MPI started together.
 _TOGETHER = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"
 _BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
+# Of a sum in floating point: enough for many ranks, few enough to hold.
+_BLOCKS = 64
 
 
 @dataclass(frozen=True)
@@ -293,16 +295,17 @@ class Ranks:
         Raises:
             RankError: The ranks disagree on the chunks or the terms. A chunk failed on another rank, or a rank is gone.
         """
-        first, stop = divided(len(chunks), self.size)[self.rank]
         exact = not zero.dtype.is_floating_point
+        # In floating point block by block, whichever rank made them; a rank holds the sums of its blocks.
+        blocks = divided(len(chunks), max(1, len(chunks) if exact else min(len(chunks), _BLOCKS)))
+        first, stop = divided(len(blocks), self.size)[self.rank]
         parts = [torch.zeros_like(zero)]
 
         def own() -> list[T]:
             found = []
-            for chunk in chunks[first:stop]:
-                # Floating point: chunk by chunk, whichever rank made them.
+            for begin, end in blocks[first:stop]:
                 part = parts[0] if exact else torch.zeros_like(zero)
-                found.append(chunk(part))
+                found += [chunk(part) for chunk in chunks[begin:end]]
                 if self.size == 1 and not exact:
                     parts[0] += part
                 elif not exact:

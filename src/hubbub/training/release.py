@@ -48,6 +48,8 @@ _MOST_HOLDERS = 100
 # By how much the norm of a sum may be above its bound: on the lattice as it is computed here, in floating point as updates of
 # 16 bits may be clipped.
 _FINE, _COARSE = 1 + 2.0**-20, 1 + 2.0**-7
+# The probability of so long a radius of Box and Muller's that its 106 random bits leave gaps of a step of the finest lattice.
+_UNRESOLVED = 2.0**-80
 
 
 class _Unchanged:
@@ -104,7 +106,7 @@ class ReleasePath(Uncopied):
         LedgerError: The folder holds another run; or its record is damaged, rolled back or closed.
         RunFolderError: A key or a release is missing, or is not this run's; or the disk has no room for the noise.
         ConfigError: More clients or noise than the lattice has room for; or noise in sums is promised and not guaranteed, or
-            the reverse.
+            the reverse; or a delta below what the bits of the noise can hide.
         ValueError: More numbers than the lattice has room for; or a user's strategy whose stream does not invert its matrix or
             draws noise ahead.
 
@@ -582,6 +584,12 @@ def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:
         )
     if shares is not None and dim > shares.dim:
         raise ConfigError(f"dim = {dim}: the mechanism's shares of noise are for sums of at most {shares.dim} numbers")
+    least = promise.rounds * dim * _UNRESOLVED
+    if promise.mechanism and shares is None and not promise.simulation and promise.delta < least:
+        raise ConfigError(
+            f"delta = {promise.delta:g}: the noise is made of finitely many bits, and hides nothing below {least:.3g} for "
+            f"{promise.rounds:,} rounds of {dim:,} numbers; state a larger delta"
+        )
 
 
 def _require_exact(mechanism: Mechanism, clients: int, *, holders: bool, new: bool) -> None:

@@ -151,7 +151,7 @@ def _own(
             checks += _checked("head", _kept_head(chain, head))
         history = History.of_chain(chain)
         if kept is not None:
-            checks += _checked("heads", _kept_heads(chain, RunStore(folder).evaluation().ledger_path, kept, keys))
+            checks += _checked("heads", _kept_heads(chain, RunStore(folder), kept, keys))
         promise = Promise.from_record(chain.records[0], RunStore(folder).load_strategy())
         run = Run(folder, chain, history, promise, spent(promise, history), breaches(promise, history))
         for name, claim in CLAIMS.items():
@@ -191,12 +191,15 @@ def _kept_head(chain: Chain, head: str) -> Claim:
     return f"the kept head is in the ledger, {since} records before its end"
 
 
-def _kept_heads(chain: Chain, evaluations: Path, kept: Sequence[bytes], keys: Collection[PublicKey] | None) -> Claim:
-    """The heads from a hook are in the chain, or in that of the private evaluations, and signed.
+def _kept_heads(chain: Chain, store: RunStore, kept: Sequence[bytes], keys: Collection[PublicKey] | None) -> Claim:
+    """The heads from a hook are in the chain, or in that of the private evaluations or of the normalization, and signed.
 
     A line is the input of a head hook, or a bare head. Lines may repeat: a hook gets each head at least once.
     """
-    chains = [chain, *([read_chain(evaluations)] if os.path.lexists(evaluations) else [])]
+    inner = {"evaluations": store.evaluation(), "releases of means and variances": store.normalization()}
+    paths = {what: own.ledger_path for what, own in inner.items() if os.path.lexists(own.ledger_path)}
+    counted = {"rounds": chain, **{what: read_chain(path) for what, path in paths.items()}}
+    chains = list(counted.values())
     places = {head: (number, place) for number, own in enumerate(chains) for place, head in enumerate(own.hashes)}
     rounds_of = {head: rounds for own in chains for rounds, head in own.round_heads()}
     seen, last = set[bytes](), [0] * len(chains)
@@ -217,7 +220,7 @@ def _kept_heads(chain: Chain, evaluations: Path, kept: Sequence[bytes], keys: Co
         except ValueError as error:
             yield f"line {number} of the kept heads: {error}"
     by = "no signature was checked (--signer)" if keys is None else "each is signed by a given key"
-    ends = zip(last, chains, ("rounds", "evaluations"), strict=False)
+    ends = zip(last, chains, counted, strict=True)
     reached = (f"{own.rounds_at(own.hashes[place]) or 0} of {own.begun} {what}" for place, own, what in ends)
     of = "the last after " + " and ".join(reached)
     return f"{count(len(kept), 'kept head')} in the ledger, in order, {of}; {by}"

@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from hubbub._util.checks import integer
+from hubbub._util.prf import fresh_key
 from hubbub.accounting import rounded_up
 from hubbub.errors import ConfigError, ParticipationError, RunFolderError
 from hubbub.experiment import config as configs
@@ -120,7 +121,12 @@ def _clients(begun: RunInFolder, grid: Grid, settings: Mapping[str, Any], patien
 @functools.lru_cache(maxsize=1)
 def _client_side(settings: bytes, allow_import: bool) -> ClientSide:
     torch.set_num_threads(1)
-    return client_side(configs.resolve(tomllib.loads(settings.decode())), allow_import=allow_import)
+    config = configs.resolve(tomllib.loads(settings.decode()))
+    side = client_side(config, allow_import=allow_import)
+    if config.privacy.noise == "secure":
+        # As in one process: by a known seed, who is missing would change the updates of all after it.
+        side.population.draw_under(fresh_key())
+    return side
 
 
 def _partition(context: Context) -> int:

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 
 from hubbub import report
 from hubbub._util import files, strict_json
-from hubbub.errors import ConfigError, RunFolderError
+from hubbub.errors import ConfigError, HubbubError, RunFolderError
 from hubbub.experiment import config as configs
 from hubbub.experiment.build import Run, build, with_moments
 from hubbub.experiment.planner import strategy_word
@@ -60,7 +60,7 @@ class RunInFolder:
         # Before a release: a head hook that cannot be is refused here.
         store = begun.store
         if run.config.data.normalization == configs.PRIVATELY:
-            run = with_moments(run, folder / NORMALIZATION, allow_import=allow_import, ranks=ranks)
+            run = with_moments(run, store.normalization(), allow_import=allow_import, ranks=ranks)
             begun = cls(run, folder)
         begun._require_counted()
         begun.prepare()
@@ -157,7 +157,10 @@ class RunInFolder:
         if (given := heads.url if heads.command is None else heads.command) is not None:
             from hubbub.training.head_hook import HeadHook
 
-            hook = HeadHook(given, key=heads.key, required=heads.required)
+            try:
+                hook = HeadHook(given, key=heads.key, required=heads.required)
+            except HubbubError as error:
+                raise ConfigError(f"[heads]: {error}") from error
         return RunStore(self.folder, keep_releases=training.keep_releases, free_share=training.free_disk, head_hook=hook)
 
     @property

@@ -123,6 +123,10 @@ class RunStore:
         """The folder of the run's private evaluations, whose heads the same hook receives."""
         return RunStore(self.folder / EVALUATION, head_hook=self._hook)
 
+    def normalization(self) -> "RunStore":
+        """The folder of the run that releases means and variances, whose heads the same hook receives."""
+        return RunStore(self.folder / NORMALIZATION, head_hook=self._hook)
+
     def _make_folders(self) -> None:
         for part in (self.folder, self._state, self._keys, self._releases):
             files.make_folder(part)
