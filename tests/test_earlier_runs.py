@@ -243,7 +243,7 @@ def test_a_promise_with_false_earlier_runs_is_no_promise(tmp_path: Path, earlier
 
 @pytest.mark.parametrize("settings", [{"layers": (1, 2)}, {"a": {1: 2}}, {"a": [math.nan]}, {"a": {1}}], ids=str)
 def test_a_promise_that_its_record_would_not_give_back_is_refused(tmp_path: Path, settings: dict) -> None:
-    with pytest.raises(ConfigError, match="settings = .*must be strict JSON values"):
+    with pytest.raises(ConfigError, match=r"settings = .*must be strict JSON values"):
         replace(EVEN, settings=settings)
     charge = charges(recorded(tmp_path, BAND, THREE))
     with pytest.raises(ConfigError, match="earlier: has 2 runs; name each once"):

@@ -27,7 +27,8 @@ from hubbub.experiment.engine.folder import RunInFolder
 from hubbub.flower.local_grid import LocalGrid
 from hubbub.flower.population import GridPopulation, load, trained
 from hubbub.ledger.chain import read_chain
-from hubbub.training import SimulatedPopulation, release, rounds
+from hubbub.training import SimulatedPopulation, release
+from hubbub.training import rounds as loop
 from hubbub.training.run_folder import store
 from hubbub.training.run_folder.record import read_metrics
 from recorded_runs import model_of, require_ends
@@ -69,7 +70,7 @@ def test_a_secure_run_on_flower_releases_the_same_under_the_same_keys(tmp_path: 
         for module in (release, store):
             monkeypatch.setattr(module, "fresh_key", lambda numbers=numbers: next(numbers).to_bytes(32, "big"))
         # Nodes, and a population in this process, shuffle under a secret key of their own.
-        for module in (rounds, flower_app):
+        for module in (loop, flower_app):
             monkeypatch.setattr(module, "fresh_key", lambda: seed_key(3))
         require_ends("train", file, "--out", tmp_path / engine, "--set", f"training.engine={engine}")
         require_ends("verify", tmp_path / engine)

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hubbub import FixedEpochs, FixedSizeSampling, MinSeparation, SingleParticipation, factorization
+from hubbub import CyclicPoissonSampling, FixedEpochs, FixedSizeSampling, MinSeparation, SingleParticipation, factorization
 from hubbub.accounting import BallsInBins, calibrate, group_epsilon, group_noise_multiplier, guarantee
+from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.errors import ConfigError
 from hubbub.factorization import FAMILIES, Optimized, published, strategy_file
 from hubbub.factorization.families import Family, answer_of
@@ -82,8 +83,11 @@ def test_what_is_no_strategy_no_workload_no_matrix_or_no_pattern_of_a_family_is_
         ("round_index = -1", lambda: sensitivity.of_sets(np.eye(2), [[-1]])),
         ("known = 5.0", lambda: heterogeneous.with_covariance([1.0], 5.0, epsilon=1.0)),
         ("clip_norms = 5", lambda: heterogeneous.for_blocks(5, [1], epsilon=1.0, delta=1e-5)),
-        ("is no RunCharge", lambda: calibrate(Identity(4), once, epsilon=1.0, delta=1e-5, prior=tmp_path)),
+        ("is no sequence of RunCharge", lambda: calibrate(Identity(4), once, epsilon=1.0, delta=1e-5, prior=tmp_path)),
         ("is no RunCharge", lambda: guarantee(Mechanism(Identity(4), once, 1.0), 1e-5, earlier=["run"])),
+        ("mechanism = .*must be a Mechanism", lambda: guarantee(Identity(4), 1e-5)),
+        ("evaluation = .*must be a pair", lambda: guarantee(Mechanism(Identity(4), once, 1.0), 1e-5, evaluation=1.0)),
+        ("rounds = -1", lambda: mechanism_events(Mechanism(Identity(4), CyclicPoissonSampling(0.1, 8), 1.0), -1)),
         ("epsilon_at = 2.0", lambda: group_epsilon(2.0, 1e-5, 2)),
         ("learning_rates = 0.1", lambda: Workload(3, 0.5, 0.1)),
         ("learning_rates = '123'", lambda: momentum(3, 0.5, "123")),

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from hubbub import accounting
 from hubbub.accounting import Gaussian, PoissonSampled
+from hubbub.accounting.events_of_mechanism import mechanism_events
 from hubbub.accounting.wording import ranks_assumption
 from hubbub.errors import ConfigError, LedgerError
 from hubbub.ledger import Ledger, Promise, compose_runs, run_charges, spent
 from hubbub.mechanism import gaussian
 from hubbub.mechanism.participation import FixedEpochs, FixedSizeSampling, MinSeparation, Participation, PoissonSampling
+from hubbub.mechanism.private_evaluation import PrivateEvaluation
 from hubbub.mechanism.strategies import Identity, Strategy, toeplitz
 from hubbub.report.summary import summary
 from hubbub.training.run_folder.record import read_run
@@ -96,6 +98,9 @@ def test_independent_rounds_beyond_the_promise_are_charged_like_the_others() -> 
     assert cost.worse
     assert "6 rounds were begun, 4 were promised" in cost.breaches
     assert cost.guarantee.rounds == 6
+    measured = replace(poisson, settings={**poisson.settings, "evaluation": PrivateEvaluation(1.0, every=1).record()})
+    both = [(PoissonSampled(1.0, 0.25), 6), *mechanism_events(*measured.evaluations(6))]
+    assert spent(measured, history_of([set()] * 6)).guarantee.epsilon == accounting.epsilon(both, 1e-5, "add-or-remove-one")
     shorter = replace(promise_of(BANDED, PATTERN), rounds=4)
     assert spent(shorter, history_of([{1}, {2}, {3}, {1}, {2}])).guarantee.epsilon >= shorter.after(4, 1e-5).epsilon
 

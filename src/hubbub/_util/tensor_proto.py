@@ -44,7 +44,7 @@ def read_tensor_proto(path: str | Path) -> Array:
         return _from_npy(content) if content.startswith(MAGIC) else _from_proto(content)
     except (IndexError, ValueError, TypeError) as error:
         raise DataError(
-            f"{file}: is neither a NumPy file nor a TensorProto of floats or doubles ({error}); of a run name the folder"
+            f"{file}: is neither a NumPy file nor a TensorProto of floats or doubles ({error}); of a run name its folder"
         ) from error
 
 

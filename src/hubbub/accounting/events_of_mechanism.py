@@ -15,6 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 from hubbub._util import least_root
+from hubbub._util.checks import integer
 from hubbub.accounting.events import (
     RELATIONS,
     BallsInBins,
@@ -57,9 +58,10 @@ def mechanism_events(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, in
     Args:
         mechanism: Its noise multiplier is over the largest column norm of C, as that of an event is over the norm of one
             contribution.
-        rounds: From 0 to the mechanism's.
+        rounds: From 0.
 
     Raises:
+        ValueError: ``rounds`` below 0.
         ConfigError: Random cohorts together with correlated noise for which no theorem holds.
 
     Example:
@@ -72,7 +74,7 @@ def mechanism_events(mechanism: Mechanism, rounds: int) -> tuple[tuple[Event, in
     """
     z = mechanism.noise_multiplier
     _require_theorem(mechanism.strategy, mechanism.participation)
-    if rounds == 0:
+    if integer("rounds", rounds, at_least=0) == 0:
         return ()
     match mechanism.participation:
         case parts.SingleParticipation() | parts.FixedEpochs() | parts.MinSeparation():

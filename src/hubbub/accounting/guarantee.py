@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hubbub._util.checks import integer, one_of, open_unit
+from hubbub._util.checks import integer, one_of, open_unit, shown
 from hubbub.accounting import wording
 from hubbub.accounting.composition import ACCOUNTANTS, by_divergences, certain_zcdp_rho, epsilon_once, unamplified_mu
 from hubbub.accounting.events import RELATIONS, NeighboringRelation
@@ -60,6 +60,10 @@ def guarantee(
     Source: Denisov et al. 2022, Theorem 2.1 (adaptivity of correlated noise), https://arxiv.org/abs/2202.08312; for random
     cohorts see :mod:`hubbub.accounting.events`.
     """
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(f"mechanism = {shown(mechanism)}: must be a Mechanism(strategy, participation, noise_multiplier)")
+    if evaluation is not None and not (isinstance(evaluation, tuple) and len(evaluation) == 2):
+        raise TypeError(f"evaluation = {shown(evaluation)}: must be a pair, a mechanism and how many evaluations are counted")
     delta = open_unit("delta", delta)
     one_of("accountant", accountant, ACCOUNTANTS)
     one_of("privacy_unit", privacy_unit, wording.UNITS)

@@ -18,6 +18,7 @@ from hubbub.accounting.events import (
     PoissonSampled,
     TreeAggregation,
     TruncatedPoissonSampled,
+    counted,
 )
 from hubbub.errors import ConfigError
 from hubbub.mechanism import participation as parts
@@ -85,6 +86,7 @@ class RunCharge:
         for relation in (self.neighboring_relation, *self.relations):
             one_of("neighboring_relation", relation, RELATIONS)
         one_of("privacy_unit", self.privacy_unit, wording.UNITS)
+        counted(self.events or ())
 
     def record(self) -> dict[str, Any]:
         """It as strict JSON values."""
@@ -121,7 +123,9 @@ def events_of(runs: Sequence[RunCharge]) -> Events | None:
 
 def require_together(runs: Sequence[RunCharge], privacy_unit: str, neighboring_relation: NeighboringRelation) -> None:
     """Refuse runs whose costs do not add up to one guarantee."""
-    for run in runs if isinstance(runs, Sequence) else (runs,):
+    if not isinstance(runs, Sequence):
+        raise TypeError(f"earlier: {shown(runs)} is no sequence of RunCharge; hubbub.training.charged_with(folder) makes one")
+    for run in runs:
         if not isinstance(run, RunCharge):
             raise TypeError(f"earlier: {shown(run)} is no RunCharge; hubbub.training.charged_with(folder) reads those of a run")
         if run.privacy_unit != privacy_unit:

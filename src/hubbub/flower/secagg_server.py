@@ -146,7 +146,7 @@ class GridHolders:
         series = token_bytes(messages.CHALLENGE_BYTES)
         for action, first, records in messages.requests(aggregator.request()):
             # Who missed some of the contributions cannot form the sum.
-            place = {ROUND: aggregator.round_index, FIRST: first, SERIES: series}
+            place: dict[str, float | bytes] = {ROUND: aggregator.round_index, FIRST: first, SERIES: series}
             came = self._ask(came, action, place, read, records)
         silent = tuple(f"holder {number}" for number in sorted(set(asked.values()) - {asked[node] for node in came}))
         try:

@@ -140,7 +140,8 @@ def spent(promise: Promise, history: History, delta: float | None = None) -> Spe
     found = breaches(promise, history)
     events, sensitivity = _happened(promise, promise.mechanism, history, found)
     before = events_of(promise.earlier)
-    measured = promise.evaluations(min(begun, promise.rounds))
+    # What follows a round beyond the promise is charged as the round is.
+    measured = promise.evaluations(begun)
     evaluations = () if measured is None else mechanism_events(*measured)
     whole = None if events is None or before is None else (*before, *events, *evaluations)
     relation = promised.neighboring_relation
