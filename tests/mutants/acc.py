@@ -125,4 +125,9 @@ the rounding of the inverse of a banded matrix is not counted @ BandedInverse.se
 - found.value / (1 - rounding)
 + found.value
 ? test_banded_inverse.py::test_acc_2_no_sensitivity_is_lost_to_rounding_where_roots_cluster[on the circle-2]
+
+evaluations after rounds beyond the promise cost nothing @ actual_cost.spent
+- promise.evaluations(begun)
++ promise.evaluations(min(begun, promise.rounds))
+? test_spent.py::test_independent_rounds_beyond_the_promise_are_charged_like_the_others
 """)  # noqa: E501 # code as it stands

@@ -381,4 +381,9 @@ a rank that waits for another is blamed @ Ranks._heard
 - (ended or gone) if broken else gone[:1]
 + gone[:1]
 ? test_ranks.py::test_cra_13_a_rank_that_fails_is_named_on_all_others[two stop in a sum]
+
+the heads of the release of means and variances are given to nobody @ RunStore.normalization
+- RunStore(self.folder / NORMALIZATION, head_hook=self._hook)
++ RunStore(self.folder / NORMALIZATION)
+? test_head_hook.py::test_cra_19_the_release_of_means_and_variances_is_shown_as_well
 """)  # noqa: E501 # code as it stands
