@@ -286,7 +286,7 @@ class Ranks:
         """A sum of chunks, which the ranks divide, and what else the chunks return, in their order.
 
         Args:
-            chunks: The same on every rank, by number and name. Each adds its terms to the zero tensor that it is given.
+            chunks: The same on every rank, by number and name. Each adds its terms to the tensor that it is given.
             zero: Of the shape, dtype and device of the sum.
             terms: What the chunks are computed from, such as clients by number and the model: ranks that disagree are refused,
                 since one would count twice, or not as what it is. A rank that skips one of two sums with equal names and terms
