@@ -241,7 +241,7 @@ def test_clipping_without_a_noising_mod_is_refused_where_clients_add_noise(mods:
 def test_a_bit_that_is_none_is_refused() -> None:
     metrics = MetricRecord({"dpfedavg_norm_bit": 5})
     for mods, config in (([clipping_mod], COUNTED), ([noising_mod], BOTH)):
-        refused(ask(mods, {"w": np.zeros(3)}, {"w": np.ones(3)}, config, metrics=metrics), "dpfedavg_norm_bit = 5")
+        refused(ask(mods, {"w": np.zeros(3)}, {"w": np.ones(3)}, config, metrics=metrics), "dpfedavg_norm_bit: must be 0 or 1")
 
 
 def _replies_with_an_error(msg: Message, _: Context) -> Message:
