@@ -156,7 +156,9 @@ def test_a_large_round_comes_in_several_messages_and_who_misses_one_is_left_out_
     assert not list(tmp_path.glob("*/holder-*/contributions-*"))
 
 
-def test_contributions_that_do_not_follow_those_that_came_are_refused_and_the_round_stays_to_be_opened(tmp_path: Path) -> None:
+def test_pai_13_contributions_that_do_not_follow_those_that_came_are_refused_and_the_round_stays_to_be_opened(
+    tmp_path: Path,
+) -> None:
     grid, agreement = grid_of(configs(tmp_path)), plain()
     to(grid, FIRST, told(agreement, "hello"))
     whole = asked_to_open(agreement, [ONE, OTHER, ONE])

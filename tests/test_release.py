@@ -306,7 +306,7 @@ def test_num_12_a_strategy_whose_noise_grows_beyond_exact_integers_is_refused_be
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
-def test_a_delta_that_noise_of_finitely_many_bits_cannot_hide_is_refused_before_the_first_round(tmp_path: Path) -> None:
+def test_num_4_a_delta_that_noise_of_finitely_many_bits_cannot_hide_is_refused_before_the_first_round(tmp_path: Path) -> None:
     pattern = MinSeparation(3, 20)
     for delta in (1e-100, 3e-22):
         with pytest.raises(ConfigError, match=r"delta = .* hides nothing below 3.97e-22 for 60 rounds of 8 numbers"):

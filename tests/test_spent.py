@@ -91,7 +91,7 @@ def test_a_broken_pattern_of_a_long_run_is_charged_by_the_norms_of_its_columns()
     assert not cost.guarantee.sensitivity_exact
 
 
-def test_independent_rounds_beyond_the_promise_are_charged_like_the_others() -> None:
+def test_prt_8_independent_rounds_beyond_the_promise_are_charged_like_the_others() -> None:
     poisson = promise_of(Identity(4), PoissonSampling(0.25))
     cost = spent(poisson, history_of([set()] * 6))
     assert cost.guarantee.epsilon == accounting.epsilon([(PoissonSampled(1.0, 0.25), 6)], 1e-5, "add-or-remove-one")

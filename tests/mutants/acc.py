@@ -129,5 +129,5 @@ the rounding of the inverse of a banded matrix is not counted @ BandedInverse.se
 evaluations after rounds beyond the promise cost nothing @ actual_cost.spent
 - promise.evaluations(begun)
 + promise.evaluations(min(begun, promise.rounds))
-? test_spent.py::test_independent_rounds_beyond_the_promise_are_charged_like_the_others
+? test_spent.py::test_prt_8_independent_rounds_beyond_the_promise_are_charged_like_the_others
 """)  # noqa: E501 # code as it stands

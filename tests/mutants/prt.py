@@ -106,5 +106,5 @@ on Flower the shuffles and dropout of a unit are known @ flower_app._client_side
 a delta is stated that noise of finitely many bits does not hide @ release._require_answered_for
 - promise.delta < least
 + promise.delta < 0
-? test_release.py::test_a_delta_that_noise_of_finitely_many_bits_cannot_hide_is_refused_before_the_first_round
+? test_release.py::test_num_4_a_delta_that_noise_of_finitely_many_bits_cannot_hide_is_refused_before_the_first_round
 """)
