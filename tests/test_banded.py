@@ -109,7 +109,6 @@ def test_a_long_strategy_needs_no_matrix() -> None:
         strategy.sensitivity(MinSeparation(2, 2))
 
 
-# With a spread of 1e6 over 200 rounds some processors find a proved answer.
 @pytest.mark.parametrize(("rounds", "spread"), [(20, 1e12), (200, 1e9)])
 def test_learning_rates_beyond_float64_are_refused_with_what_to_do(rounds: int, spread: float) -> None:
     with pytest.raises(ValueError, match=f"its learning rates, from {1 / spread:g} to 1, are too uneven .*use dense.optimize"):

@@ -62,8 +62,7 @@ def test_rates_that_differ_by_160_decades_have_a_bound_below_a_strategy_and_othe
     near = factorization.banded.optimize(Workload(6, 0.9, (1e-2, 1.0) * 3), 6).strategy
     for objective, error in (("mean", utility.mean_squared_error), ("max", utility.max_squared_error)):
         # Whether float64 proves one for these depends on the processor.
-        for rate in (1e-20, 1e-30):
-            uneven = Workload(6, 0.9, (rate, 1.0) * 3)
+        for uneven in (Workload(6, 0.9, (rate, 1.0) * 3) for rate in (1e-20, 1e-30)):
             reached, bound = error(uneven, near) * near.sensitivity(ONCE).value ** 2, 1e-9
             with suppress(ValueError):
                 bound = lower_bound(uneven, ONCE, objective)

@@ -245,9 +245,8 @@ def test_a_promise_with_false_earlier_runs_is_no_promise(tmp_path: Path, earlier
 def test_a_promise_that_its_record_would_not_give_back_is_refused(tmp_path: Path, settings: dict) -> None:
     with pytest.raises(ConfigError, match=r"settings = .*must be strict JSON values"):
         replace(EVEN, settings=settings)
-    charge = charges(recorded(tmp_path, BAND, THREE))
     with pytest.raises(ConfigError, match="earlier: has 2 runs; name each once"):
-        replace(EVEN, earlier=charge + charge)
+        replace(EVEN, earlier=2 * charges(recorded(tmp_path, BAND, THREE)))
 
 
 def test_a_run_of_another_version_is_refused_in_one_line_that_says_what_to_do(tmp_path: Path) -> None:

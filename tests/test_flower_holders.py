@@ -156,24 +156,17 @@ def test_a_large_round_comes_in_several_messages_and_who_misses_one_is_left_out_
     assert not list(tmp_path.glob("*/holder-*/contributions-*"))
 
 
-def test_pai_13_contributions_that_do_not_follow_those_that_came_are_refused_and_the_round_stays_to_be_opened(
-    tmp_path: Path,
-) -> None:
+def test_pai_13_contributions_that_do_not_follow_those_that_came_are_refused(tmp_path: Path) -> None:
     grid, agreement = grid_of(configs(tmp_path)), plain()
     to(grid, FIRST, told(agreement, "hello"))
     whole = asked_to_open(agreement, [ONE, OTHER, ONE])
     one, two, three = (whole[f"contribution-{i}"] for i in range(3))
 
-    def take(
-        first: int,
-        *parts: ConfigRecord,
-        round: int = 0,  # noqa: A002 # of the message
-        action: str = "take",
-        series: bytes = b"of the server",
-    ) -> Message:
+    def take(first: int, *parts: ConfigRecord, action: str = "take", **more: Any) -> Message:
         records = {f"contribution-{i}": part for i, part in enumerate(parts)}
         end = {"total": whole["total"]} if action == "open" else {}
-        return to(grid, FIRST, {**told(agreement, action, round=round, first=first, series=series), **records, **end})
+        place = {"round": 0, "first": first, "series": b"of the server", **more}
+        return to(grid, FIRST, {**told(agreement, action, **place), **records, **end})
 
     assert "1 contributions are said to have come, and none did" in refusal(take(1, two))
     take(0, one)

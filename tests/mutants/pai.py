@@ -108,5 +108,5 @@ PAI-15: a share is pickled @ Uncopied.__reduce_ex__
 any node may put its own contributions behind those of the server @ holders._taken
 - series = hashlib.sha256(messages.bytes_of(record, SERIES, messages.CHALLENGE_BYTES)).hexdigest()
 + series = hashlib.sha256(b'').hexdigest()
-? test_flower_holders.py::test_pai_13_contributions_that_do_not_follow_those_that_came_are_refused_and_the_round_stays_to_be_opened
+? test_flower_holders.py::test_pai_13_contributions_that_do_not_follow_those_that_came_are_refused
 """)  # noqa: E501 # code as it stands
