@@ -247,7 +247,7 @@ def test_a_new_app_of_another_name_runs_as_its_readme_says(tmp_path: Path) -> No
     require_ends("flower", "new", folder)
     assert "flower_quickstart" not in "".join([*written(folder), *written(folder).values()])
     settings = folder / "pyproject.toml"
-    text = settings.read_text().replace("server-rounds = 60", "server-rounds = 2").replace("min-nodes = 200", "min-nodes = 20")
+    text = settings.read_text().replace("server-rounds = 60", "server-rounds = 2").replace("min-nodes = 180", "min-nodes = 18")
     settings.write_text(text)
     assert "run_local.py" in (folder / "README.md").read_text()
     for rounds in (2, 4):
