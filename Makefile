@@ -4,6 +4,8 @@ PYTHON ?= $(shell for name in python3.11 python3.13 python3.12 python3; do comma
 BIN := .venv/bin
 # Tests of small models are faster, and reproducible, with one thread a process.
 export OMP_NUM_THREADS ?= 1
+# What is imported is compiled once, by whoever imports it first: hundreds of processes read it after that.
+export PYTHONDONTWRITEBYTECODE =
 # Flower asks for nothing over a network.
 export FLWR_TELEMETRY_ENABLED = 0
 export FLWR_DISABLE_UPDATE_CHECK = 1
