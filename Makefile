@@ -20,7 +20,8 @@ setup: .venv/ready
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'hubbub needs Python 3.11 or newer: make PYTHON=…'; false; }
 	$(PYTHON) -m venv .venv
 	@echo 'Installing PyTorch and the rest into .venv: a minute or three, and a gigabyte or two.'
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install -qq --upgrade pip # Python's own may be three years old, and takes twice the time
+	$(BIN)/python -m pip install -qq --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 demo: setup

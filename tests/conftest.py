@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,15 @@ settings.register_profile("hubbub", deadline=None)
 settings.load_profile("hubbub")
 # Tests that look at pictures, beside those whose names say so.
 LOOKED_AT = ("test_docs", "test_headlines", "test_notebooks", "test_report_page", "test_sweep")
+# Files whose tests have many cases of one code, of which every n-th is tried for each commit.
+EVERY = {
+    2: "adaptive_clipping alternatives audit_runs budget_ends calibrate central cli crash extend_command floating_point "
+    "flower_paillier flower_private_evaluation full_disk headlines interruptions malformed mixtures moments neighbours "
+    "noise_shares paillier_requests power_loss private_evaluation random_cohorts rdp release release_folder secure_noise "
+    "sensitivity sentences stack_neighbours threshold toeplitz verification wrong_paths",
+    3: "accounting_page balls_in_bins blt charge composition dense_optimal execution_plans gaussian guarantee optimized "
+    "own_classes planning selection strategies streaming trees units_that_fail",
+}
 # In continuous integration a skip for any other reason fails the run.
 SKIPS_ALLOWED_IN_CI = ("needs a GPU", "needs a browser")
 
@@ -48,6 +58,19 @@ def pytest_configure() -> None:
         os.environ[switch] = "0"
     for switch in ("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"):
         os.environ[switch] = "1"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the tests in some files `make test` takes every n-th case; `make stress` takes all."""
+    seen = Counter[str]()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        for n, files in EVERY.items():
+            if item.path.stem.removeprefix("test_") in files.split() and not item.get_closest_marker("slow"):
+                if seen[test] % n:
+                    item.add_marker("slow")
+                seen[test] += 1
 
 
 @pytest.fixture(autouse=True)

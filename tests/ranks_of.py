@@ -19,7 +19,8 @@ from hubbub.training.ranks import Ranks
 
 # Forks of a server that has imported everything start in a moment.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["hubbub.training.rounds", "hubbub.training.per_example", "test_ranks"])
+# Torch imports its compiler when the first optimizer is made, for seconds: no start is to be killed in that alone.
+_CONTEXT.set_forkserver_preload(["hubbub.training.rounds", "hubbub.training.per_example", "test_ranks", "torch._dynamo"])
 # Seconds in which all ranks must end.
 LONGEST = 120.0
 

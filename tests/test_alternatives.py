@@ -158,6 +158,7 @@ def test_the_word_default_takes_a_setting_back_and_nothing_at_all_is_still_refus
         configs.resolve(file, configs.overrides(["privacy.bands="]))
 
 
+@pytest.mark.slow
 def test_the_command_that_is_printed_runs_what_was_recommended(tmp_path: Path) -> None:
     toml = tmp_path / "my run.toml"
     toml.write_text(configs.dump(settings(RUNS["fixed epochs"])))
@@ -177,6 +178,7 @@ def test_the_command_that_is_printed_runs_what_was_recommended(tmp_path: Path) -
     assert "neighbours" not in again
 
 
+@pytest.mark.slow
 def test_no_other_band_count_of_cyclic_cohorts_is_much_better() -> None:
     """All of them, one by one, against the few that were tried."""
     layer: Layer = {

@@ -97,7 +97,8 @@ def failed(found: Audit) -> set[str]:
 
 
 # Of plans that differ by a strategy or a relation alone, the short form tries one.
-LONG = {"tree, rotation", "full tree, everyone", "independent, truncated", "replaced units"}
+LONG = {"tree, rotation", "full tree, everyone", "independent, truncated", "replaced units", "independent, fixed size"}
+LONG |= {"adaptive, separated", "banded, separated", "buffers, rotation"}
 
 
 @pytest.mark.parametrize(
@@ -141,6 +142,7 @@ ENCRYPTED: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
 SLOW = [pytest.param(by, marks=pytest.mark.slow) for by in ("holders", "clients", *ENCRYPTED)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["server", *SLOW])
 def test_nothing_is_found_in_a_right_encrypted_system(case: str) -> None:
     of_terms, of_plan, multiplier = ENCRYPTED.get(case, ({}, {}, 0.7))
@@ -155,6 +157,7 @@ def test_nothing_is_found_in_a_right_encrypted_system(case: str) -> None:
         assert found.means.max() == pytest.approx(math.sqrt(6 / rows) / 0.7, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_nothing_is_found_where_the_unit_is_an_example() -> None:
     generator = torch.Generator().manual_seed(1)
     inputs, targets = torch.randn(60, 20, generator=generator), torch.randint(0, 10, (60,), generator=generator)
@@ -166,6 +169,7 @@ def test_nothing_is_found_where_the_unit_is_an_example() -> None:
         audit(replace(plan, privacy_unit="client"), lambda _: examples, small_model(), honest=examples, seed=1)
 
 
+@pytest.mark.slow
 def test_updates_are_drawn_under_a_secret_key_and_alike_in_the_clear() -> None:
     honest, plan = population(), plan_of(Identity(ROUNDS), patterns.PoissonSampling(0.5), 6.0)
     with patch.object(honest, "draw_under", wraps=honest.draw_under) as draws:
@@ -242,7 +246,7 @@ def doubled(update: torch.Tensor, clip_norm: float, lattice: Lattice, split: obj
     return 2 * lattice.encode(update)[0], True
 
 
-@pytest.mark.parametrize("part", [unclipped, doubled, pytest.param(by_tensor, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("part", [unclipped, *(pytest.param(part, marks=pytest.mark.slow) for part in (doubled, by_tensor))])
 def test_a_client_that_moves_the_sum_too_far_is_found(part: Callable) -> None:
     class Other(SimulatedPopulation):
         """Clients whose server bounds them in another way."""
@@ -392,6 +396,7 @@ def test_the_command_writes_its_findings(tmp_path: Path, capsys: pytest.CaptureF
     refused(["audit", str(DIGITS), *SMALL, "--out", str(tmp_path / "a")], "exists already")
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_1_where_the_system_is_broken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +408,7 @@ def test_the_command_ends_with_1_where_the_system_is_broken(
     assert "**FAILED**" in Path("audits/digits-2/audit.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_command_audits_the_flower_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As larger models choose for the honest sums, after which each further run begins.
     monkeypatch.setattr(Probe, "choice", lambda probe, cohort: Choice(4, "in this test"))

@@ -95,13 +95,13 @@ def run_with_faults(strategy: bad.Strategy, spoiler: Spoiler, rounds: int) -> No
     assert strategy.rounds_charged == rounds
 
 
-@pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [25, pytest.param(1000, marks=pytest.mark.slow)])
 def test_cli_6_flw_3_rounds_with_faulty_clients_are_released_and_their_honest_part_is_exact(rounds: int) -> None:
     lattice = Lattice(bad.CLIP)
     run_with_faults(bad.fixed(), Spoiler(bad.NOTHING, bad.BOUNDED, lambda reply: bad.steps_of(reply, lattice)), rounds)
 
 
-@pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [25, pytest.param(1000, marks=pytest.mark.slow)])
 def test_cli_6_ada_4_so_they_are_with_adaptive_clipping_and_lies_about_the_norm(rounds: int) -> None:
     strategy = bad.adaptive()
 
@@ -130,7 +130,7 @@ def app() -> ClientApp:
     return training_app(lambda model, index: bad.trained(bad.MODEL, index))
 
 
-@pytest.mark.parametrize("rounds", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [25, pytest.param(1000, marks=pytest.mark.slow)])
 def test_cli_6_so_they_are_where_the_loop_runs_on_a_grid(rounds: int) -> None:
     """The other door to a grid: its model stays as it was, so that replies can be compared with it."""
     grid = LocalGrid(app(), bad.CLIENTS)

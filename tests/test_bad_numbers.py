@@ -245,6 +245,7 @@ OF_DELTA: dict[str, Door] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["process", "examples"])
 def test_num_4_a_delta_that_publishing_somebody_meets_is_warned_of(kind: str) -> None:
     units = {"process": 10, "examples": 1437}[kind]
@@ -263,6 +264,7 @@ def test_num_4_a_federation_is_warned_of_it_too() -> None:
         assert any("is not below 1/clients" in line for line in lines) == warned
 
 
+@pytest.mark.slow
 def test_num_5_noise_far_too_small_is_answered_in_little_memory() -> None:
     """In a process of its own: in a quarter of a gigabyte beyond what it has loaded."""
     script = """

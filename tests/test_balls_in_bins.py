@@ -31,6 +31,7 @@ def test_delta_lies_between_what_was_sampled_and_a_coarser_bound(point: dict) ->
     assert point["delta_mc"] - 4 * point["se"] <= ours <= point["delta_deterministic_upper_g3e-3"]
 
 
+@pytest.mark.slow
 def test_delta_of_many_runs_is_what_their_epsilon_was_computed_for() -> None:
     runs = [(BallsInBins(1.0, 1000, 1000), 100)]
     spent = composition.epsilon(runs, 1e-5, "replace-one")

@@ -30,6 +30,7 @@ exit 0
 FILES = ("examples/a.toml", "examples/b.txt", "runs/one/config.toml", "runs/one/ledger.jsonl", "runs/two/ledger.jsonl")
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_settings_and_runs(tmp_path: Path) -> None:
     for name in (*FILES, ".hidden/c.toml"):
         (tmp_path / "place" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from killing import Job, Killer
 from ways import WAYS
 
 # Kills of each way, in the short form and in the full one, of over 1,000 kills in over 100 runs together.
-SHORT_FORM, FULL_FORM, RUNS = 3, 56, 6
+SHORT_FORM, FULL_FORM, RUNS = 2, 56, 6
 
 
 @pytest.fixture(scope="module")

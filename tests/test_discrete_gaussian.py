@@ -156,6 +156,7 @@ def summed(stddev: int, seen: int = 10**4) -> dict[int, int]:
     return {x: int(mass) for x, mass in enumerate(law, -seen)}
 
 
+@pytest.mark.slow
 def test_a_sum_of_two_tables_is_as_near_as_is_stated_and_not_much_nearer() -> None:
     """The least variance that takes two tables is the worst of all."""
     law = summed(141)
@@ -164,6 +165,7 @@ def test_a_sum_of_two_tables_is_as_near_as_is_stated_and_not_much_nearer() -> No
     assert statistical_distance(1) / 1e3 < found < statistical_distance(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "value", "found"),
     [

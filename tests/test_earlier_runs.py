@@ -149,6 +149,7 @@ def test_runs_whose_clients_are_alike_or_whose_promise_does_not_say_so_are_count
     assert same_units("client") in replace(EVEN, earlier=charges(runs[0])).after(6, 1e-5).assumptions
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_code")
 def test_a_run_with_little_budget_left_says_what_noise_that_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     earlier = charges(recorded(tmp_path / "one", BAND, THREE, close=True))

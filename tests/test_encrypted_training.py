@@ -58,6 +58,7 @@ def test_each_holders_row_is_in_the_sum_in_full() -> None:
         assert torch.equal(noise, expected)
 
 
+@pytest.mark.slow
 def test_shares_of_the_clients_have_the_stated_variance_together() -> None:
     how = terms("clients", holders=1, threshold=1)
     chosen = plan(Identity(ROUNDS), how)

@@ -128,6 +128,7 @@ def test_where_clients_add_the_noise_they_do_so_on_flower_as_well(tmp_path: Path
     assert "so that 2 shares are the whole" in json.loads((flower / "guarantee.json").read_text())["setting"]
 
 
+@pytest.mark.slow
 def test_unnamed_keys_are_made_once_and_only_their_owner_may_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     monkeypatch.setattr(paillier, "generate", lambda bits: (made.append(bits), owner())[1])
@@ -187,6 +188,7 @@ def test_keys_of_other_holders_and_runs_that_cannot_go_on_are_refused(tmp_path: 
             serve(federation(file, None), deployed(tmp_path / f"run-{len(match)}", **public), file)
 
 
+@pytest.mark.slow
 def test_noise_that_holders_drew_in_one_process_is_not_resumed_on_nodes(tmp_path: Path) -> None:
     named = keys(tmp_path / "keys", shared=True)
     file = run_file(tmp_path, named, noise="secure", noise_by="holders", holders=3, threshold=2)

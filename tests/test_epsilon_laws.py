@@ -223,7 +223,7 @@ def profile(r: np.random.Generator) -> Point:
 EXACT = (gaussians, correlated, poisson, fixed_size, truncated, mixed, bins, shares, split, groups, profile)
 
 
-@pytest.mark.parametrize(("points", "seed"), sized((33, 2026), (330, 2026), (5000, 7)))
+@pytest.mark.parametrize(("points", "seed"), sized((33, 2026), (100, 2026), (5000, 7)))
 def test_acc_2_no_epsilon_at_hundreds_of_points_is_below_what_is_exact(points: int, seed: int) -> None:
     r, found, seen = np.random.default_rng(seed), list[str](), Counter[str]()
     for kind in itertools.islice(itertools.cycle(EXACT), points):
@@ -318,7 +318,7 @@ def event_of(r: np.random.Generator) -> Event:
     return kinds[int(r.choice(len(kinds), p=(0.16, 0.26, 0.16, 0.16, 0.13, 0.1, 0.03)))]()
 
 
-@pytest.mark.parametrize(("points", "seed"), sized((40, 3), None, (3500, 5)))
+@pytest.mark.parametrize(("points", "seed"), sized((15, 3), None, (3500, 5)))
 def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_event(points: int, seed: int) -> None:
     r, found = np.random.default_rng(seed), list[str]()
     for _ in range(points):
@@ -350,7 +350,7 @@ def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_event(points: int, 
     assert found == []
 
 
-@pytest.mark.parametrize(("points", "seed"), sized((8, 4), (80, 4), (1500, 6)))
+@pytest.mark.parametrize(("points", "seed"), sized((8, 4), (30, 4), (1500, 6)))
 def test_acc_1_epsilon_is_monotone_in_all_arguments_of_every_mechanism(points: int, seed: int) -> None:
     r, found = np.random.default_rng(seed), list[str]()
     for _ in range(points):
@@ -451,7 +451,7 @@ def precision(event: Event, epsilon: float, delta: float) -> float:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("points", "seed"), sized((12, 14), None, *((850, seed) for seed in range(4))))
+@pytest.mark.parametrize(("points", "seed"), sized((6, 14), None, *((850, seed) for seed in range(4))))
 def test_every_event_has_an_epsilon_and_a_delta_from_no_noise_to_a_thousandfold(points: int, seed: int) -> None:
     """Nor does it grow with noise or delta, or fall with rounds or sampling."""
     r, found = np.random.default_rng(seed), list[str]()
@@ -547,7 +547,7 @@ def test_the_chances_of_a_cohorts_size_are_right_for_hundreds_of_millions(others
     assert 1 <= math.fsum(found.weights) <= 1 + 1e-8
 
 
-@pytest.mark.parametrize(("targets", "seed"), sized((6, 9), (30, 9), (500, 10)))
+@pytest.mark.parametrize(("targets", "seed"), sized((6, 9), (12, 9), (500, 10)))
 def test_acc_3_what_was_calibrated_costs_at_most_its_target(targets: int, seed: int) -> None:
     r, found = np.random.default_rng(seed), list[str]()
     for i in range(targets):
@@ -575,7 +575,7 @@ def test_acc_3_what_was_calibrated_costs_at_most_its_target(targets: int, seed: 
 
 def test_acc_4_halves_compose_to_the_whole_and_their_order_does_not_matter() -> None:
     r = np.random.default_rng(11)
-    for _ in range(10):
+    for _ in range(4):
         parts: list[tuple[Event, int]] = [
             (Gaussian(noise_of(r) * 5), int(r.integers(1, 50))),
             (PoissonSampled(noise_of(r), float(10 ** r.uniform(-3, -0.5))), int(r.integers(2, 200))),

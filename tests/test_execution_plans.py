@@ -184,7 +184,7 @@ def test_on_a_gpu_convolutions_repeat_in_all_bits() -> None:
     assert (flags.deterministic, flags.benchmark, flags.allow_tf32) == before
 
 
-@pytest.mark.parametrize("plan", ["one-by-one", "batched-3", "auto"])
+@pytest.mark.parametrize("plan", ["one-by-one", pytest.param("batched-3", marks=pytest.mark.slow), "auto"])
 def test_a_secure_sum_is_that_of_its_clients_to_the_last_step_whoever_else_is_in_it(plan: str) -> None:
     clients = [(job.inputs, job.targets) for job in jobs(IMAGES)]
     population = SimulatedPopulation(clients, F.cross_entropy, LOCALS["all"], execution=Execution(plan))

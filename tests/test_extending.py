@@ -129,6 +129,7 @@ def test_acc_12_what_goes_on_states_both_mechanisms_together(one: Path, two: Pat
     assert compose_runs(charges, 1e-5).epsilon == pytest.approx(both, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_acc_9_acc_12_random_cohorts_compose_as_dp_accounting_says(tmp_path: Path) -> None:
     trained(tmp_path / "one", COINS)
     gone_on(tmp_path / "one", tmp_path / "two", COINS, plan(Identity(3), PoissonSampling(2 / CLIENTS), 0.9))
@@ -490,7 +491,7 @@ def test_cra_1_what_is_killed_while_it_goes_on_uses_no_noise_twice(one: Path, tm
     steps = whole.step
     assert steps > 150
     keys_of_first = {p.read_bytes().hex() for p in (one / "state/keys").iterdir()}
-    for step in range(1, steps, 29):
+    for step in range(1, steps, 61):
         place = tmp_path / str(step)
         shutil.copytree(one, place / "one")
         Segments().write(place / "one")

@@ -75,6 +75,7 @@ def test_features_are_of_each_example_alone_and_kept_while_whole(tmp_path: Path,
     assert torch.equal(featured(given, tmp_path), whole)
 
 
+@pytest.mark.slow
 @few_random_images
 def test_mirrored_features_are_those_of_the_mirror_image_too() -> None:
     given = images(3, 16, 16)
@@ -98,6 +99,7 @@ def test_what_is_no_image_is_refused(inputs: torch.Tensor) -> None:
             transform(inputs)
 
 
+@pytest.mark.slow
 @few_random_images
 @pytest.mark.parametrize(
     ("features", "shape"),
@@ -118,6 +120,7 @@ def test_a_run_on_features_says_so_in_its_promise(
     assert "data.features" not in planned(configs.resolve({"privacy": {"epsilon": 4.0}}), 100).promise().settings
 
 
+@pytest.mark.slow
 @few_random_images
 def test_features_of_patches_are_those_of_the_definition() -> None:
     """One feature, patch by patch, by whitened patches of random images that stand here once more."""

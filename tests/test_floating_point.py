@@ -152,6 +152,7 @@ def attacked(strategy: Strategy, noise: str, folder: Path) -> Score:
     return score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [Identity(20), toeplitz.square_root(20, 4)], ids=lambda s: type(s).__name__)
 def test_no_secure_release_says_who_took_part_and_nearly_every_simulated_one_does(strategy: Strategy, tmp_path: Path) -> None:
     assert attacked(strategy, "secure", tmp_path / "secure") == Score(undecided=40)

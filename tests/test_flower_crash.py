@@ -70,7 +70,7 @@ def see(dying: Dying, real: Callable[..., Any], arguments: Sequence[Any], answer
             dying.tell("sum", answer.tolist())
 
 
-@pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [83, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [correlated, pytest.param(adaptive, marks=pytest.mark.slow)])
 def test_flw_5_prt_3_a_process_that_dies_anywhere_leaves_nothing_uncharged_or_used_twice(
     make: Callable[[Path], PrivateStrategy], every: int, tmp_path: Path

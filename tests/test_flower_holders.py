@@ -128,6 +128,7 @@ def test_two_of_three_holders_among_all_nodes_open_a_sum_and_one_that_is_silent_
     assert "opened without holder 2, who answered falsely" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_large_round_comes_in_several_messages_and_who_misses_one_is_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,6 +203,7 @@ def test_res_4_a_holder_with_a_full_disk_names_the_file_and_may_retry(tmp_path: 
     assert to(grid, FIRST, last).content["paillier"]["parts"] == to(grid, FIRST, whole).content["paillier"]["parts"]
 
 
+@pytest.mark.slow
 def test_pai_8_a_node_that_claims_a_share_it_has_not_is_sent_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid, said, asked = grid_of(configs(tmp_path)[:2]), dict[int, ConfigRecord](), set[int]()
     right = grid.push_messages
@@ -370,6 +372,7 @@ def _rows(round_index: int) -> Steps:
     return sum(np.array([round(value * 2**14) for value in row.tolist()]) for row in rows)
 
 
+@pytest.mark.slow
 def test_each_holder_adds_the_row_of_its_own_stream_to_each_sum(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "flwr")
     promise = replace(PROMISE, simulation=True)
@@ -419,6 +422,7 @@ def test_noise_is_given_to_promised_rounds_and_clip_norms_alone(tmp_path: Path, 
     assert "see its log" in refusal(to(grid, FIRST, told(noised(), "noise", **{"round": 1, "clip-norm": 1.0})))
 
 
+@pytest.mark.slow
 def test_with_a_clip_norm_that_moves_noise_follows_the_servers(tmp_path: Path) -> None:
     promise = replace(PROMISE, settings={"adaptive_clipping": {}, "lattice_bits": 14}, simulation=True)
     grid = grid_of(configs(tmp_path, SEEDS), nodes=3)

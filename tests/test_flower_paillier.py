@@ -268,6 +268,7 @@ def test_holders_who_lie_are_named_and_cost_the_round_only_if_too_few_are_left(t
     assert strategy.rounds_charged == 2
 
 
+@pytest.mark.slow
 def test_nothing_is_charged_before_enough_holders_have_answered(tmp_path: Path) -> None:
     on, strategy = federation(tmp_path, shared=True), fixed(flower.Paillier(dealt()[0]))
     on.offline(on.get_node_ids()[:2])
@@ -335,6 +336,7 @@ def test_pai_17_a_killed_server_aborts_the_round_and_reuses_no_row(tmp_path: Pat
         assert json.loads((place / "noise" / "noise.json").read_text())["next_round"] == 2
 
 
+@pytest.mark.slow
 def test_pai_17_nodes_that_restart_between_the_exchanges_lose_nothing(tmp_path: Path) -> None:
     on, strategy = federation(tmp_path, shared=True), fixed(flower.Paillier(dealt()[0], noise_by="holders"))
     replies = on.send_and_receive(list(strategy.configure_train(1, START, ConfigRecord(), on)))

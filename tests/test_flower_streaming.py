@@ -96,6 +96,7 @@ def fixed(cohort: int, **more: Any) -> DPFedAvgFixed:
     return DPFedAvgFixed(FedAvg(min_available_nodes=1), clip_norm=0.4, noise_multiplier=1.0, **more)
 
 
+@pytest.mark.slow
 def test_no_more_than_a_handful_of_replies_are_alive_and_the_sum_is_that_of_all() -> None:
     on = Clients(300)
     made = fixed(300).start(on, START, num_rounds=1).arrays

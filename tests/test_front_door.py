@@ -52,6 +52,7 @@ def test_what_a_type_checker_sees_is_what_a_program_gets() -> None:
         assert getattr(hubbub, name) is getattr(sys.modules[module or ""], name), name
 
 
+@pytest.mark.slow
 def test_the_public_names_are_there_without_source_in_a_zip_file(tmp_path: Path) -> None:
     """As an application has them that is one file, or was frozen."""
     with zipfile.PyZipFile(str(tmp_path / "hubbub.zip"), "w") as file:

@@ -77,7 +77,7 @@ def require_whole(disk: Disk, root: Path, events: Sequence[Any]) -> None:
     [
         pytest.param(code, every, marks=pytest.mark.slow if every == 1 else (), id=f"{errno.errorcode[code]}, each {every}.")
         for code in (errno.ENOSPC, errno.EIO, errno.EROFS)
-        for every in (1, 7)
+        for every in (1, 17)
     ],
 )
 def test_cra_11_a_run_whose_disk_fails_names_the_file_and_can_go_on(code: int, every: int, once: bool, tmp_path: Path) -> None:

@@ -231,6 +231,7 @@ def test_what_is_proved_for_every_delta_answers_for_every_delta(name: str, delta
     assert all(gaussian.calibrate(name, epsilon, delta).holds for epsilon in (1e-6, 0.1, 1.0, 30.0))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(gaussian.NAMES), st.floats(-3, 2), st.floats(-12, -0.4), st.floats(-1, 1))
 @example("zhao1", -2.0, -1.5, 0.0)

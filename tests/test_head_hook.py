@@ -261,6 +261,7 @@ def test_a_hook_is_a_command_or_a_url_that_nobody_on_the_way_reads(to: object) -
         HeadHook(to)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_cra_19_a_run_that_is_killed_before_any_call_loses_no_head(tmp_path: Path) -> None:
     def start(folder: Path, outside: Outside, number: int = -1) -> int:
         """A start that does one round, or is killed before a call; how many calls there were."""

@@ -164,6 +164,7 @@ def test_others_than_those_that_were_counted_are_refused(tmp_path: Path) -> None
         build(small(data__normalization=tmp_path / "other" / NORMALIZATION))
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_neither_loaded_nor_published_with_others_than_it_was_made_with(tmp_path: Path) -> None:
     first = ended(tmp_path / "first")
     first.finish()
@@ -200,6 +201,7 @@ def test_what_is_not_covered_names_what_is_measured_on_held_out_examples() -> No
         assert (line in plan.promised.not_covered) == (part > 0)
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_before_its_settings_were_written_uses_what_it_released(tmp_path: Path) -> None:
     config = small()
     begun = RunInFolder.begun(build(config), tmp_path / "first")

@@ -105,7 +105,7 @@ def test_no_hostile_client_in_this_process_does(strategy: Strategy, pairs: int) 
     assert float(nearest) ** 0.5 > 0.99 * possible
 
 
-@pairs(60, 800)
+@pairs(25, 800)
 def test_a_client_that_is_replaced_moves_a_run_by_twice_as_much_at_most(pairs: int) -> None:
     planned = plan(STRATEGIES["banded"])
     one, other = noted(planned, simulated()), simulated()
@@ -330,6 +330,7 @@ def test_cli_1_no_hostile_reply_moves_a_federation_by_more(make: Callable[[], Pr
     assert furthest > Fraction(99, 100)
 
 
+@pytest.mark.slow
 def test_neighbours_of_a_federation_have_the_same_records_whatever_one_of_them_sends(tmp_path: Path) -> None:
     """Charged and released in the same order, with the same cohorts: a client decides over nothing but its update."""
 
@@ -349,7 +350,7 @@ def test_neighbours_of_a_federation_have_the_same_records_whatever_one_of_them_s
         assert records(str(number), fault) == silent
 
 
-@pairs(60, 800)
+@pairs(25, 800)
 def test_no_hostile_reply_moves_a_sum_of_the_loop_on_a_grid_by_more(pairs: int) -> None:
     planned = plan(STRATEGIES["banded"])
     grid = LocalGrid(answering(), CLIENTS)

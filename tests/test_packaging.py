@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 # What takes long to load, and what no help needs.
 HEAVY = {"cryptography", "dp_accounting", "flwr", "jinja2", "matplotlib", "numpy", "PIL", "scipy", "sklearn", "torch"}
 BARE = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "PIP_"))}
+pytestmark = pytest.mark.slow
 
 
 def run(*words: object, cwd: Path, status: int = 0, env: dict[str, str] | None = None) -> str:
@@ -59,7 +60,6 @@ def bare(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return program.parent
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_the_package_whole_and_nothing_else(built: tuple[Path, Path]) -> None:
     names = {name for name in zipfile.ZipFile(built[1]).namelist() if ".dist-info/" not in name}
     assert names == {name.removeprefix("src/") for name in ours() if name.startswith("src/hubbub/")}
@@ -103,7 +103,6 @@ def test_importing_loads_no_library_and_helping_no_heavy_one(bare: Path, tmp_pat
         assert not HEAVY & set(last.split()), arguments
 
 
-@pytest.mark.slow
 def test_pip_installs_the_wheel_with_all_that_it_needs(built: tuple[Path, Path], tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     program = tmp_path / "venv" / "bin" / "python"

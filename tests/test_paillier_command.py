@@ -102,6 +102,7 @@ def test_keys_have_3072_bits_and_json_names_files_and_no_secret(command: list[st
     assert named == {f"keys/{name}" for name in names_in("keys")}
 
 
+@pytest.mark.slow
 def test_bench_writes_nine_plots_and_their_numbers() -> None:
     pytest.importorskip("phe")
     text = invoke("paillier", "bench", "--bits", "256", "--sizes", "200,10", "-o", "out")

@@ -263,6 +263,7 @@ def test_noise_that_was_given_out_before_a_restart_is_asked_for_after_it(tmp_pat
 # What a server keeps of a round.
 
 
+@pytest.mark.slow
 def test_contributions_are_on_disk_and_are_read_again_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hubbub.secagg.protocol._IN_MEMORY", 1)
     key, plan = large().public_key, packing.Packing(bits=16, clip=1.0, max_clients=12, key_bits=2048)

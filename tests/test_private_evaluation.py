@@ -244,6 +244,7 @@ def test_a_rolled_back_run_beside_its_evaluations_is_refused(tmp_path: Path) -> 
     assert (tmp_path / "new/ledger.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [30, pytest.param(1000, marks=pytest.mark.slow)])
 def test_the_standard_error_is_that_of_the_noise(times: int) -> None:
     population = hubbub.SimulatedPopulation(clients(1000), cross_entropy)

@@ -53,6 +53,7 @@ def idx(array: np.ndarray) -> bytes:
     return gzip.compress(bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes(), 1)
 
 
+@pytest.mark.slow
 def test_clothes_come_in_every_form_of_the_digits(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(5)
     made = {"x_train": (60_000, 28, 28), "y_train": (60_000,), "x_test": (10_000, 28, 28), "y_test": (10_000,)}

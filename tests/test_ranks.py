@@ -152,6 +152,7 @@ def gradients(ranks: Ranks) -> list[float]:
     return [*total.open(None).tolist(), total.statistics["train_loss"]]
 
 
+@pytest.mark.slow
 def test_secure_sums_are_the_same_on_any_number_of_ranks() -> None:
     torch.set_num_threads(1)
     for what, args in ((sums, ("clients",)), (sums, ("examples",)), (gradients, ())):
@@ -337,7 +338,8 @@ def test_rank_0_alone_has_the_record_and_another_says_so() -> None:
     assert on_ranks(2, of_rank_0) == [["Ledger", "CohortKeys"], refused]
 
 
-@pytest.mark.parametrize("what", ["a sharded model", pytest.param("a sharded frozen layer", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["a sharded model", "a sharded frozen layer"])
 def test_a_sharded_model_is_refused_on_every_rank(what: str) -> None:
     for found in on_ranks(2, failing, what):
         assert isinstance(found, ConfigError | RankError), found
@@ -474,7 +476,7 @@ def test_cra_1_cra_16_ranks_that_are_killed_lose_no_release_and_use_no_noise_twi
             size = draw.choice((1, 2, 2, 3))
             started = Started(size, trained, folder)
             # From the start of the group to a few rounds later.
-            time.sleep(draw.uniform(0.0, 1.5))
+            time.sleep(draw.uniform(0.0, 0.4))
             victim = draw.randrange(size)
             started.kill(victim)
             ended = started.ended()

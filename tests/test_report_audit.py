@@ -59,6 +59,7 @@ def test_an_audit_that_lies_in_a_runs_folder_is_in_its_report(audited: Path) -> 
     assert "The audit" not in page([run])
 
 
+@pytest.mark.slow
 def test_a_public_page_shows_the_bounds_of_an_audit_and_no_scores(audited: Path) -> None:
     run = with_audit(summary(audited), read_audit(audited / "audit"))
     for public in (False, True):
@@ -67,6 +68,7 @@ def test_a_public_page_shows_the_bounds_of_an_audit_and_no_scores(audited: Path)
         assert ("Scores of the canaries" in text) != public
 
 
+@pytest.mark.slow
 def test_a_bound_in_the_report_is_rounded_down_and_is_one_on_what_is_stated(audited: Path, tmp_path: Path) -> None:
     def proves(found: dict[str, Any]) -> None:
         stated, other = found["comparisons"]

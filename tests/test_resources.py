@@ -131,7 +131,7 @@ def test_res_4_a_run_needs_no_folder_for_temporary_files(tmp_path: Path, monkeyp
     assert kinds(tmp_path / "run").count("commit") == ROUNDS
 
 
-@pytest.mark.parametrize("records", [20_000, pytest.param(MILLION, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("records", [5_000, pytest.param(MILLION, marks=pytest.mark.slow)])
 def test_res_5_a_ledger_of_a_million_records_opens_and_states_its_epsilon(records: int, tmp_path: Path) -> None:
     # Rounds of random cohorts, each begun and committed: two records a round, written in one go.
     rounds, path = records // 2, tmp_path / "ledger.jsonl"

@@ -29,7 +29,11 @@ def of(participation: parts.Participation, relation: str | None = None, z: float
 
 CASES = [
     # By a sum over all places of two units in bins.
-    pytest.param(cohorts, relation, marks=pytest.mark.slow if isinstance(cohorts, parts.BallsInBinsSampling) else ())
+    pytest.param(
+        cohorts,
+        relation,
+        marks=pytest.mark.slow if isinstance(cohorts, parts.BallsInBinsSampling | parts.TruncatedPoissonSampling) else (),
+    )
     for cohorts in EVERY
     for relation in RELATIONS
     if isinstance(cohorts, parts.RandomParticipation) or relation != "add-or-remove-one"

@@ -33,6 +33,7 @@ def test_no_error_of_a_gaussian_release_is_stated_above_60_digits(cases: int) ->
         assert stated >= true * (1 - mpmath.mpf("2e-11")) or true < 1e-300
 
 
+@pytest.mark.slow
 def test_the_ends_of_the_curve() -> None:
     assert trade_off([(Gaussian(2.0), 16)], (0, 1), "zero-out").tolist() == [pytest.approx(1.0), 0.0]
     assert trade_off([], (0, 0.25, 1), "zero-out").tolist() == [1.0, 0.75, 0.0]

@@ -6,7 +6,7 @@ MUTANTS = parsed(r"""
 what a client says of its norm is counted as it is @ clipping.with_indicator
 - min(max(stated, 0), 1)
 + stated
-? test_bad_clients.py::test_cli_6_ada_4_so_they_are_with_adaptive_clipping_and_lies_about_the_norm[60]
+? test_bad_clients.py::test_cli_6_ada_4_so_they_are_with_adaptive_clipping_and_lies_about_the_norm[25]
 
 the noise is scaled to the update alone, without its indicator @ CountSplit.joint_norm
 - math.hypot(clip_norm, self.count_scale(clip_norm) / 2)

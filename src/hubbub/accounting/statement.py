@@ -6,7 +6,7 @@ Source: Ponomareva et al. 2023, Section 5.3, https://arxiv.org/abs/2303.00654.
 import math
 import sys
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
@@ -581,13 +581,15 @@ def _record(facts: RunFacts) -> str:
 
 def library_versions() -> dict[str, str]:
     """The versions of what computed: hubbub, NumPy, SciPy; torch where it is loaded."""
-    found = {}
-    for name in ("hubbub", "numpy", "scipy", *(["torch"] if "torch" in sys.modules else [])):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed as a package"
-    return found
+    return {name: _version(name) for name in ("hubbub", "numpy", "scipy", *(["torch"] if "torch" in sys.modules else []))}
+
+
+@cache
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed as a package"
 
 
 def zcdp_standing(answer: PrivacyGuarantee) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -64,6 +65,11 @@ def page(runs: Sequence[RunSummary], *, public: bool = False) -> str:
 
 def rendered(template: str, **values: Any) -> str:
     """A template of the package, filled with values; in HTML their text is escaped."""
+    return str(_environment().get_template(template).render(**values))
+
+
+@cache
+def _environment() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     loader = PackageLoader("hubbub.report")
@@ -72,7 +78,7 @@ def rendered(template: str, **values: Any) -> str:
     )
     environment.filters.update(rounded_up=rounded_up, no_less=no_less, audit_rows=audit_rows)
     environment.globals.update(count=count)
-    return environment.get_template(template).render(**values)
+    return environment
 
 
 def _run(run: RunSummary, *, public: bool) -> dict[str, Any]:
