@@ -1,11 +1,11 @@
-"""Commands that must be refused, in one line with exit code 2, and what they find."""
+"""Commands that must be refused, in one line with exit code 2, and calls, with no secret in what they say."""
 
 import contextlib
 import hashlib
 import io
 import resource
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -69,3 +69,21 @@ def little_memory(more: int) -> Iterator[None]:
         pytest.skip("this system does not say how much memory a process has")
     with limited(resource.RLIMIT_AS, int(held.read_text().split()[0]) * resource.getpagesize() + more):
         yield
+
+
+def forms(secrets: Iterable[int]) -> list[str]:
+    """How whole numbers are written."""
+    return [form for secret in secrets for form in (str(secret), f"{secret:x}", f"{secret:X}")]
+
+
+def refusal(call: Callable[[], object], untold: Iterable[str], *kinds: type[Exception]) -> str:
+    """What the refusal says. It is short, and no text of ``untold`` is in it or in what caused it."""
+    with pytest.raises(kinds or (ValueError, TypeError)) as caught:
+        call()
+    error: BaseException | None = caught.value
+    while error is not None:
+        text = f"{error} {error!r}"
+        assert len(text) < 1500
+        assert not any(secret in text for secret in untold), text
+        error = error.__cause__ or error.__context__
+    return str(caught.value)

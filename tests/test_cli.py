@@ -160,6 +160,7 @@ def test_acc_10_a_budget_to_stop_at_is_turned_into_rounds_before_the_first(tiny:
     assert accounting.guarantee(mechanism, 1e-3, rounds=part["rounds"] + 1).epsilon > 3
 
 
+@pytest.mark.slow
 def test_cra_13_ctrl_c_leaves_a_run_that_resumes_to_the_same_model(tiny: Path) -> None:
     many = ["--set", "training.rounds=30"]
     require_ends("train", str(tiny), *many, "--out", "whole")

@@ -1,4 +1,4 @@
-"""The site of the documentation: built once for all tests here, read as files, and looked at in a browser."""
+"""The site of the documentation: built once for all tests here, and read as files."""
 
 import ast
 import fcntl

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -24,7 +23,6 @@ from hubbub.secagg.protocol import Agreement
 from hubbub.secagg.protocol import Message as Encrypted
 from paillier_nodes import SIZE, agreed, dealt, owner
 
-Numbers = npt.NDArray[Any]
 NODE = 7
 # A clip norm of 1 has 2^14 steps on a lattice of 14 bits.
 STEP = 2.0**-14

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import hubbub.secagg
-import untold
+import refusals
 from hubbub.secagg import packing, threshold
 from hubbub.secagg.paillier import Ciphertext, PrivateKey, PublicKey
 from hubbub.secagg.protocol import Agreement
@@ -33,11 +33,11 @@ HOLDERS, SHARES = threshold.deal(*SAFE, holders=3, threshold=2)
 PUBLIC, N = HOLDERS.public_key, HOLDERS.n
 GOOD = [int(c) for c in PUBLIC.encrypt([MARK, -MARK, MARK]).integers]
 HONEST = {name: [int(c) for c in PUBLIC.encrypt([1, 2, 3, 4]).integers] for name in ("c1", "c2")}
-TOLD = untold.forms([*SAFE, small().p, small().q, MARK, *(share.secret for share in SHARES)])
+TOLD = refusals.forms([*SAFE, small().p, small().q, MARK, *(share.secret for share in SHARES)])
 
 
 def refusal(call: Callable[[], object]) -> str:
-    return untold.refusal(call, TOLD)
+    return refusals.refusal(call, TOLD)
 
 
 Draw = random.Random

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import untold
+import refusals
 from hubbub.errors import SumNotOpenedError
 from hubbub.secagg import packing, threshold
 from hubbub.secagg.aggregator import Aggregator
@@ -30,13 +30,13 @@ PLAN = packing.Packing(bits=16, clip=1.0, max_clients=16, key_bits=512)
 SIZE = 2 * PLAN.slots - 3
 AGREED = Agreement(PUBLIC.public_key, PLAN, SIZE, run="a run", min_contributions=2)
 LARGEST = 2**15 - 1
-TOLD = untold.forms([*SAFE, *(share.secret for share in SHARES)])
+TOLD = refusals.forms([*SAFE, *(share.secret for share in SHARES)])
 # 16 magic, 1 kind, 16 agreement, 8 round, 2 length of the name, 4 number of ciphertexts; then the name.
 HEAD, DIGEST = 47, 32
 
 
 def refusal(call: Callable[[], object], *kinds: type[Exception]) -> str:
-    return untold.refusal(call, TOLD, *(kinds or (ValueError,)))
+    return refusals.refusal(call, TOLD, *(kinds or (ValueError,)))
 
 
 def steps(seed: int) -> np.ndarray:

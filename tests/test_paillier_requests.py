@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import untold
+import refusals
 from hubbub.errors import RunFolderError, SumNotOpenedError
 from hubbub.secagg import packing, threshold
 from hubbub.secagg.aggregator import Aggregator, Request
@@ -37,11 +37,11 @@ NOISED = replace(AGREED, noising_holders=2)
 OWNED = replace(AGREED, whole_key=True, server_noise=True)
 ELSEWHERE = replace(AGREED, run="another run")
 CLIENTS = ("c1", "c2", "c3")
-TOLD = untold.forms([*SAFE, *SMALL_SAFE, *(share.secret for share in SHARES)])
+TOLD = refusals.forms([*SAFE, *SMALL_SAFE, *(share.secret for share in SHARES)])
 
 
 def refusal(call: Callable[[], object]) -> str:
-    return untold.refusal(call, TOLD, SumNotOpenedError)
+    return refusals.refusal(call, TOLD, SumNotOpenedError)
 
 
 def steps(name: str) -> np.ndarray:

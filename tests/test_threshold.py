@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import untold
+import refusals
 from conftest import oracle
 from hubbub.secagg import primes, threshold
 from hubbub.secagg.proofs import Proof, _digest, prove
@@ -304,7 +304,7 @@ def test_a_shared_key_is_made_without_showing_its_primes() -> None:
 Draw = random.Random
 # Short numbers, and one proof at a time, so that a thousand take little time. Holder 2 lies.
 SHORT, SHORT_SHARES = threshold.deal(*SMALL_SAFE, holders=4, threshold=1)
-TOLD = untold.forms([*SMALL_SAFE, *(share.secret for share in SHORT_SHARES)])
+TOLD = refusals.forms([*SMALL_SAFE, *(share.secret for share in SHORT_SHARES)])
 
 
 LIED = SHORT.encrypt([4, -2])
@@ -371,7 +371,7 @@ LIES: dict[str, Callable[[Draw], Partial]] = {
 def test_pai_12_a_holder_who_lies_is_named_and_nothing_is_decrypted(lie: Callable[[Draw], Partial]) -> None:
     draw = random.Random(8)  # noqa: S311
     for _ in range(1000):
-        said = untold.refusal(lambda: threshold.combine(SHORT, [lie(draw)], LIED), TOLD, threshold.LyingHolderError)
+        said = refusals.refusal(lambda: threshold.combine(SHORT, [lie(draw)], LIED), TOLD, threshold.LyingHolderError)
         assert said == "holder 2: not the partial decryption of these ciphertexts with the holder's share; combine without it"
     assert threshold.combine(SHORT, [TRUE], LIED) == [4, -2]
 
