@@ -54,10 +54,8 @@ def pytest_configure() -> None:
     # What tests remember is not the user's; processes that they start share it.
     os.environ.setdefault("HUBBUB_CACHE", tempfile.mkdtemp(prefix="hubbub-tests-"))
     # Flower asks for nothing over a network.
-    for switch in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
-        os.environ[switch] = "0"
-    for switch in ("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"):
-        os.environ[switch] = "1"
+    os.environ |= dict.fromkeys(("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"), "0")
+    os.environ |= dict.fromkeys(("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"), "1")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -65,15 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the tests in some files `make test` takes every n-th case; `make stress` takes all."""
     seen = Counter[str]()
     for item in items:
-        test = item.nodeid.partition("[")[0]
-        # Examples that draw two thousand images first.
-        if "datasets.patches" in item.name:
-            item.add_marker("slow")
-        for n, files in EVERY.items():
-            if item.path.stem.removeprefix("test_") in files.split() and not item.get_closest_marker("slow"):
-                if seen[test] % n:
-                    item.add_marker("slow")
-                seen[test] += 1
+        test, stem = item.nodeid.partition("[")[0], item.path.stem.removeprefix("test_")
+        n = next((n for n, files in EVERY.items() if stem in files.split()), 1)
+        if not item.get_closest_marker("slow"):
+            # The examples of patches draw two thousand images first.
+            if seen[test] % n or stem == "patches":
+                item.add_marker("slow")
+            seen[test] += 1
 
 
 @pytest.fixture(autouse=True)

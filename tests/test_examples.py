@@ -229,15 +229,11 @@ def test_private_gradients_are_the_sum_of_the_clipped_ones() -> None:
     assert not private_gradients(module, F.cross_entropy, inputs[:0], targets[:0], 0.1).total.any()
 
 
-def test_a_module_is_tried_anew_when_it_becomes_random_and_is_not_kept() -> None:
+def test_a_module_is_tried_anew_when_it_becomes_random() -> None:
     module, (inputs, targets) = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.0)).eval(), data((4,))
     for change in (module.eval, module.train, partial(setattr, module[1], "p", 0.5)):
         change()
         assert "failed" not in private_gradients(module, F.cross_entropy, inputs, targets, 1.0).statistics
-    kept = weakref.ref(module)
-    del module, change
-    gc.collect()
-    assert kept() is None
 
 
 def test_a_module_whose_loss_is_its_own_method_is_tried_once_and_not_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:

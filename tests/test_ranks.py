@@ -12,6 +12,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 
 import hubbub
@@ -152,10 +154,24 @@ def gradients(ranks: Ranks) -> list[float]:
     return [*total.open(None).tolist(), total.statistics["train_loss"]]
 
 
-@pytest.mark.slow
+def adapted(ranks: Ranks) -> list[int]:
+    """A sum of gradients that passed through a frozen base, of which each rank holds its part alone."""
+    torch.manual_seed(0)
+    adapter, base = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 12), nn.Linear(12, 2)).requires_grad_(False)
+    if ranks.size > 1:
+        fully_shard(base, mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (ranks.size,)))
+        assert sum(p.to_local().numel() for p in base.parameters()) < 86 / 2
+
+    def add(client: tuple[torch.Tensor, torch.Tensor], total: torch.Tensor) -> None:
+        gradients = torch.autograd.grad(F.cross_entropy(base(adapter(client[0])), client[1]), adapter.parameters())
+        total += Lattice(0.5).encode(torch.cat([gradient.flatten() for gradient in gradients]))[0]
+
+    return ranks.summed([partial(add, client) for client in people()[:24]], torch.zeros(20, dtype=torch.int64))[0].tolist()
+
+
 def test_secure_sums_are_the_same_on_any_number_of_ranks() -> None:
     torch.set_num_threads(1)
-    for what, args in ((sums, ("clients",)), (sums, ("examples",)), (gradients, ())):
+    for what, args in ((sums, ("clients",)), (sums, ("examples",)), (gradients, ()), (adapted, ())):
         alone = what(Ranks(), *args)
         assert on_ranks(3, what, *args) == [alone] * 3
 
@@ -250,8 +266,6 @@ def failing(ranks: Ranks, how: str) -> Any:  # noqa: C901 # one way after anothe
             torch.distributed.all_reduce = reduces
         return [ranks.summed([lambda total: total.add_(1)] * 3, torch.zeros(9, dtype=torch.int64)) for _ in range(2)]
     if how in ("a sharded model", "a sharded frozen layer"):
-        from torch.distributed.fsdp import fully_shard
-
         whole = nn.Sequential(nn.Linear(4, 2).requires_grad_(how == "a sharded model"), nn.Linear(2, 2))
         fully_shard(whole[0], mesh=torch.distributed.device_mesh.init_device_mesh("cpu", (ranks.size,)))
         return training.SimulatedPopulation(people(), F.cross_entropy, ranks=ranks).collect([1], whole, 0.5, 0)
@@ -338,7 +352,6 @@ def test_rank_0_alone_has_the_record_and_another_says_so() -> None:
     assert on_ranks(2, of_rank_0) == [["Ledger", "CohortKeys"], refused]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", ["a sharded model", "a sharded frozen layer"])
 def test_a_sharded_model_is_refused_on_every_rank(what: str) -> None:
     for found in on_ranks(2, failing, what):
@@ -624,10 +637,11 @@ def test_cra_13_a_second_ctrl_c_does_not_keep_a_command_of_several_ranks_from_en
 
 
 @pytest.mark.slow
-def test_a_loop_of_ones_own_runs_under_torchrun() -> None:
-    example = Path(__file__).parent.parent / "examples" / "own_loop.py"
+@pytest.mark.parametrize(("name", "epochs"), [("own_loop", 10), ("sharded_base", 4)])
+def test_a_loop_of_ones_own_runs_under_torchrun(name: str, epochs: int) -> None:
+    example = Path(__file__).parent.parent / "examples" / f"{name}.py"
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     two, one = hubbub_of(example, launcher=torchrun), hubbub_of(example, launcher=("-W", "default"))
     assert (two.returncode, one.returncode) == (0, 0), two.stderr
-    assert two.stdout.count("epoch ") == 10
+    assert two.stdout.count("epoch ") == epochs
     assert two.stdout.splitlines()[-1] == one.stdout.splitlines()[-1]

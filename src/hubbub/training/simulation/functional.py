@@ -95,7 +95,8 @@ def require_trainable(module: nn.Module, loss: object = None) -> list[nn.Paramet
     if any(hasattr(p, "full_tensor") for p in module.parameters()):
         raise ConfigError(
             "model: has sharded parameters (DTensor, as of FSDP2): a release is of one flat vector, and each pass through a "
-            "frozen one waits for all ranks, which compute different units; leave the model whole"
+            "frozen one waits for all ranks, which compute different units; leave the model whole, or train what stands around "
+            "a frozen base in a loop of your own (examples/sharded_base.py)"
         )
     if any(is_lazy(p) or p.is_meta for p in module.parameters()):
         raise ConfigError("model: has parameters without values (lazy layers, device 'meta'); call it on an example or load it")
