@@ -16,11 +16,12 @@ export RAY_USAGE_STATS_ENABLED = 0
 
 setup: .venv/ready
 
+# With a pip of today: Python's own may be three years old, and takes twice the time, but it will do.
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'hubbub needs Python 3.11 or newer: make PYTHON=…'; false; }
 	$(PYTHON) -m venv .venv
 	@echo 'Installing PyTorch and the rest into .venv: a minute or three, and a gigabyte or two.'
-	$(BIN)/python -m pip install -qq --upgrade pip # Python's own may be three years old, and takes twice the time
+	-$(BIN)/python -m pip install -qq --upgrade pip
 	$(BIN)/python -m pip install -qq --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
