@@ -1,7 +1,7 @@
-"""Adapters of a frozen base that no process holds whole: FSDP2 shards the base, and only the adapters are trained, privately.
+"""Adapters of a frozen base that several processes share: FSDP2 shards it, and only the adapters are trained, privately.
 
-Every image is private. The base here is a small one of random weights; put your own in its place. ``ReleasePath`` sees the
-gradients of the adapters alone, so that it does not matter how the base is kept.
+Every image is private. The base here is a small one of random weights; put your own in its place, which FSDP gathers layer by
+layer. ``ReleasePath`` sees the gradients of the adapters alone, so that it does not matter how the base is kept.
 
     torchrun --nproc-per-node 2 examples/sharded_base.py
     python examples/sharded_base.py    # the same sums, made by one process that holds all of the base
@@ -22,6 +22,7 @@ from hubbub.mechanism.participation import FixedEpochs
 from hubbub.mechanism.strategies import toeplitz
 from hubbub.noise.lattice import Lattice
 from hubbub.training import LatticeSum, Ranks, ReleasePath
+from hubbub.training.ranks import fingerprint
 
 EPOCHS, STEPS, CLIP_NORM, DELTA = 4, 8, 1.0, 1e-4
 
@@ -39,6 +40,14 @@ class Adapted(nn.Module):
         return self.layer(inputs) + inputs @ self.down.T @ self.up.T
 
 
+def shard(model: nn.Module, size: int) -> None:
+    """Leave each rank its part of every frozen layer."""
+    mesh = init_device_mesh("cpu", (size,))
+    for part in model.modules():
+        if isinstance(part, Adapted):
+            fully_shard(part.layer, mesh=mesh)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     data, rounds, lattice = digits.load(), EPOCHS * STEPS, Lattice(CLIP_NORM)
@@ -49,7 +58,7 @@ def main() -> None:
     # One rank, unless a launcher started several processes: then all of them execute this program.
     ranks = Ranks.launched()
     if ranks.size > 1:
-        fully_shard(model, mesh=init_device_mesh("cpu", (ranks.size,)), ignored_params=set(adapters))
+        shard(model, ranks.size)
     optimizer = torch.optim.SGD(adapters, lr=1.0, momentum=0.9)
 
     participation = FixedEpochs(EPOCHS, rounds_per_epoch=STEPS)
@@ -73,7 +82,9 @@ def main() -> None:
         # As many passes on every rank: FSDP gathers the base for all of them at once.
         passes = [*batch, *[None] * (-len(batch) % ranks.size)]
         zero = torch.zeros(dim, dtype=torch.int64)
-        summed, _ = ranks.summed([partial(add, number) for number in passes], zero, partial(repr, (step, batch)))
+        summed, _ = ranks.summed(
+            [partial(add, number) for number in passes], zero, partial(fingerprint, step, batch, *adapters)
+        )
         total = LatticeSum(summed, lattice, {})
         ticket = path.begin(batch, total, CLIP_NORM)
         release = total.open(path.row(ticket))

@@ -203,7 +203,6 @@ def test_res_4_a_holder_with_a_full_disk_names_the_file_and_may_retry(tmp_path: 
     assert to(grid, FIRST, last).content["paillier"]["parts"] == to(grid, FIRST, whole).content["paillier"]["parts"]
 
 
-@pytest.mark.slow
 def test_pai_8_a_node_that_claims_a_share_it_has_not_is_sent_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid, said, asked = grid_of(configs(tmp_path)[:2]), dict[int, ConfigRecord](), set[int]()
     right = grid.push_messages

@@ -268,7 +268,6 @@ def test_holders_who_lie_are_named_and_cost_the_round_only_if_too_few_are_left(t
     assert strategy.rounds_charged == 2
 
 
-@pytest.mark.slow
 def test_nothing_is_charged_before_enough_holders_have_answered(tmp_path: Path) -> None:
     on, strategy = federation(tmp_path, shared=True), fixed(flower.Paillier(dealt()[0]))
     on.offline(on.get_node_ids()[:2])

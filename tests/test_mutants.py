@@ -7,8 +7,6 @@ import pytest
 from mutants import ALL, Mutant
 from mutants.laboratory import Laboratory, changed
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
@@ -16,12 +14,14 @@ def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", ALL, ids=[mutant.what for mutant in ALL])
 def test_a_mutant_is_noticed_by_its_test(mutant: Mutant, laboratory: Laboratory) -> None:
     outcome, output = laboratory.outcome(mutant, mutant.test)
     assert mutant.noticed(outcome, output), f"{outcome}\n{output}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", sorted({mutant.test for mutant in ALL}))
 def test_the_package_as_it_is_passes_the_same_test(test: str, laboratory: Laboratory) -> None:
     outcome, output = laboratory.outcome(None, test)

@@ -270,7 +270,6 @@ def resumed(disk: Disk, run: Path, seen: list[Any]) -> None:
     assert sum(body["kind"] == "abort" for body in records(run)) <= 1
 
 
-@pytest.mark.slow
 def test_cra_1_a_process_that_is_killed_before_any_call_breaks_no_promise(tmp_path: Path) -> None:
     calls = calls_of_a_start(CASE, tmp_path / "whole", DONE)
     assert len(calls) > 30
