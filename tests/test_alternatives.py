@@ -308,3 +308,18 @@ def test_rounds_of_independent_noise_have_the_calibrated_noise_over_the_root_of_
 )
 def test_runs_without_noise_or_without_alternatives_have_no_table(table: Callable[[Layer], object], layer: Layer) -> None:
     assert table(layer) == ()
+
+
+@pytest.mark.slow
+def test_the_command_with_the_proposed_rounds_makes_the_run_of_their_row(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("training = { rounds = 20, cohort_size = 4 }\nprivacy.epsilon = 2\ndata.clients = 500")
+    given = ("plan", str(tmp_path / "run.toml"), "--set", "data.name=my:own")
+    answer, shown = json.loads(invoke(*given, "--json")), invoke(*given)
+    (row,) = [row for row in answer["round_counts"] if row["proposed"]]
+    assert row["rounds"] != 20
+    assert row["cohort_size"] == next(size["cohort_size"] for size in answer["cohort_sizes"] if size["proposed"]) != 4
+    command = next(line for line in reversed(shown.splitlines()) if line.startswith("  hubbub train"))
+    again = json.loads(invoke("plan", *shlex.split(command)[2:], "--json", "--no-alternatives"))
+    found = again["rounds"], again["expected_cohort_size"], again["noise_multiplier"]
+    assert found == (row["rounds"], row["cohort_size"], row["noise_multiplier"])
+    assert f"Proposed rounds: {row['rounds']}; the fewest with noise over the run within 10 % of the least." in shown

@@ -10,12 +10,9 @@ def test_a_case_has_a_test_named_by_it_and_the_worst_a_mutant() -> None:
     assert not {case.id: case.lacks for case in CASES if case.lacks}
 
 
-def test_the_catalogue_is_complete_and_knows_each_name() -> None:
+def test_the_catalogue_is_complete_and_knows_each_name_and_mutants_name_tests_that_exist() -> None:
     assert len(KNOWN) == len(CASES) == 157
     assert named_tests().keys() <= KNOWN
-
-
-def test_mutants_name_tests_that_exist() -> None:
     named = {mutant.test.partition("[")[0] for mutant in ALL}
     assert named <= {test for tests in named_tests().values() for test in tests}
 

@@ -41,9 +41,7 @@ def test_the_largest_error_of_one_participation_is_the_square_of_gamma_2(case: d
     assert result.squared_error < case["optimal_toeplitz_max_sq_error"]
 
 
-@pytest.mark.parametrize(
-    "pattern", [FixedEpochs(16, 1), FixedEpochs(8, 2), pytest.param(ONCE, marks=pytest.mark.slow)], ids=repr
-)
+@pytest.mark.parametrize("pattern", [FixedEpochs(16, 1), FixedEpochs(8, 2), pytest.param(ONCE, marks=pytest.mark.slow)])
 def test_the_largest_error_is_no_more_than_that_of_simpler_strategies(pattern: Participation) -> None:
     workload = momentum(16, 0.95) if pattern == ONCE else prefix_sum(16)
     found = factorization.dense.optimize(workload, participation=pattern, objective="max")

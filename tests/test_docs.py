@@ -26,6 +26,7 @@ CHOOSING = ROOT / "docs" / "choosing-a-strategy.md"
 MEASURED = json.loads((ROOT / "docs" / "strategies.json").read_text())
 # What was computed in less, by far, than a test may take.
 QUICK = 0.3
+LONG = pytest.param("paillier", 1, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +72,7 @@ def test_the_command_lines_of_a_page_are_real(tmp_path: Path) -> None:
             assert all(flag in ended.stdout for flag in re.findall(r"--[a-z-]+", line)), line
 
 
-@pytest.mark.parametrize(
-    ("name", "number_of_blocks"),
-    [("choosing-a-strategy", 4), ("gaussian", 1), pytest.param("paillier", 1, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("name", "number_of_blocks"), [("choosing-a-strategy", 4), ("gaussian", 1), LONG])
 def test_the_code_of_a_page_gives_what_stands_there(name: str, number_of_blocks: int) -> None:
     page = ROOT / "docs" / f"{name}.md"
     names: dict[str, object] = {}

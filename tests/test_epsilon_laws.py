@@ -575,7 +575,7 @@ def test_acc_3_what_was_calibrated_costs_at_most_its_target(targets: int, seed: 
 
 def test_acc_4_halves_compose_to_the_whole_and_their_order_does_not_matter() -> None:
     r = np.random.default_rng(11)
-    for _ in range(4):
+    for _ in range(10):
         parts: list[tuple[Event, int]] = [
             (Gaussian(noise_of(r) * 5), int(r.integers(1, 50))),
             (PoissonSampled(noise_of(r), float(10 ** r.uniform(-3, -0.5))), int(r.integers(2, 200))),

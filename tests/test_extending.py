@@ -488,7 +488,7 @@ def test_cra_1_what_is_killed_while_it_goes_on_uses_no_noise_twice(one: Path, tm
     steps = whole.step
     assert steps > 150
     keys_of_first = {p.read_bytes().hex() for p in (one / "state/keys").iterdir()}
-    for step in range(1, steps, 61):
+    for step in range(1, steps, 29):
         place = tmp_path / str(step)
         shutil.copytree(one, place / "one")
         Segments().write(place / "one")

@@ -60,13 +60,12 @@ def bare(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return program.parent
 
 
-def test_the_wheel_holds_the_package_whole_and_nothing_else(built: tuple[Path, Path]) -> None:
+def test_the_wheel_holds_the_package_and_the_source_distribution_the_project_whole_and_nothing_else(
+    built: tuple[Path, Path],
+) -> None:
     names = {name for name in zipfile.ZipFile(built[1]).namelist() if ".dist-info/" not in name}
     assert names == {name.removeprefix("src/") for name in ours() if name.startswith("src/hubbub/")}
     assert {"hubbub/py.typed", "hubbub/report/templates/references.bib"} < names
-
-
-def test_the_source_distribution_holds_the_project_whole(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
     made = {"PKG-INFO", "setup.cfg", *(name for name in names if ".egg-info/" in name)}

@@ -29,11 +29,7 @@ def of(participation: parts.Participation, relation: str | None = None, z: float
 
 CASES = [
     # By a sum over all places of two units in bins.
-    pytest.param(
-        cohorts,
-        relation,
-        marks=pytest.mark.slow if isinstance(cohorts, parts.BallsInBinsSampling | parts.TruncatedPoissonSampling) else (),
-    )
+    pytest.param(cohorts, relation, marks=pytest.mark.slow if type(cohorts).__name__.startswith(("Balls", "Trunc")) else ())
     for cohorts in EVERY
     for relation in RELATIONS
     if isinstance(cohorts, parts.RandomParticipation) or relation != "add-or-remove-one"
