@@ -54,6 +54,15 @@ def test_a_run_keeps_its_relation_and_its_accountant_unless_others_are_named(tmp
     assert (found["neighboring_relation"], found["accountant"]) == ("zero-out", "tight")
 
 
+@each_command
+def test_terms_that_a_run_does_not_cover_are_refused(tmp_path: Path, command: str) -> None:
+    promise = replace(COIN, neighboring_relation="zero-out", settings={**COIN.settings, "parameters": 10**9})
+    run = recorded(tmp_path / "run", promise, THREE)
+    for named in ([*COMMANDS[command], "--mechanism", run, "--delta", "1e-5"], ["account", run]):
+        refused([*named, "--neighboring-relation", "add-or-remove-one"], "states 'zero-out', since its divisor may tell")
+        refused([*named, "--delta", "1e-30"], "delta = 1e-30: the noise is made of finitely many bits")
+
+
 @pytest.mark.parametrize("promise", [BAND, COIN, EVEN], ids=["band", "coin", "even"])
 def test_a_run_s_mechanism_costs_what_the_run_promised(tmp_path: Path, promise: Promise) -> None:
     run = recorded(tmp_path / "run", replace(promise, delta=1e-6), THREE)

@@ -4,6 +4,7 @@ import gc
 import math
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -221,8 +222,14 @@ def test_private_gradients_are_the_sum_of_the_clipped_ones() -> None:
     expected = (rows * (0.1 / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
     torch.testing.assert_close(total.open(None), expected, rtol=1e-4, atol=1e-6)
     assert total.lattice == Lattice(0.1)
-    path = ReleasePath(Promise(1, Mechanism(Identity(1), SingleParticipation(), 1.0)), len(total.total), clients=EXAMPLES)
+    promise = Promise(1, Mechanism(Identity(1), SingleParticipation(), 1.0), privacy_unit="example")
+    path, other = (
+        ReleasePath(replace(promise, privacy_unit=unit), len(total.total), clients=EXAMPLES) for unit in ("example", "client")
+    )
     path.start()
+    other.start()
+    with pytest.raises(ConfigError, match="privacy_unit = 'client': this sum is of single clipped examples"):
+        other.begin(range(EXAMPLES), total, 0.1)
     with pytest.raises(ParticipationError, match=f"holds {EXAMPLES} units, and its cohort names {EXAMPLES - 1}"):
         path.begin(range(EXAMPLES - 1), total, 0.1)
     path.begin(range(EXAMPLES), total, 0.1)

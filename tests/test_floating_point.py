@@ -246,14 +246,17 @@ def test_the_last_bits_of_a_release_are_even_whatever_the_sum_and_not_with_noise
     z = SecureSource(bytes(32)).row(1, n)
     for total in (0, 1, 2**24):
         assert pvalue(z, total) > FALSE_ALARM
-        assert pvalue(z.to(torch.float32), total) < FALSE_ALARM
-        assert pvalue(z.to(torch.float16), total) < FALSE_ALARM
+        assert pvalue(z * 8e6, total) > FALSE_ALARM
+        for coarse in (z.to(torch.float32), z.to(torch.float16)):
+            assert pvalue(coarse.to(torch.float64), total) < FALSE_ALARM
+            with pytest.raises(ValueError, match=r"must be torch\.float64"):
+                pvalue(coarse, total)
 
 
 def test_num_12_noise_beyond_exact_whole_numbers_is_refused() -> None:
     total = torch.zeros(2, dtype=torch.int64)
     largest = 2.0**52 * LATTICE.step
-    assert LATTICE.holds(LATTICE.release(total + 2**52, torch.tensor([largest, -largest])))
+    assert LATTICE.holds(LATTICE.release(total + 2**52, torch.tensor([largest, -largest]).double()))
     for beyond in (math.nextafter(largest, math.inf) * 2, math.inf, math.nan):
         with pytest.raises(NoiseExhaustedError):
             LATTICE.release(total, torch.tensor([0.0, beyond], dtype=torch.float64))

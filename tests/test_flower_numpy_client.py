@@ -1,6 +1,7 @@
 """A client of the legacy API sends what the mods would send."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from scipy import stats
 
+from hubbub.errors import ConfigError
 from hubbub.flower import DPFedAvgAdaptive, DPNumPyClient, LocalGrid
 
 Numbers = npt.NDArray[Any]
@@ -115,11 +117,21 @@ def test_what_a_client_says_of_its_failure_does_not_leave_without_noise(caplog: 
 
 
 @pytest.mark.parametrize("more", [{}, {"noise_at": "clients", "min_survivors": 3}])
-def test_an_apps_train_that_calls_it_takes_part_with_a_share_of_noise_and_without(more: dict[str, Any]) -> None:
+def test_an_apps_train_that_calls_it_takes_part_with_a_share_of_noise_and_without(
+    more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = ClientApp()
     update = np.array([3.0, 0.0, 4.0], np.float32)
 
-    @app.train()
+    class Named(FedAvg):
+        kind = "train.of_numpy"
+
+        def configure_train(self, *given: Any) -> Iterable[Message]:
+            for message in super().configure_train(*given):
+                message.metadata.message_type = self.kind
+                yield message
+
+    @app.train("of_numpy")
     def train(message: Message, context: Context) -> Message:
         sent = message.content["arrays"]
         client = DPNumPyClient(Trainer([array.numpy() + (update if name == "w" else 1) for name, array in sent.items()]))
@@ -129,10 +141,17 @@ def test_an_apps_train_that_calls_it_takes_part_with_a_share_of_noise_and_withou
         return Message(content, reply_to=message)
 
     strategy = DPFedAvgAdaptive(
-        FedAvg(fraction_evaluate=0.0, min_available_nodes=1), noise_multiplier=0.02, initial_clip_norm=1.0,
+        Named(fraction_evaluate=0.0, min_available_nodes=1), noise_multiplier=0.02, initial_clip_norm=1.0,
         num_sampled_clients=4, clip_count_stddev=0.1, buffers="keep", **more,
     )  # fmt: skip
     start = ArrayRecord({"w": Array(np.zeros(3, np.float32)), "batches": Array(np.array(7))})
+    with pytest.raises(ValueError, match=r"timeout = 0: must be above 0"):
+        strategy.start(LocalGrid(app, num_nodes=4), start, num_rounds=1, timeout=0)
+    monkeypatch.setattr(Named, "kind", "query")
+    with pytest.raises(ConfigError, match=r"sends messages of type 'query'; all must be of one type, 'train'"):
+        strategy.start(LocalGrid(app, num_nodes=4), start, num_rounds=1)
+    assert strategy.rounds_charged == 0
+    monkeypatch.undo()
     result = strategy.start(LocalGrid(app, num_nodes=4), start, num_rounds=1)
     assert result.train_metrics_clientapp[1]["released"] == 1
     # The noise of the mean has a standard deviation of 0.006; the noise on the fraction, all of which were clipped, of 0.03.

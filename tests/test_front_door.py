@@ -168,6 +168,15 @@ def test_of_what_no_run_can_train_on_the_reason_is_said() -> None:
             make()
 
 
+def test_a_plan_that_hides_examples_takes_no_population_that_clips_clients() -> None:
+    clients = [(torch.randn(4, 3), torch.zeros(4).long()) for _ in range(9)]
+    mechanism = Mechanism(Identity(4), SAMPLED, 1.0)
+    plan = RunPlan(4, SAMPLED, 5.0, mechanism, clip_norm=1.0, privacy_unit="example")
+    # One example more moves the update of its client by up to two clip norms.
+    with pytest.raises(ConfigError, match=r"privacy_unit = 'example': a SimulatedPopulation clips clients.* single examples"):
+        next(hubbub.train(plan, hubbub.SimulatedPopulation(clients, nn.functional.cross_entropy), nn.Linear(3, 2)))
+
+
 @pytest.mark.parametrize("unit", ["patient", "", "clients", "Client"])
 def test_a_privacy_unit_that_nobody_clips_by_is_refused(unit: str) -> None:
     """What is clipped as one is a client or an example; a word for people in a statement would promise something else."""

@@ -1,5 +1,6 @@
 """In a stack and in a batch nobody's data, size or form reaches what is made of another: not by padding, tables or trials."""
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -87,19 +88,44 @@ class LargestLoss(nn.Module):
         return F.cross_entropy(output / self.most, targets)
 
 
-@pytest.mark.parametrize("unit", ["client", "example"])
-@pytest.mark.parametrize("kept", ["a number", "a list", "a new attribute", "of a loss"])
-def test_what_a_module_keeps_of_one_unit_and_no_probe_sees_is_put_back_before_the_next(kept: str, unit: str) -> None:
+class LargestInBuffer(nn.Module):
+    """The same of a loss, in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("most", torch.tensor(30.0))
+
+    def forward(self, output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.most.fill_(max(float(self.most), float(output.detach().abs().max())))
+        return F.cross_entropy(output / self.most, targets)
+
+
+LOSSES = {"of a loss": LargestLoss, "in its buffer": LargestInBuffer, "of its method": lambda: LargestLoss().forward}
+
+
+@pytest.mark.parametrize(
+    ("kept", "unit"),
+    [
+        *itertools.product(["a number", "a list", "a new attribute", *LOSSES], ["client", "example"]),
+        *((kept, "client of a stack") for kept in LOSSES),
+    ],
+)
+def test_what_a_module_keeps_of_one_unit_and_no_probe_sees_is_put_back(kept: str, unit: str) -> None:
     torch.manual_seed(0)
     inputs, targets = torch.randn(8, 4, 6), torch.randint(0, 10, (8, 4))
     inputs[0] *= 1e4
-    model = nn.Linear(6, 10) if kept == "of a loss" else Largest(kept)
+    model = nn.Linear(6, 10) if kept in LOSSES else Largest(kept)
     sums = []
     for everybody in (range(8), range(1, 8), range(1)):
-        loss = LargestLoss() if kept == "of a loss" else F.cross_entropy
-        if unit == "client":
+        loss = LOSSES[kept]() if kept in LOSSES else F.cross_entropy
+        if unit != "example":
             clients = list(zip(inputs, targets, strict=True))
-            units: SimulatedPopulation | ExamplePopulation = SimulatedPopulation(clients, loss, LocalTraining(batch_size=2))
+            units: SimulatedPopulation | ExamplePopulation = SimulatedPopulation(
+                clients,
+                loss,
+                LocalTraining(batch_size=2),
+                execution=Execution("batched-4" if "stack" in unit else "one-by-one"),
+            )
         else:
             units = ExamplePopulation(inputs[:, 0], targets[:, 0], loss)
         units.prepare(model, 8)

@@ -80,7 +80,7 @@ PAI-12: a holder counts twice @ threshold._require_together
 + numbers.count(i) > public.holders
 ? test_threshold.py::test_pai_12_shares_that_count_twice_are_refused
 
-PAI-13: the sum of one client is opened @ Aggregator.require_complete
+PAI-13: the sum of one client is opened @ Aggregator.require_contributions
 - came < needed
 + came < min(needed, 1)
 ? test_paillier_requests.py::test_pai_13_what_is_no_sum_of_enough_clients_is_not_opened[a single one]

@@ -103,8 +103,8 @@ on Flower the shuffles and dropout of a unit are known @ flower_app._client_side
 + pass
 ? test_flower_engine.py::test_rng_6_nodes_of_a_release_shuffle_under_a_secret_key
 
-a delta is stated that noise of finitely many bits does not hide @ release._require_answered_for
-- promise.delta < least
-+ promise.delta < 0
+a delta is stated that noise of finitely many bits does not hide @ Promise.require_delta
+- delta < least
++ delta < 0
 ? test_release.py::test_num_4_a_delta_that_noise_of_finitely_many_bits_cannot_hide_is_refused_before_the_first_round
 """)

@@ -72,8 +72,8 @@ class PoissonSampled:
 class FixedSizeSampled:
     """One release of the sum over ``cohort_size`` of ``population`` units, drawn without replacement and unseen.
 
-    Under replace-one the sensitivity is twice the clip norm, and zero-out is not better: in the cohort a present unit takes
-    another's place. Both cost the profile q·δ_{2/σ}(ln(1 + (e^ε − 1)/q)).
+    Under replace-one and add-or-remove-one it costs the profile q·δ_{2/σ}(ln(1 + (e^ε − 1)/q)): a unit takes another's place,
+    which moves the sum by twice the clip norm. Zero-out costs less, and more than Poisson sampling.
 
     Args:
         noise_multiplier: Standard deviation of the noise over the clip norm; above 0.

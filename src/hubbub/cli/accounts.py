@@ -161,7 +161,9 @@ def _promise(flags: Flags) -> tuple[Path | None, Promise, Mechanism]:
         raise ConfigError(f"--rounds {flags['rounds']}: the run of --mechanism has {promise.rounds}; leave it out")
     participation = _participation(flags, promise.rounds) or promise.mechanism.participation
     mechanism = replace(promise.mechanism, participation=participation)
-    return run, replace(promise, mechanism=mechanism, **stated), mechanism
+    promise = replace(promise.restated(**stated), mechanism=mechanism)
+    promise.require_delta(promise.delta, promise.terms.parameters)
+    return run, promise, mechanism
 
 
 def _described(flags: Flags) -> Mechanism:

@@ -71,6 +71,7 @@ def plan(
     say(console(stderr=as_json), *configs.replaced(layer, named, str(file)))
     made = _planned(configs.resolve(layer, named), allow_import=allow_import, measure=measure)
     say(console(stderr=as_json), *noise_for_earlier_runs(made.config, made.plan))
+    made.plan.promise().require_delta(made.plan.delta, made.parameters)
     promised, costs = made.plan.promised, _costs(made)
     among = _found(made, plot, thorough=thorough) if compare else None
     sizes = cohort_sizes(made.config, made.clients, made.plan) if compare else ()

@@ -1,7 +1,6 @@
 """``hubbub ledger`` and ``close``, and ``hubbub account`` of runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +98,12 @@ def account_runs(folders: Sequence[Path], flags: Mapping[str, Any], *, as_json: 
         raise ConfigError(f"--delta: the runs state {' and '.join(f'{delta!r}' for delta in stated)}; name that of the whole")
     delta = flags.get("delta", stated[0])
     terms: dict[str, Any] = {name: flags[name] for name in ("neighboring_relation", "accountant") if name in flags}
-    promises = [replace(run.promise, **terms) for run in runs]
     # First, since it says which runs do not add up.
     found = run_charges(runs)
     composed = compose_runs(found, delta, **terms) if runs[1:] else None
+    promises = [run.promise.restated(**terms) for run in runs]
+    for promise in promises:
+        promise.require_delta(delta, promise.terms.parameters)
     costs = [spent(promise, run.history, delta) for promise, run in zip(promises, runs, strict=True)]
     if composed is None:
         answer, facts = costs[0].guarantee, runs[0].promise.facts(runs[0].chain.head, costs[0].public_warnings())

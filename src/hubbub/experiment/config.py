@@ -282,6 +282,8 @@ class DataConfig:
         if self.normalization != PRIVATELY:
             released = ("normalization_noise_multiplier", "normalization_clip_norm")
             _require_usual("data", self, released, f'normalization = "{PRIVATELY}", which releases means and variances')
+        if self.partition != "dirichlet":
+            _require_usual("data", self, ("alpha",), 'partition = "dirichlet"')
 
 
 @_section("model")

@@ -91,9 +91,10 @@ def _random(config: Config, sampling: str, clients: int, size: int) -> tuple[pat
             if (cycle := wanted.cycle_length) is None:
                 raise ConfigError("participation.cycle_length: is missing; cyclic Poisson sampling has this many groups")
             if cycle * size > clients:
+                smaller = f", or training.cohort_size to {clients // cycle}" if clients >= cycle else ""
                 raise ConfigError(
                     f"participation.cycle_length = {cycle}: groups of {clients / cycle:g} give no cohorts of {size}; lower it "
-                    f"to {clients // size}, or training.cohort_size to {clients // cycle}"
+                    f"to {clients // size}{smaller}"
                 )
             return patterns.CyclicPoissonSampling(cycle * size / clients, cycle), float(size)
         case _:

@@ -181,19 +181,21 @@ def quiet_strategy(strategy: Strategy) -> Iterator[None]:
 
 def configured(
     strategy: Strategy, server_round: int, floating: ArrayRecord, config: ConfigRecord, grid: Grid
-) -> RecordDict | None:
-    """The content that a strategy sends to each client in a round, found on synthetic nodes; ``None`` if it asks no client.
+) -> tuple[RecordDict, str] | None:
+    """What a strategy sends to each client in a round, and the type of its messages; ``None`` if it asks no client.
 
-    Its configuration is kept, and its sampling is not.
+    Found on synthetic nodes: its configuration is kept, and its sampling is not.
     """
     with quiet_strategy(strategy):
         messages = list(strategy.configure_train(server_round, floating, config, cast("Grid", _SyntheticNodes(grid, strategy))))
     if not messages:
         return None
-    first = messages[0].content
+    first, kind = messages[0].content, messages[0].metadata.message_type
+    if not is_training(kind) or any(message.metadata.message_type != kind for message in messages):
+        raise ConfigError(f"strategy: sends messages of type {kind!r}; all must be of one type, 'train' or 'train.<action>'")
     if any(message.content is not first and message.content != first for message in messages[1:]):
         raise ConfigError("strategy: sends different messages to different clients; wrap one that averages, such as FedAvg")
-    return first
+    return first, kind
 
 
 # What a reply holds.

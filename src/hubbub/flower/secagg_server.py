@@ -234,6 +234,8 @@ class EncryptedSumming:
                 messages.refuse(client, error)
 
         def opened(aggregator: Aggregator) -> Steps:
+            # A sum that will not be opened costs the holders no noise.
+            aggregator.require_contributions()
             self.holders.add_noise(aggregator, self.lattice.clip_norm)
             return self.holders.open(aggregator)
 

@@ -175,9 +175,10 @@ class PrivateRun:
         summing, floating = self.summing(), self.layout.floating(arrays)
         # The run's own count of rounds, which continues after a restart.
         settings = ConfigRecord({**config, **summing.config()})
-        given = configured(self._strategy, self.round_index + 1, floating, settings, grid)
-        if given is None:
+        configuration = configured(self._strategy, self.round_index + 1, floating, settings, grid)
+        if configuration is None:
             raise ConfigError("strategy: asks no client in this round; wrap one that trains in every round")
+        given, kind = configuration
         told = first_config(given)
         # What clients noise or encrypt the server cannot clip again.
         alone = self._holders is not None or self._options.noise_at == "clients"
@@ -211,7 +212,7 @@ class PrivateRun:
         nothing = NoSum(lattice, SumNotOpenedError(f"the round was only begun ({secrets.token_hex(32)})"))
         ticket = path.begin(list(sampled), nothing, lattice.clip_norm)
         # From here on the clients count as having taken part.
-        messages = addressed(content, MessageType.TRAIN, sampled, wait)
+        messages = addressed(content, kind, sampled, wait)
         self._under_way = _Round(ticket, messages, summing, arrays)
         return messages.messages
 

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from hubbub._util.checks import integer, scale
+from hubbub._util.checks import integer, positive, scale
 from hubbub.accounting.statement import PrivacyGuarantee
 from hubbub.accounting.wording import crude_delta
 from hubbub.errors import BudgetError, ConfigError
@@ -114,7 +114,7 @@ class PrivateStrategy(Strategy):
             ParticipationError: No connected client may join a round; earlier releases stay in the folder.
         """
         integer("num_rounds", num_rounds, at_least=0)
-        self._timeout = timeout
+        self._timeout = positive("timeout", timeout)
         arrays = self.resumed(initial_arrays, grid)
         left = self._rounds_left(num_rounds)
         if remark := crude_delta(self._options.delta, len(self._connected(grid))):

@@ -43,6 +43,8 @@ SCHEMA = 8
 MOMENTS = "means and variances"
 _MOST_RUNS = 1000
 _NOT_FOR_RELEASE = "simulation, not for release"
+# The probability of so long a radius of Box and Muller's that its 106 random bits leave gaps of a step of the finest lattice.
+_UNRESOLVED = 2.0**-80
 # What stands in a record as it is in the promise.
 _AS_IT_IS = ("rounds", "privacy_unit", "accountant", "delta", "settings", "noise_by", "setting")
 
@@ -287,6 +289,30 @@ class Promise:
             noise_by=self.noise_by,
             setting=self.setting,
         )
+
+    def restated(self, **terms: Any) -> "Promise":
+        """The promise on other terms.
+
+        Raises:
+            ConfigError: Add-or-remove-one, of a run whose public divisor may tell how many clients there are.
+        """
+        wanted, unit = terms.get("neighboring_relation"), self.privacy_unit
+        zeroed = self.mechanism and self.neighboring_relation == "zero-out"
+        if zeroed and wanted == "add-or-remove-one" and wanted not in self.after(self.rounds, self.delta).relations:
+            raise ConfigError(
+                f"neighboring_relation = {wanted!r}: the run states 'zero-out', since its divisor may tell how many {unit}s "
+                "there are; leave it out"
+            )
+        return replace(self, **terms)
+
+    def require_delta(self, delta: float, numbers: int | None) -> None:
+        """Refuse a delta that noise of finitely many bits does not hide in sums of so many numbers, where that is known."""
+        least = self.rounds * (numbers or 0) * _UNRESOLVED
+        if self.mechanism and self.mechanism.shares is None and not self.simulation and delta < least:
+            raise ConfigError(
+                f"delta = {delta:g}: the noise is made of finitely many bits, and hides nothing below {least:.3g} for "
+                f"{self.rounds:,} rounds of {numbers:,} numbers; state a larger delta"
+            )
 
     def facts(self, head: str, worse: tuple[str, ...] = ()) -> RunFacts:
         """What a statement says of the run in addition to the guarantee, and what was worse than promised, in words."""

@@ -199,12 +199,12 @@ class Lattice:
 
         Raises:
             NoiseExhaustedError: The noise is beyond the whole numbers that float64 holds exactly.
-            ValueError: Sum and row are of different lengths; torch would repeat the shorter one.
+            ValueError: Sum and row are of different lengths; torch would repeat the shorter one. Or the row is not float64.
         """
         if row is None:
             return total.to(torch.float64) * self.step
         require_one_shape(total, row, self.step)
-        noise = (row.to(total.device, torch.float64) / self.step).round_()
+        noise = whole_steps(row.to(total.device), self.step)
         if not float(noise.abs().max()) <= LARGEST:
             raise NoiseExhaustedError(
                 f"a row of noise reaches {float(noise.abs().max()):g} steps of 2^-{self.bits} clip norms, more than 2^52"
@@ -215,6 +215,19 @@ class Lattice:
         """Whether every number of a release lies on the lattice, and is one that a sum and its noise can make."""
         steps = release.to(torch.float64) / self.step
         return bool((steps.abs() <= 2 * LARGEST).all()) and torch.equal(steps.round(), steps)
+
+
+def whole_steps(row: torch.Tensor, step: float) -> torch.Tensor:
+    """A row of noise in whole steps, ``(dim,)`` float64.
+
+    Halves go up: to the even number, so that large noise, with few binary digits after the point, would be even more often.
+
+    Raises:
+        ValueError: The row has fewer bits than float64: the last bits of a sum would show.
+    """
+    if row.dtype != torch.float64:
+        raise ValueError(f"row is of {row.dtype}: must be torch.float64; in coarser noise the last bits of a sum show")
+    return (row / step).add_(0.5).floor_()
 
 
 def require_one_shape(total: torch.Tensor, row: torch.Tensor, step: float | None = None) -> None:

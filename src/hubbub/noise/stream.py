@@ -37,7 +37,7 @@ class NoiseStream:
         seed: A simulation's seed. Without one the noise is secret: its key is drawn from the operating system.
         source: Of z, in place of ``seed``.
         device: Where rows are needed; they are made, and remembered, on the processor.
-        dtype: Of the rows and the remembered ones.
+        dtype: Of the rows and the remembered ones. A release needs float64, and is refused with float32.
         part: ``(first, stop)``: return these numbers of each row only. The parts of a vector together have the bits of the rows
             of one stream.
 

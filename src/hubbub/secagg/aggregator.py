@@ -99,11 +99,16 @@ class Aggregator:
         """Encrypt the server's noise, ``(size,)`` whole steps, and add it."""
         self.add_noise(_SERVER, self.agreement.noise(_SERVER, self.round_index, steps))
 
-    def require_complete(self) -> None:
-        """Refuse a sum with too few contributions, or without the noise that was agreed on."""
-        came, needed, rows = len(self._senders), self.agreement.min_contributions, self.agreement.noising_holders
+    def require_contributions(self) -> None:
+        """Refuse a sum with too few contributions."""
+        came, needed = len(self._senders), self.agreement.min_contributions
         if came < needed:
             raise self.unopened(f"{came} contributions came; sums of fewer than {needed} are not opened")
+
+    def require_complete(self) -> None:
+        """Refuse a sum with too few contributions, or without the noise that was agreed on."""
+        self.require_contributions()
+        rows = self.agreement.noising_holders
         if len(self._noise) < rows:
             raise self.unopened(f"the noise of {len(self._noise)} holders came; each of {rows} adds its own")
         if self.agreement.server_noise and self.agreement.packing.noise and not self._noise:

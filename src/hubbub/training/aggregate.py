@@ -219,7 +219,7 @@ class LatticeSum:
         total: ``(dim,)`` int64, in steps; secret.
         lattice: Says how long a step is.
         statistics: Numbers computed from updates; private.
-        units: How many units it holds at least; a cohort of fewer is refused.
+        units: How many units it holds at least, where each is one example; a cohort of fewer is refused.
 
     Raises:
         ValueError: ``total`` is no vector of int64.

@@ -32,7 +32,7 @@ from hubbub.errors import NoiseExhaustedError, RunFolderError
 from hubbub.mechanism import Mechanism
 from hubbub.mechanism.discrete_gaussian import discrete_gaussian
 from hubbub.noise import NoiseStream, SimulationSource, sampler
-from hubbub.noise.lattice import Lattice, Row
+from hubbub.noise.lattice import Lattice, Row, whole_steps
 from hubbub.noise.sources import IncarnationSource
 from hubbub.noise.steps import share_stddev
 from hubbub.secagg.aggregator import Aggregator
@@ -53,7 +53,7 @@ Opening = Callable[[Aggregator], Steps]
 
 def noise_steps(row: torch.Tensor, step: float) -> Steps:
     """A row of noise in whole steps, ``(dim,)``."""
-    return (row.detach().cpu().to(torch.float64) / step).round().to(torch.int64).numpy()
+    return whole_steps(row.detach().cpu(), step).to(torch.int64).numpy()
 
 
 class EncryptedSum:

@@ -35,7 +35,7 @@ from hubbub.training.release import ReleasePath
 from hubbub.training.run_folder import EVALUATION, RunStore
 from hubbub.training.simulation.faults import note, reason, require_own
 from hubbub.training.simulation.functional import in_range, own_generators, seed_generators
-from hubbub.training.simulation.local import Examples, Loss
+from hubbub.training.simulation.local import Examples, Loss, own_loss
 
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 # The target of padding in a sequence, as torch's cross entropy has it.
@@ -97,7 +97,7 @@ def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int =
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     # A module may write into itself when it is called: into its buffers, its weights or what it counts. Nothing of one client's
     # examples may reach the next client through it, nor the model.
-    asked, own_loss = deepcopy(model).eval(), deepcopy(loss) if isinstance(loss, torch.nn.Module) else loss
+    asked, own = deepcopy(model).eval(), own_loss(loss)
     with torch.no_grad(), in_range(device):
         for first in range(0, len(examples[0]), batch_size):
             # Copies: it may write into what it gets, too.
@@ -108,7 +108,7 @@ def evaluate(model: nn.Module, examples: Examples, loss: Loss, batch_size: int =
             if output.ndim > 1 and (likeliest := output.argmax(dim=1)).shape == wanted.shape:
                 right += int(((likeliest == wanted) & known).sum())
             counted += number
-            lost += float(own_loss(output, wanted)) * number if number else 0.0
+            lost += float(own(output, wanted)) * number if number else 0.0
     return lost / max(1, counted), right / max(1, counted)
 
 

@@ -29,6 +29,7 @@ from hubbub.training.ranks import Ranks, fingerprint, word
 from hubbub.training.simulation.faults import agree, isolated, note, opposite, probe_batch, reason, require_steady, shaken
 from hubbub.training.simulation.functional import (
     Attributes,
+    Constants,
     attributes_left,
     called,
     in_range,
@@ -37,7 +38,7 @@ from hubbub.training.simulation.functional import (
     require_trainable,
     seed_generators,
 )
-from hubbub.training.simulation.local import Examples, Loss, require_loss, trainable
+from hubbub.training.simulation.local import Examples, Loss, own_loss, require_loss, trainable
 from hubbub.training.simulation.stacks import keep_freed_memory
 
 Tensors = dict[str, torch.Tensor]
@@ -93,9 +94,11 @@ class ExampleGradients:
 
     def __init__(self, module: nn.Module, loss: Loss, *, batch: int | None = None) -> None:
         require_trainable(module, loss)
-        self.module, self._loss, self._differentiated = module, loss, _Differentiated(module, loss)
+        # What the loss keeps of one example must not reach the next one.
+        self.module, self._loss = module, own_loss(loss)
+        self._differentiated, self._of_loss = _Differentiated(module, self._loss), Constants(self._loss)
         self.shapes = {name: p.shape for name, p in trainable(module).items()}
-        self._batch, self._attributes = batch, Attributes(module, loss)
+        self._batch, self._attributes = batch, Attributes(module)
         # Else every batch touches new pages: two thirds of the time of a dense layer of 123,000 parameters.
         keep_freed_memory()
         # By the form of the examples: how many are computed at once, and, by all else that kernels depend on, whether they are.
@@ -210,7 +213,6 @@ class ExampleGradients:
 
     def of_batch(self, inputs: torch.Tensor, targets: torch.Tensor, parameters: Tensors | None = None) -> Rows:
         """The gradient of each example of one batch and its loss, with the module's own parameters or given ones."""
-        self._attributes.restore()
         constants = self._constants()
 
         def loss_of(values: Tensors, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -268,16 +270,18 @@ class ExampleGradients:
 
     def _alone(self, inputs: torch.Tensor, targets: torch.Tensor) -> Rows:
         """The gradient of a single example, ``(1, dim)``, and its loss, ``(1,)``."""
-        self._attributes.restore()
+        constants = self._constants()
         with torch.enable_grad(), in_range(inputs.device), repeatable(inputs.device):
             # Copies: a module may write into its weights, as Embedding(max_norm) does, which must not reach the next examples.
             parameters = {name: p.detach().clone().requires_grad_() for name, p in trainable(self.module).items()}
-            given = {f"module.{name}": value for name, value in {**self._constants(), **parameters}.items()}
+            given = {f"module.{name}": value for name, value in {**constants, **parameters}.items()}
             found, value = called(self._differentiated, given, (inputs, targets, list(parameters.values())))
         return torch.cat([part.to_dense().reshape(1, -1) for part in found], dim=1), value.detach().reshape(1)
 
     def _constants(self) -> Tensors:
-        """Copies of frozen parameters and buffers: a module's changes of them must not reach the next examples."""
+        """Copies of frozen parameters and buffers: neither changes of them nor what the loss keeps reach the next."""
+        self._attributes.restore()
+        self._of_loss.restore()
         frozen = {name: p.detach().clone() for name, p in self.module.named_parameters() if not p.requires_grad}
         return {**frozen, **{name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}}
 

@@ -48,8 +48,6 @@ _MOST_HOLDERS = 100
 # By how much the norm of a sum may be above its bound: on the lattice as it is computed here, in floating point as updates of
 # 16 bits may be clipped.
 _FINE, _COARSE = 1 + 2.0**-20, 1 + 2.0**-7
-# The probability of so long a radius of Box and Muller's that its 106 random bits leave gaps of a step of the finest lattice.
-_UNRESOLVED = 2.0**-80
 
 
 class _Unchanged:
@@ -276,6 +274,12 @@ class ReleasePath(Uncopied):
         if (units := getattr(total, "units", 0)) > len(cohort):
             raise ParticipationError(
                 f"round {self.next_round}: its sum holds {units} units, and its cohort names {len(cohort)}; name each unit"
+            )
+        promise = self.ledger.promise
+        if units and promise.mechanism and promise.privacy_unit != "example":
+            raise ConfigError(
+                f"privacy_unit = {promise.privacy_unit!r}: this sum is of single clipped examples, and the promise is to hide "
+                "all data of a client; say Promise(privacy_unit='example'), or clip all data of a client as one vector"
             )
         if self._on_lattice and (clip_norm is None or lattice != Lattice(clip_norm, self._lattice_bits)):
             bits = "" if self._lattice_bits == 24 else f", bits={self._lattice_bits}"
@@ -584,12 +588,7 @@ def _require_answered_for(promise: Promise, dim: int, in_sums: bool) -> None:
         )
     if shares is not None and dim > shares.dim:
         raise ConfigError(f"dim = {dim}: the mechanism's shares of noise are for sums of at most {shares.dim} numbers")
-    least = promise.rounds * dim * _UNRESOLVED
-    if promise.mechanism and shares is None and not promise.simulation and promise.delta < least:
-        raise ConfigError(
-            f"delta = {promise.delta:g}: the noise is made of finitely many bits, and hides nothing below {least:.3g} for "
-            f"{promise.rounds:,} rounds of {dim:,} numbers; state a larger delta"
-        )
+    promise.require_delta(promise.delta, dim)
 
 
 def _require_exact(mechanism: Mechanism, clients: int, *, holders: bool, new: bool) -> None:

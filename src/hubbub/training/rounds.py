@@ -21,7 +21,7 @@ from hubbub.errors import ConfigError, ParticipationError, RunFolderError, SumNo
 from hubbub.ledger.promise import Extends
 from hubbub.mechanism.private_evaluation import Estimate
 from hubbub.noise.lattice import Lattice
-from hubbub.training.aggregate import Cohort, NoSum, Population, Sum, require_sum
+from hubbub.training.aggregate import Cohort, LocalPopulation, NoSum, Population, Sum, require_sum
 from hubbub.training.cohorts import counts_on_list, draw, require_distinct, require_feasible
 from hubbub.training.evaluation import Evaluations
 from hubbub.training.plan import Plan, RunPlan
@@ -139,6 +139,12 @@ def train(
         raise ConfigError(
             f"privacy_unit = 'client': a {type(population).__name__} clips single examples, and the plan promises to hide all "
             "data of a client; say privacy_unit='example', or take a population that clips clients"
+        )
+    elif plan.mechanism and isinstance(population, LocalPopulation) and plan.privacy_unit != population.privacy_unit:
+        # One example more or less moves a client's update by up to two clip norms. Others may leave the unit to the plan.
+        raise ConfigError(
+            f"privacy_unit = 'example': a {type(population).__name__} clips clients, and the plan promises to hide single "
+            "examples; say privacy_unit='client', or take an ExamplePopulation"
         )
     if plan.evaluation and type(population).measure is Population.measure:
         # Refuses, before any cost.
@@ -365,7 +371,8 @@ class RunState:
         return self.model.vector.detach().clone(), self._written()
 
     def _written(self) -> list[tuple[int, int]]:
-        return [(p.data_ptr(), p._version) for p in self.model.module.parameters() if not p.requires_grad]
+        fixed = (p for p in self.model.module.parameters() if not p.requires_grad)
+        return [(t.data_ptr(), t._version) for t in (*fixed, *self.model.module.buffers())]
 
     def update(self, release: torch.Tensor, round_index: int) -> None:
         """Take one :func:`server_step` along a release."""

@@ -40,7 +40,8 @@ def client_app(config_file: Path) -> ClientApp:
 
     A process loads data and model once, at its first message.
     """
-    secagg = configs.resolve(configs.load(config_file)).secagg
+    config = configs.resolve(configs.load(config_file))
+    secagg = config.secagg
     if secagg.scheme == "none":
         app = ClientApp()
     else:
@@ -63,13 +64,15 @@ def client_app(config_file: Path) -> ClientApp:
         vector, loss = clients.train_client(_partition(context), side.model, round_index)
         return Message(trained(side.model, vector, loss), reply_to=message)
 
-    @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         side = _client_side(config_file.read_bytes(), bool(context.run_config["allow-import"]))
         load(side.model, single_arrays(message.content))
         (found,) = side.population.measure([_partition(context)], side.model)
         return Message(RecordDict({"metrics": MetricRecord({**(found or {})})}), reply_to=message)
 
+    if config.evaluation.statistics is not None:
+        # Its answers are exact, and whoever reaches a node may ask: only where the run asks too.
+        app.evaluate()(evaluate)
     return app
 
 

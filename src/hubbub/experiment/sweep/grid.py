@@ -108,6 +108,9 @@ def cells_of(base: Layer, grid: Grid, here: Path = Path()) -> tuple[Cell, ...]:
         for key, value in settings.items():
             section, _, name = key.partition(".")
             layer.setdefault(section, {})[name] = value
+        if settings.get("data.partition", "dirichlet") != "dirichlet":
+            # It is said for the other cells.
+            layer["data"].setdefault("alpha", None)
         try:
             config = configs.absolute(configs.resolve(base, layer), here)
         except ConfigError as error:

@@ -144,6 +144,9 @@ class BufferedLinearToeplitz:
         # Scales of both signs cancel: rounded against us.
         size = 1 + float(np.abs(self.output_scales).sum())
         rounding = _ROUNDING * k * math.sqrt(self.rounds) * size
+        if min(self.output_scales) < 0:
+            # What is computed decays by θ, which is 1 − δ rounded: the roundings of all rounds add up.
+            rounding *= 1 + self.rounds * 2.0**-52 / _ROUNDING
         exact = stated.exact and (min(self.output_scales) >= 0 or rounding <= _EXACT * stated.value)
         return Sensitivity(stated.value + rounding, exact, stated.source)
 

@@ -20,7 +20,7 @@ from hubbub.errors import ConfigError
 from hubbub.training.simulation import Execution, plan_for
 from hubbub.training.simulation.faults import agree, lacks_memory, opposite, probe_batch, require_own, require_steady, shaken
 from hubbub.training.simulation.functional import attributes_left
-from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne, trainable
+from hubbub.training.simulation.local import Job, LocalTraining, Loss, OneByOne, own_loss, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError
 from hubbub.training.simulation.stacks import Stacks
 
@@ -88,7 +88,7 @@ class Probe:
     """Clients with a synthetic probe batch of the form of a job's examples, trained as real ones are."""
 
     def __init__(self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, job: Job) -> None:
-        self._model, self._loss, self._local, self._execution = model, loss, local, execution
+        self._model, self._loss, self._local, self._execution = model, own_loss(loss), local, execution
         self._form = job
 
     def choice(self, cohort: int) -> Choice:

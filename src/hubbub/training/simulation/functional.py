@@ -218,12 +218,17 @@ def attributes_left() -> Iterator[None]:
         _LEFT.reset(token)
 
 
-class Attributes:
-    """What modules, or whatever else is given, keep in attributes of Python's; of what is no module, nothing."""
+def wholes(*given: object) -> list[nn.Module]:
+    """The modules among what is given, and those of which it has a method."""
+    return [whole for whole in (getattr(one, "__self__", one) for one in given) if isinstance(whole, nn.Module)]
 
-    def __init__(self, *modules: object) -> None:
+
+class Attributes:
+    """What modules keep in attributes of Python's."""
+
+    def __init__(self, *given: object) -> None:
         self._tables = list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]()
-        for part in (part for module in modules if isinstance(module, nn.Module) for part in module.modules()):
+        for part in (part for whole in wholes(*given) for part in whole.modules()):
             own = {name: value for name, value in vars(part).items() if name not in _OF_EVERY_MODULE}
             changing = {name: value for name, value in own.items() if isinstance(value, _CHANGING) and _plain(value)}
             self._tables.append((vars(part), own, deepcopy(changing)))
@@ -239,19 +244,18 @@ class Attributes:
 
 
 class Constants:
-    """A copy of a module's frozen parameters and buffers, which are neither trained nor released, and its :class:`Attributes`.
+    """A copy of frozen parameters and buffers, which are neither trained nor released, and the :class:`Attributes`.
 
-    Those of a loss that is a module as well.
+    Those of a module, and of a loss that is one or a method of one.
     """
 
-    def __init__(self, module: nn.Module, loss: object = None) -> None:
-        self._attributes = Attributes(module, loss)
-        wholes = [whole for whole in (module, loss) if isinstance(whole, nn.Module)]
-        parts = [part for whole in wholes for part in whole.modules()]
+    def __init__(self, *given: object) -> None:
+        self._attributes, modules = Attributes(*given), wholes(*given)
+        parts = [part for module in modules for part in module.modules()]
         tables: list[dict[str, Any]] = [table for part in parts for table in (part._parameters, part._buffers)]
         self._tables = [(table, dict(table)) for table in tables]
-        fixed: list[torch.Tensor] = [p for whole in wholes for p in whole.parameters() if not p.requires_grad]
-        fixed += [buffer for whole in wholes for buffer in whole.buffers()]
+        fixed: list[torch.Tensor] = [p for module in modules for p in module.parameters() if not p.requires_grad]
+        fixed += [buffer for module in modules for buffer in module.buffers()]
         self._values = [(tensor, tensor.detach().clone()) for tensor in fixed]
 
     @torch.no_grad()

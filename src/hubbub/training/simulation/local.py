@@ -20,6 +20,7 @@ from hubbub.training.simulation.functional import (
     own_generators,
     repeatable,
     seed_generators,
+    wholes,
 )
 
 Examples = tuple[torch.Tensor, torch.Tensor]
@@ -183,13 +184,18 @@ class Stepper:
                 p[resting] = kept
 
 
+def own_loss(loss: Loss) -> Loss:
+    """A copy of a loss that is a module, or a method of one: what it keeps is seen by whoever has the copy alone."""
+    return deepcopy(loss) if wholes(loss) else loss
+
+
 class OneByOne:
     """Trains one client at a time, on a copy of the model."""
 
     def __init__(self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution) -> None:
         self._worker = FlatModel(deepcopy(model).to(execution.device))
-        self._constants = Constants(self._worker.module, loss)
-        self._loss, self._local, self._precision = loss, local, execution.precision
+        self._loss, self._local, self._precision = own_loss(loss), local, execution.precision
+        self._constants = Constants(self._worker.module, self._loss)
         self._device = torch.device(execution.device)
 
     def train(self, model: nn.Module, jobs: Sequence[Job]) -> Iterator[Trained]:

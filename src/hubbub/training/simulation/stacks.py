@@ -10,6 +10,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from functools import cache
+from itertools import zip_longest
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users
 from hubbub.training.simulation import Execution
 from hubbub.training.simulation.faults import require_own
 from hubbub.training.simulation.functional import Constants, computing, difference, in_range, repeatable
-from hubbub.training.simulation.local import Job, LocalTraining, Loss, Stepper, Trained, trainable
+from hubbub.training.simulation.local import Job, LocalTraining, Loss, Stepper, Trained, own_loss, trainable
 from hubbub.training.simulation.stacked_module import NotStackableError, StackedModel
 
 # The target that torch's cross entropy ignores.
@@ -35,6 +36,7 @@ class Stacks:
 
     def __init__(self, model: nn.Module, loss: Loss, local: LocalTraining, execution: Execution, *, clients: int) -> None:
         module = deepcopy(model).to(execution.device).train()
+        loss = own_loss(loss)
         self._constants = Constants(module, loss)
         for parameter in module.parameters():
             # The clients' own stand in for them.
@@ -61,6 +63,8 @@ class Stacks:
         stepper = Stepper(self._local, list(own.values()), list(start.values()))
         self._constants.restore()
         feed = _Feed(self._local, jobs, self.clients, self._device)
+        # What it keeps of one client must not reach the others.
+        own_losses = [own_loss(self._loss) for _ in jobs]
         generators = [torch.Generator(self._device).manual_seed(job.seed) for job in jobs]
         total = torch.zeros(self.clients, dtype=torch.float64, device=self._device)
         for step in range(feed.steps):
@@ -71,7 +75,7 @@ class Stacks:
                 with computing(self._precision, self._device):
                     output = self._model(own, inputs, counts, generators)
                     with in_range(self._device):
-                        losses = torch.where(active, self._losses(output, targets, counts), 0.0)
+                        losses = torch.where(active, self._losses(own_losses, output, targets, counts), 0.0)
                 try:
                     gradients = torch.autograd.grad(losses.sum(), list(own.values()), allow_unused=True)
                 except RuntimeError as error:
@@ -88,14 +92,17 @@ class Stacks:
         for job, update, loss, steps in zip(jobs, updates, total.tolist(), feed.own_steps, strict=False):
             yield Trained(job.client, update, loss / steps if steps else math.nan)
 
-    def _losses(self, output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    def _losses(
+        self, losses: Sequence[Loss], output: torch.Tensor, targets: torch.Tensor, counts: Sequence[int]
+    ) -> torch.Tensor:
         """Each client's mean loss over its own examples, ``(K,)``; any number if it has none."""
         if self._entropy and not targets.is_floating_point():
             each = F.cross_entropy(output.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=_IGNORED)
             return each.reshape(self.clients, -1).sum(dim=1) / (targets != _IGNORED).flatten(1).sum(dim=1)
         none = output.new_zeros(())
-        own = zip(output, targets, counts, strict=True)
-        return torch.stack([self._loss(out[:count], target[:count]) if count else none for out, target, count in own])
+        # Of padding there is none.
+        own = zip_longest(losses, output, targets, counts)
+        return torch.stack([loss(out[:count], target[:count]) if count else none for loss, out, target, count in own])
 
 
 class _Feed:
