@@ -236,7 +236,7 @@ def test_fpt_2_all_whole_numbers_within_8_deviations_can_be_released(deviation: 
         assert torch.equal((y / lattice.step).to(torch.int64) - total, wanted)
 
 
-def test_the_last_bits_of_a_release_are_even_whatever_the_sum_and_not_with_noise_of_fewer_bits() -> None:
+def test_fpt_1_the_last_bits_of_a_release_are_even_whatever_the_sum_and_not_with_noise_of_fewer_bits() -> None:
     lattice, n = Lattice(1.0), 2**20
 
     def pvalue(z: torch.Tensor, total: int) -> float:

@@ -110,7 +110,7 @@ LOSSES = {"of a loss": LargestLoss, "in its buffer": LargestInBuffer, "of its me
         *((kept, "client of a stack") for kept in LOSSES),
     ],
 )
-def test_what_a_module_keeps_of_one_unit_and_no_probe_sees_is_put_back(kept: str, unit: str) -> None:
+def test_cli_15_what_a_module_keeps_and_no_probe_sees_is_put_back(kept: str, unit: str) -> None:
     torch.manual_seed(0)
     inputs, targets = torch.randn(8, 4, 6), torch.randint(0, 10, (8, 4))
     inputs[0] *= 1e4

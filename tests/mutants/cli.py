@@ -75,4 +75,9 @@ a run's first model is called on people's examples @ build._require_model
 - deepcopy(model)
 + model
 ? test_own_classes.py::test_cli_15_the_first_model_of_a_run_was_called_on_nobodys_examples
+
+what a loss keeps of one client reaches its stack @ local.own_loss
+- deepcopy(loss) if wholes(loss) else loss
++ loss
+? test_stack_neighbours.py::test_cli_15_what_a_module_keeps_and_no_probe_sees_is_put_back[of a loss-client of a stack]
 """)

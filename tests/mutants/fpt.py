@@ -16,17 +16,7 @@ noise lies on a coarser lattice than the sum @ Lattice.release
 noise of few digits after the point is rounded to even steps @ lattice.whole_steps
 - (row / step).add_(0.5).floor_()
 + (row / step).round_()
-? test_floating_point.py::test_the_last_bits_of_a_release_are_even_whatever_the_sum_and_not_with_noise_of_fewer_bits
-
-what a loss keeps of one client reaches its stack @ local.own_loss
-- deepcopy(loss) if wholes(loss) else loss
-+ loss
-? test_stack_neighbours.py::test_what_a_module_keeps_of_one_unit_and_no_probe_sees_is_put_back[of a loss-client of a stack]
-
-a plan that hides examples takes clients @ rounds.train
-- isinstance(population, LocalPopulation)
-+ False
-? test_front_door.py::test_a_plan_that_hides_examples_takes_no_population_that_clips_clients
+? test_floating_point.py::test_fpt_1_the_last_bits_of_a_release_are_even_whatever_the_sum_and_not_with_noise_of_fewer_bits
 
 half of the noise is added @ Lattice.release
 - row.to(total.device)
