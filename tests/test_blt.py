@@ -201,3 +201,14 @@ def test_with_momentum_three_buffers_are_nearly_the_best_of_all_toeplitz_strateg
     plain = factorization.blt.optimize(workloads.prefix_sum(1000), buffers=3, objective="max").strategy
     theirs = blt.squared_errors(A, plain)[-1] * plain.sensitivity(ONCE).value ** 2
     assert result.squared_error < 0.9 * theirs
+
+
+def test_the_sensitivity_covers_the_decays_that_the_stream_computes_with() -> None:
+    n, omega = 100_000, 2e9
+    # On both sides of the middle of two neighbouring numbers 1 − δ.
+    middle = (9_007_199 + 0.5) * 2.0**-53
+    strategy = BufferedLinearToeplitz(n, (middle - 1e-18, middle + 1e-18), (omega, -omega))
+    # 1 − θ is exact, and the two coefficients nearly cancel.
+    first, second = (np.arange(n - 1) * math.log1p(-(1 - theta)) for theta in strategy.theta)
+    norm = math.hypot(1, np.linalg.norm(omega * np.exp(first) * np.expm1(second - first)))
+    assert 4 < norm <= strategy.sensitivity(SingleParticipation()).value
