@@ -335,12 +335,15 @@ def test_an_old_ticket_touches_nothing(tmp_path: Path) -> None:
     assert torch.equal(next(opened(RunStore(tmp_path)).released(0, 1)), release)
 
 
-def test_a_bare_sum_and_a_number_between_two_points_are_not_committed() -> None:
+def test_rng_4_a_bare_sum_and_a_number_between_two_points_are_not_committed() -> None:
     path = opened()
     ticket = path.begin([0], total(5), CLIP)
     with pytest.raises(LedgerError, match="bare sum"):
         path.commit(ticket, total(5).open(None))
-    release = total(5).open(path.row(ticket))
+    row = path.row(ticket)
+    with pytest.raises(LedgerError, match="bare sum, to which its row of noise was not added"):
+        path.commit(ticket, total(5).open(None))
+    release = total(5).open(row)
     with pytest.raises(LedgerError, match="off the lattice"):
         path.commit(ticket, release + 1e-9)
     with pytest.raises(LedgerError, match="shape"):

@@ -46,6 +46,11 @@ a row opens its sum as it was changed since @ ReleasePath.begin
 + known
 ? test_release.py::test_rng_4_a_row_of_noise_opens_the_sum_that_its_round_began_with_and_no_other
 
+a sum may be committed bare, once its row is taken @ ReleasePath._committed
+- self._begun[2] if self._begun and self._moves else None
++ None
+? test_release.py::test_rng_4_a_bare_sum_and_a_number_between_two_points_are_not_committed
+
 a row opens a second sum @ Row.meet
 - self._unmet.pop()
 + self._unmet[0]

@@ -169,6 +169,8 @@ class ReleasePath(Uncopied):
         # The round in progress, its sum and a copy of it as it is, and the ticket whose row was given out.
         self._begun: tuple[Ticket, Sum, torch.Tensor | None] | None = None
         self._given: Ticket | None = None
+        # Whether the row that was given moves a sum by a step or more, so that the sum itself is no release.
+        self._moves = False
         # Two threads would find the same row not given out yet.
         self._one_at_a_time = threading.RLock()
 
@@ -327,14 +329,16 @@ class ReleasePath(Uncopied):
             # From here on there is no other way to it, and what scales it is done once.
             self._given = ticket
             step = None if total.lattice is None else total.lattice.step
-            return Row.of(row.mul_(ticket.clip_norm), ticket.round_index, begun, step)
+            row.mul_(ticket.clip_norm)
+            self._moves = step is not None and float(torch.linalg.vector_norm(row, math.inf)) > step / 2
+            return Row.of(row, ticket.round_index, begun, step)
 
     def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
         """Write the release to disk, then its digest to the ledger. On return it may leave.
 
         Raises:
-            LedgerError: The round was not begun, its row was not taken, or this is no release of this run; or a required hook
-                did not take the head: the round is committed, and its release leaves at the next start.
+            LedgerError: The round was not begun, its row was not taken or not added, or this is no release of this run; or a
+                required hook did not take the head: the round is committed, and its release leaves at the next start.
         """
         with self._one_at_a_time:
             self._require_started()
@@ -350,6 +354,9 @@ class ReleasePath(Uncopied):
                 f"round {ticket.round_index}: the release has shape {tuple(release.shape)}, this run's ({self._dim},)"
             )
         lattice = self._lattice_of(ticket, release)
+        bare = self._begun[2] if self._begun and self._moves else None
+        if lattice and bare is not None and torch.equal(release.to(bare.device, torch.float64), lattice.release(bare, None)):
+            raise LedgerError(f"round {ticket.round_index}: this is the bare sum, to which its row of noise was not added")
         # A release of a round that another process has aborted is not written.
         self.ledger.chain.require_unchanged()
         store, step = self._store, lattice.step if lattice else None
