@@ -49,10 +49,12 @@ data = { name = "digits", clients = 10 }
 """
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
     # What tests remember is not the user's; processes that they start share it.
-    os.environ.setdefault("HUBBUB_CACHE", tempfile.mkdtemp(prefix="hubbub-tests-"))
+    remembered = tempfile.TemporaryDirectory(prefix="hubbub-tests-", ignore_cleanup_errors=True)
+    config.add_cleanup(remembered.cleanup)
+    os.environ.setdefault("HUBBUB_CACHE", remembered.name)
     # Flower asks for nothing over a network.
     os.environ |= dict.fromkeys(("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"), "0")
     os.environ |= dict.fromkeys(("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"), "1")

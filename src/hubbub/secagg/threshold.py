@@ -339,9 +339,9 @@ def deal(
     # Mod n the secret is 1, as everybody knows; so is every share there, which halves a holder's work. Mod m, where the secret
     # is, the coefficients are uniform.
     coefficients = [d, *(n * secrets.randbelow(order) for _ in range(needed - 1))]
-    # v, a random square.
+    # v, a random square that no share makes 1, since all shares are 1 mod n; with primes of a few bits one in thousands would.
     root = base = 0
-    while base < 2 or gmpy2.gcd(root, n) != 1:
+    while gmpy2.gcd(root, n) != 1 or gmpy2.powmod_sec(base, order, n * n) == 1:
         root = secrets.randbelow(n * n)
         base = root * root % (n * n)
     return _shared_out(n, order, coefficients, base, count, min_contributions)
