@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 from torch import nn
 
 from conftest import raising
@@ -161,6 +161,9 @@ def test_a_deployed_server_needs_no_share_and_finds_the_holder_among_the_nodes(t
     with pytest.raises(SumNotOpenedError, match="no holder of the key"):
         serve(federation(file, None), deployed(tmp_path / "second", **public), file)
     assert not (tmp_path / "second" / "ledger.jsonl").exists()
+    on = federation(file, None)
+    (answer,) = on.send_and_receive([Message(RecordDict(), on.get_node_ids()[0], "evaluate")])
+    assert "No evaluate function registered" in answer.error.reason
     for settings in (file, tmp_path / "third" / "config.toml"):
         serve(federation(file, named / "private-key.json"), deployed(tmp_path / "third", **public), settings)
     (promised, *_), (simulated, *_) = record_of(tmp_path / "third"), record_of(run_by("flower", file, tmp_path / "flower"))

@@ -162,7 +162,7 @@ def test_a_participation_of_one_s_own_class_is_refused() -> None:
         Mechanism(Identity(6), Lenient(3, 2), 1.0)
 
 
-@pytest.mark.parametrize("part", ["trained", "frozen", "before"])
+@pytest.mark.parametrize("part", ["trained", "frozen", "buffer", "before"])
 def test_shp_10_a_population_that_trains_the_model_itself_is_refused_and_the_model_is_put_back(part: str) -> None:
     class InPlace(Silent):
         def prepare(self, model: nn.Module, cohort: int) -> None:
@@ -171,11 +171,12 @@ def test_shp_10_a_population_that_trains_the_model_itself_is_refused_and_the_mod
 
         def collect(self, cohort, model, clip_norm, round_index, split=None):  # type: ignore[no-untyped-def]
             with torch.no_grad():
-                (model.fixed if part == "frozen" else model.weight).add_(1.0)
+                getattr(model, {"frozen": "fixed", "buffer": "kept"}.get(part, "weight")).add_(1.0)
             return super().collect(cohort, model, clip_norm, round_index)
 
     model = linear()
     model.fixed = nn.Parameter(torch.ones(2), requires_grad=False)
+    model.register_buffer("kept", torch.ones(2), persistent=False)
     before = model.weight.detach().clone()
     with pytest.raises(ConfigError, match=r"model: was changed by InPlace\.(collect|prepare), and by no release"):
         next(train(PLANS["independent, everyone"], InPlace(NAMES), model))

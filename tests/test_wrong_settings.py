@@ -110,6 +110,7 @@ def test_settings_that_contradict_each_other_are_refused(config: str, assignment
         (lambda: HeadsConfig(command=[]), "heads.command = []: must be the words of a command, or leave it out"),
         (lambda: planned(resolve({"privacy": {"mode": "none", "stop_epsilon": 3}}), 9), "privacy.stop_epsilon = 3.0 with pri"),
         (lambda: DataConfig(normalization_clip_norm=2.0), "data.normalization_clip_norm = 2.0: does nothing without norm"),
+        (lambda: DataConfig(partition="iid", alpha=0.2), 'data.alpha = 0.2: does nothing without partition = "dirichlet"'),
         (lambda: replace(Config(), data=3), "data = 3: must be a DataConfig, not int"),
         (lambda: Config(dat=DataConfig()), "dat: is no setting (did you mean 'data'?); known are training, "),
         (lambda: resolve({"training": {"self": 3}}), "training.self: is no setting"),
