@@ -41,7 +41,7 @@ test: setup
 	$(MAKE) check & checks=$$!; $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'; tests=$$?; wait $$checks && exit $$tests
 
 stress: check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 bench: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
