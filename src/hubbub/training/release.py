@@ -355,7 +355,7 @@ class ReleasePath(Uncopied):
             )
         lattice = self._lattice_of(ticket, release)
         bare = self._begun[2] if self._begun and self._moves else None
-        if lattice and bare is not None and torch.equal(release.to(bare.device, torch.float64), lattice.release(bare, None)):
+        if lattice and bare is not None and torch.equal(release.to(bare.device, torch.float64) / lattice.step, bare.double()):
             raise LedgerError(f"round {ticket.round_index}: this is the bare sum, to which its row of noise was not added")
         # A release of a round that another process has aborted is not written.
         self.ledger.chain.require_unchanged()
