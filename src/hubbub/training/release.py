@@ -45,6 +45,8 @@ from hubbub.training.run_folder.record import Traces
 
 # The most share holders of a key; each may add a whole row to a sum.
 _MOST_HOLDERS = 100
+# So many numbers of a release tell it from the bare sum; the rest is compared where they are equal.
+_FIRST = 64
 # By how much the norm of a sum may be above its bound: on the lattice as it is computed here, in floating point as updates of
 # 16 bits may be clipped.
 _FINE, _COARSE = 1 + 2.0**-20, 1 + 2.0**-7
@@ -169,7 +171,7 @@ class ReleasePath(Uncopied):
         # The round in progress, its sum and a copy of it as it is, and the ticket whose row was given out.
         self._begun: tuple[Ticket, Sum, torch.Tensor | None] | None = None
         self._given: Ticket | None = None
-        # Whether the row that was given moves a sum by a step or more, so that the sum itself is no release.
+        # Whether the row that was given moves the first numbers of a sum by a step or more: the sum itself is no release then.
         self._moves = False
         # Two threads would find the same row not given out yet.
         self._one_at_a_time = threading.RLock()
@@ -330,7 +332,7 @@ class ReleasePath(Uncopied):
             self._given = ticket
             step = None if total.lattice is None else total.lattice.step
             row.mul_(ticket.clip_norm)
-            self._moves = step is not None and float(torch.linalg.vector_norm(row, math.inf)) > step / 2
+            self._moves = step is not None and bool((row[:_FIRST].abs() > step / 2).any())
             return Row.of(row, ticket.round_index, begun, step)
 
     def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
@@ -355,7 +357,14 @@ class ReleasePath(Uncopied):
             )
         lattice = self._lattice_of(ticket, release)
         bare = self._begun[2] if self._begun and self._moves else None
-        if lattice and bare is not None and torch.equal(release.to(bare.device, torch.float64) / lattice.step, bare.double()):
+        if (
+            lattice
+            and bare is not None
+            and all(
+                torch.equal(release[:some].to(bare.device, torch.float64) / lattice.step, bare[:some].double())
+                for some in (_FIRST, self._dim)
+            )
+        ):
             raise LedgerError(f"round {ticket.round_index}: this is the bare sum, to which its row of noise was not added")
         # A release of a round that another process has aborted is not written.
         self.ledger.chain.require_unchanged()
