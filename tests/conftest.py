@@ -25,12 +25,15 @@ settings.load_profile("hubbub")
 LOOKED_AT = ("test_docs", "test_headlines", "test_notebooks", "test_report_page", "test_sweep")
 # Files whose tests have many cases of one code, of which about every n-th is tried for each commit.
 EVERY = {
-    2: "adaptive_clipping alternatives audit_runs bad_numbers budget_ends calibrate central cli docs_site epsilon_laws "
-    "extend_command floating_point flower_defects flower_paillier flower_private_evaluation full_disk headlines interruptions "
-    "malformed mixtures moments neighbours noise_shares paillier_requests power_loss private_evaluation random_cohorts rdp "
-    "release release_folder secure_noise sensitivity sentences threshold toeplitz verification wrong_paths",
-    3: "accounting_page balls_in_bins blt charge composition crash dense_optimal execution_plans gaussian guarantee optimized "
-    "own_classes planning selection stack_neighbours strategies streaming trees units_that_fail",
+    2: "adaptive_clipping alternatives bad_numbers budget_ends calibrate central docs_site extend_command "
+    "floating_point flower_defects flower_paillier flower_private_evaluation full_disk headlines malformed mixtures "
+    "moments noise_shares paillier_requests power_loss private_evaluation random_cohorts rdp release release_folder "
+    "secure_noise sensitivity sentences threshold toeplitz verification wrong_paths",
+    3: "audit bad_clients banded encrypted_training examples extending factorize flower_replies ledger "
+    "paillier_parallel report_page sweep wrong_settings",
+    5: "accounting_page audit_runs balls_in_bins blt charge cli composition crash dense_optimal epsilon_laws "
+    "execution_plans gaussian guarantee interruptions neighbours optimized own_classes planning selection "
+    "stack_neighbours strategies streaming trees units_that_fail",
 }
 # In continuous integration a skip for any other reason fails the run.
 SKIPS_ALLOWED_IN_CI = ("needs a GPU",)
