@@ -351,6 +351,19 @@ def test_rng_4_a_bare_sum_and_a_number_between_two_points_are_not_committed() ->
     path.commit(ticket, release)
 
 
+def test_rng_4_a_bare_sum_is_told_where_noise_moves_its_last_number_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = torch.tensor([0.0] * 99 + [1.0], dtype=torch.float64)
+    monkeypatch.setattr(NoiseStream, "next_row", lambda _: last.clone())
+    path = ReleasePath(PROMISE, len(last), clients=CLIENTS)
+    path.start()
+    summed = LatticeSum(torch.full((len(last),), 5), Lattice(CLIP, 24), {})
+    ticket = path.begin([0], summed, CLIP)
+    row = path.row(ticket)
+    with pytest.raises(LedgerError, match="bare sum, to which its row of noise was not added"):
+        path.commit(ticket, summed.open(None))
+    path.commit(ticket, summed.open(row))
+
+
 def test_a_row_for_a_sum_on_the_lattice_that_is_not_formed_yet_opens_none_in_floating_point() -> None:
     path = opened()
     row = path.row(path.begin([0], NoSum(total().lattice, SumNotOpenedError("not yet")), CLIP))

@@ -45,7 +45,7 @@ from hubbub.training.run_folder.record import Traces
 
 # The most share holders of a key; each may add a whole row to a sum.
 _MOST_HOLDERS = 100
-# So many numbers of a release tell it from the bare sum; the rest is compared where they are equal.
+# So many numbers tell a row from none, and a release from the bare sum; the rest is looked at where they do not.
 _FIRST = 64
 # By how much the norm of a sum may be above its bound: on the lattice as it is computed here, in floating point as updates of
 # 16 bits may be clipped.
@@ -171,7 +171,7 @@ class ReleasePath(Uncopied):
         # The round in progress, its sum and a copy of it as it is, and the ticket whose row was given out.
         self._begun: tuple[Ticket, Sum, torch.Tensor | None] | None = None
         self._given: Ticket | None = None
-        # Whether the row that was given moves the first numbers of a sum by a step or more: the sum itself is no release then.
+        # Whether the row that was given moves a sum by a step or more: the sum itself is no release then.
         self._moves = False
         # Two threads would find the same row not given out yet.
         self._one_at_a_time = threading.RLock()
@@ -332,7 +332,7 @@ class ReleasePath(Uncopied):
             self._given = ticket
             step = None if total.lattice is None else total.lattice.step
             row.mul_(ticket.clip_norm)
-            self._moves = step is not None and bool((row[:_FIRST].abs() > step / 2).any())
+            self._moves = step is not None and any(bool((row[:some].abs() > step / 2).any()) for some in (_FIRST, self._dim))
             return Row.of(row, ticket.round_index, begun, step)
 
     def commit(self, ticket: Ticket, release: torch.Tensor) -> None:
