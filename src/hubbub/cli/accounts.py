@@ -184,7 +184,7 @@ def _described(flags: Flags) -> Mechanism:
         try:
             strategy = strategy_of(family, prefix_sum(rounds), participation)
         except ValueError as error:
-            if named is not None:
+            if named is not None or (options.get("bands") or 0) > rounds:
                 raise
             flags_of = {"MinSeparation": "--min-separation", "FixedEpochs": "--rounds-per-epoch"}
             ways = " or ".join([*(flags_of[kind] for kind in FAMILIES[name].repeats), "--max-participations 1"])
@@ -202,7 +202,9 @@ def _family(flags: Flags) -> tuple[str, dict[str, Any]]:
         options: dict[str, Any] = {}
         for part in filter(None, listed.split(",")):
             key, equals, value = part.partition("=")
-            if not equals or key not in _OPTIONS:
+            if not equals and key in _OPTIONS:
+                raise ConfigError(f"--mechanism {named!r}: {key} has no value; write {key}=…")
+            if key not in _OPTIONS:
                 raise ConfigError(f"--mechanism {named!r}: {part!r} is no option; write {'=…, '.join(_OPTIONS)}=…")
             if key in options:
                 raise ConfigError(f"--mechanism {named!r}: {key} comes twice; give it once")

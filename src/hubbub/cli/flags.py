@@ -107,7 +107,7 @@ Engine = Annotated[
     str | None, typer.Option(metavar="process|flower", help="Train clients in this process, or in a Flower app.")
 ]
 Plan = Annotated[str | None, typer.Option(metavar="NAME", help="How clients are trained: auto, one-by-one, or batched-16.")]
-Nproc = Annotated[int | None, whole_option("Processes of this machine that share the run; releases are the same, bit for bit.")]
+Nproc = Annotated[int | None, whole_option("Processes of this machine that share the run; no release depends on their number.")]
 Config = Annotated[Path, typer.Argument(help=_CONFIG, autocompletion=configs)]
 Run = Annotated[Path, typer.Argument(help="The folder of a run.", autocompletion=runs)]
 FinishedRun = Annotated[Path, typer.Argument(help="The folder of a finished run.", autocompletion=runs)]

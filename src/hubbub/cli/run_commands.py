@@ -150,6 +150,7 @@ def verify(
 ) -> int:
     """Check a run from its folder alone; status 1 if a check fails."""
     from hubbub.verification import verify as verified
+    from hubbub.verification.verdict import NOTES
 
     verdict = verified(run, head, heads=heads, signer=signer)
     if as_json:
@@ -157,7 +158,8 @@ def verify(
         return int(not verdict.ok)
     screen = console()
     for check in verdict.checks:
-        label = f"{'passes' if check.ok else 'FAILS '} {check.name:<14} "
+        passes = "note  " if check.detail.startswith(NOTES) else "passes"
+        label = f"{passes if check.ok else 'FAILS '} {check.name:<14} "
         say(screen, label + check.detail, indent=len(label))
     failed = sum(not check.ok for check in verdict.checks)
     say(screen, f"{run}: " + (f"{failed} of {len(verdict.checks)} checks fail." if failed else "all checks pass."))
@@ -193,7 +195,7 @@ def report(
     if len(runs) > _MOST_RUNS:
         raise ConfigError(f"{len(runs)} runs: a page shows at most {_MOST_RUNS}; name fewer")
     if output is None and len(runs) > 1:
-        raise ConfigError("--output: several runs have no folder in common; say where the page is to be written")
+        raise ConfigError("--output: is needed for the page of several runs; say --output FILE.html")
     if audit is not None and len(runs) > 1:
         raise ConfigError(f"--audit {audit}: is of one run; put the audit of each into its folder, as {runs[0] / AUDIT}")
     found = [audited(run, audit) for run in runs]

@@ -24,7 +24,7 @@ from hubbub.experiment.settings import (
     require_fitting_unit,
     server_of,
 )
-from hubbub.factorization.families import Family, strategy_of
+from hubbub.factorization.families import OPTIONS, Family, strategy_of
 from hubbub.ledger.actual_cost import Recorded
 from hubbub.ledger.multi_run import costs_of_ended_runs, deal, require_same_clients
 from hubbub.ledger.promise import Promise
@@ -331,7 +331,7 @@ def _strategy(config: Config, participation: Participation, allow_import: bool) 
         raise ConfigError(f'privacy.strategy = {name!r}: dp-fedavg has independent noise; say mode = "dp-ftrl"')
     if privacy.bands is not None and privacy.bands > rounds:
         raise ConfigError(f"privacy.bands = {privacy.bands}: must be at most training.rounds = {rounds}")
-    given = {key: value for key in ("bands", "buffers", "objective", "matrix") if (value := getattr(privacy, key)) is not None}
+    given = {key: value for key in OPTIONS if (value := getattr(privacy, key)) is not None}
     if ":" not in name:
         return strategy_of(Family(name, **given), server_of(config).workload(rounds), participation)
     for key, value in given.items():

@@ -1,7 +1,7 @@
 """Strategies by name, made for a workload and a participation: for settings, commands and sweeps."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ optimal-toeplitz, normalized-toeplitz, banded, banded-inverse
     def __post_init__(self) -> None:
         plain_numbers(self)
         one_of("strategy", self.name, DESCRIPTIONS)
-        for key in ("bands", "buffers", "objective", "matrix"):
+        for key in OPTIONS:
             value = getattr(self, key)
             if value is not None and key not in FAMILIES[self.name].options:
                 having = [name for name, record in FAMILIES.items() if key in record.options]
@@ -76,6 +76,10 @@ optimal-toeplitz, normalized-toeplitz, banded, banded-inverse
             raise ConfigError(f"objective = {self.objective!r} with matrix = {self.matrix!r}: a matrix is not optimized")
         if self.name == "file" and self.matrix is None:
             raise ConfigError("strategy = 'file': needs matrix (--matrix of a command), the file to read")
+
+
+# All but the name; each is a setting, too.
+OPTIONS = tuple(field.name for field in fields(Family))[1:]
 
 
 def default_bands(participation: Participation, rounds: int) -> int:
@@ -140,7 +144,8 @@ def _closed_form(family: Family, workload: Workload, participation: Participatio
 def _options(family: Family, rounds: int, participation: Participation) -> dict[str, Any]:
     """Options of the family, given or by default, but for a matrix."""
     defaults = {key: value for key, value in FAMILIES[family.name].options.items() if key != "matrix"}
-    options: dict[str, Any] = {key: getattr(family, key, None) or value for key, value in defaults.items()}
+    given = {key: value for key in defaults if (value := getattr(family, key, None)) is not None}
+    options: dict[str, Any] = defaults | given
     if "bands" in options and family.bands is None:
         options["bands"] = min(options["bands"] or default_bands(participation, rounds), rounds)
     return options

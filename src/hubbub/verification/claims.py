@@ -263,7 +263,7 @@ def _checkpoint(run: Run) -> Claim:
         return f"{path.relative_to(run.folder)} holds the state after {count(Checkpoint(path, again=False).rounds, 'round')}"
     gone = any(entry.state == "committed" and t not in kept for t, entry in enumerate(run.history.rounds))
     if gone and not os.path.lexists(run.folder / _SERVER):
-        yield f"{path.relative_to(run.folder)} is missing, and releases before it were not kept; restore it"
+        yield f"{path.relative_to(run.folder)} is missing, and not every release before it is there; restore it"
     return None
 
 

@@ -37,6 +37,10 @@ _BARE = re.compile(rb"[0-9a-fA-F]{64}")
 _NAMES = {"head", "rounds", "run"}
 
 
+# So begins what a check finds that leaves something unchecked.
+NOTES = ("not checked", "no digest binds these")
+
+
 @dataclass(frozen=True)
 class Check:
     """One claim about a run.

@@ -88,7 +88,8 @@ class RunInFolder:
         missing = [name for name in ("config.toml", "ledger.jsonl") if not (folder / name).is_file()]
         # A crash right after the settings were written leaves a run with neither ledger nor release, which may begin.
         if len(missing) == 2 or (missing == ["ledger.jsonl"] and any((folder / "state").glob("releases/*"))):
-            step = "start one with 'hubbub train'"
+            spent = "releases are there, and what they cost is spent: restore ledger.jsonl from a copy"
+            step = spent if len(missing) == 1 else "start one with 'hubbub train'"
             if os.path.lexists(folder / NORMALIZATION):
                 step = f"means and variances were released here: begin their run with 'hubbub train CONFIG -o {folder}'"
             raise RunFolderError(f"{folder}: is no run ({' and '.join(missing)} not there); {step}")
