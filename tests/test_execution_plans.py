@@ -1,6 +1,7 @@
 """Whatever plan trains the clients, each of them contributes the same, and nothing of it hangs on anybody else."""
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -70,6 +71,13 @@ def test_no_bit_of_a_client_hangs_on_who_stands_beside_it_or_where_it_stands(nam
     for job in clients:
         assert torch.equal(together[job.client], backwards[job.client])
         assert torch.equal(together[job.client], batched(model, local, [job])[job.client])
+
+
+def test_under_a_torch_with_other_private_names_a_model_does_not_run_in_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch._functorch.pyfunctorch", None)
+    monkeypatch.delattr("torch._functorch.pyfunctorch")
+    with pytest.raises(NotStackableError, match="pyfunctorch"):
+        batched(made("mlp"), LOCALS["plain"], MODELS["mlp"][1])
 
 
 @pytest.mark.parametrize(("name", "steps"), [("layers", "all"), ("tied", "plain"), ("mlp", "momentum")])

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C import _functorch
-from torch._functorch import pyfunctorch
 from torch.func import vmap
 from torch.nn import functional as F  # noqa: N812 # the name that PyTorch users know
 from torch.overrides import TorchFunctionMode
@@ -99,6 +97,10 @@ def _apply(rule: Rule, *tensors: torch.Tensor | None) -> Any:
     The rule takes them as the ``vmap`` of a custom function would, whose path through Python takes longer than a small layer.
     Without any per-client tensor it computes for a single client, and all share the output.
     """
+    # Private names of torch: clients train one by one under a version that has others.
+    from torch._C import _functorch
+    from torch._functorch import pyfunctorch
+
     level = pyfunctorch.retrieve_current_functorch_interpreter()
     if not isinstance(level, pyfunctorch.VmapInterpreter):
         raise NotStackableError(f"a layer within another transform, {level.key().name}")
