@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("workplace")
         ("training.cohort_size=11", ["training.cohort_size = 11", "10 clients"]),
         ("privacy.clip_norm=0", ["privacy.clip_norm = 0.0", "above 0"]),
         ("privacy.noise_multiplier=0", ["privacy.noise_multiplier = 0.0", 'mode = "none"']),
+        ("privacy.mode=dp-sgd", ["privacy.mode = 'dp-sgd'", 'privacy.unit = "example"']),
         ("privacy.noise_multiplier=1e-200", ["noise_multiplier", "1e-200"]),
         ("privacy.stop_epsilon=1e-6", ["privacy.stop_epsilon = 1e-06", "first round"]),
         ("data.clients=2000", ["data.clients = 2000", "1437"]),

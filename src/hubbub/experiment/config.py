@@ -79,6 +79,12 @@ def _rule(check: Callable[..., Any], *args: Any, **bounds: Any) -> AfterValidato
     return AfterValidator(checked)
 
 
+def _mode(name: str, value: str) -> str:
+    if value == "dp-sgd":
+        raise ValueError(f'{name} = \'dp-sgd\': say privacy.unit = "example" with mode = "dp-fedavg", which is DP-SGD')
+    return _checks.one_of(name, value, ("none", "dp-fedavg", "dp-ftrl"))
+
+
 def _noise_multiplier(name: str, value: float) -> float:
     if value == 0:
         raise ValueError(f'{name} = 0.0: hides nothing; for a run without privacy say mode = "none"')
@@ -226,7 +232,7 @@ class TrainingConfig:
 class PrivacyConfig:
     """``[privacy]``: the guarantee. Give ``noise_multiplier``, or ``epsilon`` for the least noise that meets it."""
 
-    mode: Annotated[str, _rule(_checks.one_of, ("none", "dp-fedavg", "dp-ftrl"))] = "dp-fedavg"
+    mode: Annotated[str, _rule(_mode)] = "dp-fedavg"
     clip_norm: Scale = 1.0
     clipping: Annotated[str, _rule(_checks.one_of, ("fixed", "adaptive"))] = "fixed"
     target_quantile: Fraction | None = None
