@@ -27,7 +27,7 @@ LOOKED_AT = ("test_docs", "test_headlines", "test_notebooks", "test_report_page"
 EVERY = {
     2: "adaptive_clipping alternatives bad_numbers budget_ends calibrate central docs_site extend_command "
     "floating_point flower_defects flower_paillier flower_private_evaluation full_disk headlines malformed mixtures "
-    "moments noise_shares paillier_requests power_loss private_evaluation random_cohorts rdp release release_folder "
+    "moments noise_shares paillier_requests power_loss private_evaluation random_cohorts ranks rdp release release_folder "
     "secure_noise sensitivity sentences threshold toeplitz verification wrong_paths",
     3: "audit bad_clients banded encrypted_training examples extending factorize flower_replies ledger "
     "paillier_parallel report_page sweep wrong_settings",
@@ -71,8 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         test, stem = item.nodeid.partition("[")[0], item.path.stem.removeprefix("test_")
         n = next((n for n, files in EVERY.items() if stem in files.split()), 1)
         if not item.get_closest_marker("slow"):
-            # By the golden ratio, so that no value of a parameter is left out each time. Patches draw 2,000 images first.
-            if seen[test] * 0.618034 % 1 >= 1 / n or stem == "patches":
+            # By the golden ratio, so that no value of a parameter is left out each time. Two data sets draw images first.
+            if seen[test] * 0.618034 % 1 >= 1 / n or stem in ("patches", "scattering"):
                 item.add_marker("slow")
             seen[test] += 1
 
