@@ -50,11 +50,18 @@ def failing(folder: Path, head: str | None = None) -> dict[str, str]:
     return {check.name: check.detail for check in verify(folder, head).checks if not check.ok}
 
 
+def test_a_run_that_lost_its_ledger_is_told_that_its_cost_is_spent(run: Path) -> None:
+    (run / "ledger.jsonl").unlink()
+    refused(["resume", run], "ledger.jsonl not there", "what they cost is spent: restore ledger.jsonl")
+
+
 def test_a_finished_run_holds(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert hubbub("verify", str(run)) == 0
     shown = capsys.readouterr().out
     assert "all checks pass" in shown
     assert shown.count("passes ") >= 8
+    # What no digest binds can be forged: nothing passes there.
+    assert "\nnote   coverage " in shown
     head = answer("ledger", str(run))["head"]
     assert failing(run, head) == {}
     # Releases that a run removes between the list of them and the first one are no fault.

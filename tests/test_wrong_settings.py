@@ -194,6 +194,8 @@ def test_noise_beyond_what_can_be_computed_is_refused_by_name(value: str, more: 
         ("--mechanism tree:bands=3", ["bands = 3", "tree"]),
         ("--mechanism time-varying", ["every round: say --max-participations 1"]),
         ("--mechanism banded-toeplitz:bands=2,bands=3", ["bands comes twice"]),
+        ("--mechanism banded-toeplitz:bands", ["bands has no value"]),
+        ("--mechanism banded-toeplitz:bands=6", ["bands = 6: must be at most 5\n"]),
         ("--json --statement", ["--json with --statement", "give one of them"]),
         ("--mechanism identity:column-norm-squared=1", ["column-norm-squared", "banded"]),
         ("--sampling-probability 0.1 --min-separation 2", ["--sampling-probability", "--min-separation"]),

@@ -150,7 +150,6 @@ def verify(
 ) -> int:
     """Check a run from its folder alone; status 1 if a check fails."""
     from hubbub.verification import verify as verified
-    from hubbub.verification.verdict import NOTES
 
     verdict = verified(run, head, heads=heads, signer=signer)
     if as_json:
@@ -158,8 +157,7 @@ def verify(
         return int(not verdict.ok)
     screen = console()
     for check in verdict.checks:
-        passes = "note  " if check.detail.startswith(NOTES) else "passes"
-        label = f"{passes if check.ok else 'FAILS '} {check.name:<14} "
+        label = f"{'FAILS ' if not check.ok else 'passes' if check.checked else 'note  '} {check.name:<14} "
         say(screen, label + check.detail, indent=len(label))
     failed = sum(not check.ok for check in verdict.checks)
     say(screen, f"{run}: " + (f"{failed} of {len(verdict.checks)} checks fail." if failed else "all checks pass."))

@@ -37,10 +37,6 @@ _BARE = re.compile(rb"[0-9a-fA-F]{64}")
 _NAMES = {"head", "rounds", "run"}
 
 
-# So begins what a check finds that leaves something unchecked.
-NOTES = ("not checked", "no digest binds these")
-
-
 @dataclass(frozen=True)
 class Check:
     """One claim about a run.
@@ -49,6 +45,7 @@ class Check:
         name: The claim, in a word.
         ok: Whether it passes.
         detail: The finding, in one line.
+        checked: Whether the claim was checked; otherwise the detail says why not, or what no check covers.
 
     Example:
         >>> Check("model", False, "model.safetensors was changed").ok
@@ -58,6 +55,7 @@ class Check:
     name: str
     ok: bool
     detail: str
+    checked: bool = True
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,7 @@ def _own(
         run = Run(folder, chain, history, promise, spent(promise, history), breaches(promise, history))
         for name, claim in CLAIMS.items():
             checks += _checked(name, claim(run))
-        checks.append(Check("coverage", True, _coverage(run, compared=head is not None or kept is not None)))
+        checks.append(Check("coverage", True, _coverage(run, compared=head is not None or kept is not None), checked=False))
     except (HubbubError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         where = "" if "ledger.jsonl" in str(error) or "safetensors" in str(error) else "ledger.jsonl: "
         checks.append(Check("record", False, f"{where}{error}; checks that depend on it were not made"))
@@ -181,7 +179,7 @@ def _checked(name: str, claim: Claim) -> Iterator[Check]:
     except Exception as error:  # noqa: BLE001 # whatever is in a file that was changed, there is a verdict
         faults.append(f"could not be checked ({type(error).__name__}: {error})")
     if faults or found is not None:
-        yield Check(name, not faults, "; ".join(faults[:3]) or str(found))
+        yield Check(name, not faults, "; ".join(faults[:3]) or str(found), checked=not str(found).startswith("not checked"))
 
 
 def _kept_head(chain: Chain, head: str) -> Claim:
@@ -314,7 +312,7 @@ def _published(folder: Path, head: str | None, keys: Collection[PublicKey] | Non
     if not head and not keys:
         said += "compare the head with the one that the publisher states, since all of it can be forged together; "
     reach = f"{said}only the run proves the guarantee: hubbub verify RUN --head {own}"
-    return Verdict((*checks, Check("coverage", True, reach)), own, None, None)
+    return Verdict((*checks, Check("coverage", True, reach, checked=False)), own, None, None)
 
 
 def _signature(path: Path, content: bytes, keys: Collection[PublicKey]) -> Claim:
